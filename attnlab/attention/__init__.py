@@ -1,0 +1,1 @@
+"""Attention as modules with parameters: scores, heads, positions and caches."""

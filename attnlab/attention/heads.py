@@ -1,0 +1,143 @@
+"""Heads: token vectors become queries, keys and values, are compared, and come together again.
+
+Axes: b batch, t time, c model width, h query heads, g key/value heads, d head width.
+
+Multi-head, grouped and multi-query attention are one module: they differ in how many key/value
+heads the query heads share.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from attnlab.attention.cache import LayerCache
+from attnlab.attention.scores import Score
+from attnlab.kernels import LinearBias, Rotation, rotate
+
+
+class HeadSettings(Protocol):
+    @property
+    def heads(self) -> int: ...
+    @property
+    def kv_heads(self) -> int: ...
+    @property
+    def head_width(self) -> int | None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class MultiHead:
+    """Every query head has a key/value head of its own."""
+
+    heads: int = 4
+    head_width: int | None = None  # model width / heads if none
+
+    def __post_init__(self) -> None:
+        _check_counts(self)
+
+    @property
+    def kv_heads(self) -> int:
+        return self.heads
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grouped:
+    """Query head i reads key/value head i // (heads // kv_heads)."""
+
+    heads: int = 4
+    kv_heads: int = 2
+    head_width: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_counts(self)
+        if self.heads % self.kv_heads:
+            raise ValueError(
+                f"attention.heads {self.heads} is not a multiple of attention.kv_heads "
+                f"{self.kv_heads}; every key/value head must serve the same number of query heads"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MultiQuery:
+    """All query heads share one key/value head."""
+
+    heads: int = 4
+    head_width: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_counts(self)
+
+    @property
+    def kv_heads(self) -> int:
+        return 1
+
+
+def _check_counts(settings: HeadSettings) -> None:
+    for name in ("heads", "kv_heads", "head_width"):
+        value = getattr(settings, name)
+        if value is not None and value < 1:
+            raise ValueError(f"attention.{name} is {value}; use 1 or more")
+
+
+def head_width(settings: HeadSettings, width: int) -> int:
+    if settings.head_width is not None:
+        return settings.head_width
+    if width % settings.heads:
+        below = width - width % settings.heads
+        near = f"{below} or {below + settings.heads}" if below else f"{settings.heads}"
+        raise ValueError(
+            f"width {width} does not divide into {settings.heads} heads; "
+            f"use a width of {near}, or set attention.head_width"
+        )
+    return width // settings.heads
+
+
+class HeadedAttention(nn.Module):
+    def __init__(
+        self,
+        settings: HeadSettings,
+        score: Score,
+        *,
+        width: int,
+        window: int | None = None,
+        linear_bias: bool = False,
+    ) -> None:
+        super().__init__()
+        if window is not None and window < 1:
+            raise ValueError(f"window is {window}; it counts the query's own key, so use 1 or more")
+        self.heads, self.kv_heads = settings.heads, settings.kv_heads
+        self.head_width = head_width(settings, width)
+        self.window = window
+        self.score = score
+        together = (self.heads + 2 * self.kv_heads) * self.head_width
+        self.project = nn.Linear(width, together, bias=linear_bias)  # q, k and v in one product
+        self.merge = nn.Linear(self.heads * self.head_width, width, bias=linear_bias)
+
+    def forward(
+        self,
+        x: Float[Tensor, "b t c"],
+        *,
+        causal: bool = True,
+        rotary: Rotation | None = None,
+        bias: LinearBias | None = None,
+        key_padding: Bool[Tensor, "b t"] | None = None,
+        cache: LayerCache | None = None,
+        return_weights: bool = False,
+    ) -> Any:
+        """The attended vectors; with `return_weights` also the weights [b, h, t, keys]."""
+        q, k, v = self._split(self.project(x))
+        if cache is not None:
+            if rotary is not None:
+                q, k, rotary = rotate(q, rotary), rotate(k, rotary), None
+            k, v, key_padding = cache.append(k, v, key_padding)
+        seeing = {"causal": causal, "window": self.window, "key_padding": key_padding}
+        out = self.score(q, k, v, rotary=rotary, bias=bias, return_weights=return_weights, **seeing)
+        out, weights = out if return_weights else (out, None)
+        merged = self.merge(out.transpose(1, 2).flatten(2))
+        return (merged, weights) if return_weights else merged
+
+    def _split(self, projected: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        heads = projected.unflatten(-1, (-1, self.head_width)).transpose(1, 2)
+        q, k, v = heads.split([self.heads, self.kv_heads, self.kv_heads], dim=1)
+        return q, k, v

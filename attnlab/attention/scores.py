@@ -1,0 +1,176 @@
+"""Scores: how well a key answers a query. Each one turns q, k, v into the attention's output.
+
+Axes: b batch, h query heads, g key/value heads, q queries, k keys, d head width, s score width.
+
+Three of the four are dot products in disguise and run on the kernels. The additive score is not: it
+works in chunks of queries so that nothing of size q · k · s is ever kept.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from attnlab.kernels import Request, Rotation, attention, rotate
+from attnlab.kernels.reference import masked_softmax
+
+NUMBERS_AT_ONCE = 1 << 24  # of the additive score's inner layer: 64 MB in float32
+
+
+class Score(nn.Module):
+    """`forward(q, k, v, rotary=…, **seeing)`: arguments and result as in kernels.attention.
+
+    Queries and keys are rotated before they are compared, whatever the score.
+    """
+
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, rotary: Rotation | None = None, **seeing: Any
+    ) -> Any:
+        if rotary is not None:
+            q, k = rotate(q, rotary.last(q.shape[2])), rotate(k, rotary)
+        return self.compare(q, k, v, **seeing)
+
+    def compare(self, q: Tensor, k: Tensor, v: Tensor, **seeing: Any) -> Any:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScaledDot:
+    def build(self, heads: int, head_width: int) -> Score:
+        return ScaledDotScore()
+
+
+class ScaledDotScore(Score):
+    """score = k·q / √d"""
+
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, rotary: Rotation | None = None, **seeing: Any
+    ) -> Any:
+        return attention(q, k, v, rotary=rotary, **seeing)  # the kernel may rotate on its way
+
+
+@dataclass(frozen=True, kw_only=True)
+class Multiplicative:
+    def build(self, heads: int, head_width: int) -> Score:
+        return MultiplicativeScore(heads, head_width)
+
+
+class MultiplicativeScore(Score):
+    """score = kᵀ W q / √d: the dot product with a query W q. W starts as the identity."""
+
+    def __init__(self, heads: int, head_width: int) -> None:
+        super().__init__()
+        self.matrix = nn.Parameter(torch.eye(head_width).repeat(heads, 1, 1))
+
+    def compare(self, q: Tensor, k: Tensor, v: Tensor, **seeing: Any) -> Any:
+        return attention(q @ self.matrix.transpose(-1, -2), k, v, **seeing)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Concatenated:
+    def build(self, heads: int, head_width: int) -> Score:
+        return ConcatenatedScore(heads, head_width)
+
+
+class ConcatenatedScore(Score):
+    """score = wᵀ[k; q] = a·k + b·q: the dot product of a key (k, 1) with a query (a, b·q)."""
+
+    def __init__(self, heads: int, head_width: int) -> None:
+        super().__init__()
+        limit = 1 / math.sqrt(2 * head_width)
+        self.for_key = nn.Parameter(torch.empty(heads, head_width).uniform_(-limit, limit))
+        self.for_query = nn.Parameter(torch.empty(heads, head_width).uniform_(-limit, limit))
+
+    def compare(self, q: Tensor, k: Tensor, v: Tensor, **seeing: Any) -> Any:
+        from_query = (q * self.for_query[:, None]).sum(-1, keepdim=True)
+        queries = torch.cat((self.for_key[:, None].expand_as(q), from_query), dim=-1)
+        keys = torch.cat((k, torch.ones_like(k[..., :1])), dim=-1)
+        return attention(queries, keys, v, scale=1.0, **seeing)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Additive:
+    width: int | None = None  # of the inner layer; the head width if none
+
+    def __post_init__(self) -> None:
+        if self.width is not None and self.width < 1:
+            raise ValueError(f"score.width is {self.width}; use 1 or more, or none for the head's")
+
+    def build(self, heads: int, head_width: int) -> Score:
+        return AdditiveScore(heads, head_width, self.width or head_width)
+
+
+class AdditiveScore(Score):
+    """score = wᵀ tanh(W [k; q]), in chunks of queries that the backward pass computes again."""
+
+    def __init__(self, heads: int, head_width: int, score_width: int) -> None:
+        super().__init__()
+        limit = 1 / math.sqrt(2 * head_width)
+        shape = (heads, head_width, score_width)
+        self.for_key = nn.Parameter(torch.empty(shape).uniform_(-limit, limit))
+        self.for_query = nn.Parameter(torch.empty(shape).uniform_(-limit, limit))
+        self.outer = nn.Parameter(torch.randn(heads, score_width) / math.sqrt(score_width))
+
+    def compare(
+        self,
+        q: Float[Tensor, "b h q d"],
+        k: Float[Tensor, "b g k d"],
+        v: Float[Tensor, "b g k e"],
+        return_weights: bool = False,
+        **seeing: Any,
+    ) -> Any:
+        request = Request(q=q, k=k, v=v, **seeing)
+        if request.key_padding is not None:
+            hidden = request.key_padding[:, None, :, None]
+            request = replace(request, k=k.masked_fill(hidden, 0), v=v.masked_fill(hidden, 0))
+        for_key = self.for_key.unflatten(0, (k.shape[1], -1))
+        inner_k = torch.einsum("bgkd,ghds->bghks", request.k, for_key).flatten(1, 2)
+        inner_q = q @ self.for_query
+        outs, weights = [], []
+        for queries, keys in self._chunks(request, all_keys=return_weights):
+            if return_weights or not torch.is_grad_enabled():
+                out, weight = self._chunk(request, inner_q, inner_k, queries, keys)
+                weights.append(weight)
+            else:
+                out, _ = checkpoint(
+                    self._chunk,
+                    request,
+                    inner_q,
+                    inner_k,
+                    queries,
+                    keys,
+                    use_reentrant=False,
+                    preserve_rng_state=False,
+                )
+            outs.append(out)
+        out = torch.cat(outs, dim=2)
+        return (out, torch.cat(weights, dim=2)) if return_weights else out
+
+    def _chunk(
+        self, request: Request, inner_q: Tensor, inner_k: Tensor, queries: slice, keys: slice
+    ) -> tuple[Tensor, Tensor]:
+        inner = torch.tanh(inner_q[:, :, queries, None] + inner_k[:, :, None, keys])
+        scores = torch.einsum("bhqks,hs->bhqk", inner, self.outer)
+        seen, bias = request.visible(queries, keys), request.dense_bias(queries, keys)
+        weights = masked_softmax(scores, seen, bias)
+        values = request.v[:, :, keys]
+        grouped = weights.unflatten(1, (values.shape[1], -1)).flatten(2, 3)
+        return (grouped @ values).reshape(*weights.shape[:3], -1), weights
+
+    def _chunks(self, request: Request, all_keys: bool) -> Iterator[tuple[slice, slice]]:
+        """Runs of queries and the keys they see, so few that the inner layer stays small."""
+        left, right = (request.keys, request.keys) if all_keys else request.band
+        band = min(left + right + 1, request.keys)
+        numbers = request.q.shape[0] * self.outer.numel() * max(band, 1)
+        count = max(NUMBERS_AT_ONCE // max(numbers, 1), 1)
+        offset = request.keys - request.queries
+        for start in range(0, max(request.queries, 1), count):
+            stop = min(start + count, request.queries)
+            first = min(max(start + offset - left, 0), request.keys)
+            end = max(min(stop + offset + right, request.keys), first)
+            yield slice(start, stop), slice(first, end)

@@ -1,0 +1,603 @@
+/* Banded attention on the CPU: every query sees a contiguous range of keys.
+
+   Axes: b batch, h query heads, g key/value heads, t time, d head width, e value width.
+   Cost: O(t * band) time, and beside the results a few tiles a thread.  Scores are never stored:
+   the backward pass computes them again from each row's log-sum-exp.
+
+   The plan: all five products are one register-blocked micro-kernel, c += a * b, with a read number
+   by number and b vector by vector.  For scores that needs the keys side by side, so a tile of keys
+   is transposed ("packed") when it comes up, and serves a whole run of queries.
+
+   native.py compiles this once for float and once for double (-DREAL_IS_DOUBLE) and fills in struct
+   job.  Widths d and e are multiples of the vector length: native.py pads them. */
+
+#include <math.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifdef REAL_IS_DOUBLE
+typedef double real;
+typedef int64_t whole;
+#define MANTISSA_BITS 52
+#define ROUND_TO_INTEGER 6755399441055744.0 /* 1.5 * 2^52: adding it leaves n in the low bits */
+#define LN2_HIGH 6.93147180369123816490e-01
+#define LN2_LOW 1.90821492927058770002e-10
+#define LARGEST 1.7976931348623157e308
+#define EXP_IS_ZERO_BELOW -700.0
+#define EXP_TERMS 14
+#else
+typedef float real;
+typedef int32_t whole;
+#define MANTISSA_BITS 23
+#define ROUND_TO_INTEGER 12582912.0f
+#define LN2_HIGH 6.93145752e-1f
+#define LN2_LOW 1.42860677e-6f
+#define LARGEST 3.402823466e38f
+#define EXP_IS_ZERO_BELOW -86.0f
+#define EXP_TERMS 8
+#endif
+#define LOG2_E ((real)1.4426950408889634074)
+
+/* A micro-tile of ROWS x VECTORS accumulators, sized to fill the registers without spilling. */
+#if defined(__AVX512F__)
+#define VECTOR_BYTES 64
+#define ROWS 8
+#define VECTORS 3
+#elif defined(__AVX__)
+#define VECTOR_BYTES 32
+#define ROWS 4
+#define VECTORS 3
+#elif defined(__aarch64__)
+#define VECTOR_BYTES 16
+#define ROWS 8
+#define VECTORS 3
+#else
+#define VECTOR_BYTES 16
+#define ROWS 4
+#define VECTORS 2
+#endif
+#define LANES ((long)(VECTOR_BYTES / sizeof(real)))
+#define PANEL (VECTORS * LANES)
+#ifndef PANELS_PER_TILE
+#define PANELS_PER_TILE 8
+#endif
+#ifndef QUERY_TILE
+#define QUERY_TILE 64
+#endif
+#define KEY_TILE (PANELS_PER_TILE * PANEL)
+#define GRAIN (LANES > ROWS ? LANES : ROWS) /* scores are computed for whole grains of keys */
+#define ROW_STRIDE (KEY_TILE + LANES) /* not a power of two: rows must not share cache sets */
+
+typedef real vec __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(real)), may_alias));
+typedef whole wvec __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(real)), may_alias));
+#define INLINE static inline __attribute__((always_inline))
+
+typedef void (*parallel_region)(void (*)(void *), void *, unsigned, unsigned);
+
+struct tensor { /* [batch, head, time, width], width side by side, the others by strides */
+    real *data;
+    long batch, head, time;
+};
+
+struct job {
+    struct tensor q, k, v, out, grad_out, grad_q, grad_k, grad_v;
+    const real *slopes, *padding;
+    real *log_sum, *along, *partial;
+    long batch, heads, kv_heads, queries, keys, width, value_width;
+    long left, right;  /* how far a query sees before and after its own position */
+    long run;          /* queries of one unit of work */
+    long threads;
+    long partial_stride;
+    real scale;
+    parallel_region region; /* PyTorch's own thread pool, or NULL for threads of our own */
+    long next;  /* the next unit of work to take */
+    int failed; /* a thread could not get its scratch memory */
+    int phase;
+};
+
+INLINE long least(long a, long b) { return a < b ? a : b; }
+INLINE long most(long a, long b) { return a > b ? a : b; }
+INLINE real *at(struct tensor x, long b, long h, long t) {
+    return x.data + b * x.batch + h * x.head + t * x.time;
+}
+INLINE vec splat(real x) { return x - (vec){0}; }
+INLINE vec load(const real *p) { return *(const vec *)p; }
+INLINE void store(real *p, vec x) { *(vec *)p = x; }
+INLINE vec choose(wvec mask, vec yes, vec no) {
+    return (vec)((mask & (wvec)yes) | (~mask & (wvec)no));
+}
+
+INLINE vec lane_numbers(void) {
+    vec n;
+    for (int i = 0; i < LANES; i++) n[i] = (real)i;
+    return n;
+}
+
+/* exp(x) for x <= 0 or a little above; exactly 0 for x far below, NaN for NaN. */
+INLINE vec exponential(vec x) {
+    static const real over_factorial[14] = {
+        1.0, 1.0, 1.0 / 2, 1.0 / 6, 1.0 / 24, 1.0 / 120, 1.0 / 720, 1.0 / 5040, 1.0 / 40320,
+        1.0 / 362880, 1.0 / 3628800, 1.0 / 39916800, 1.0 / 479001600, 1.0 / 6227020800};
+    vec shifted = x * LOG2_E + ROUND_TO_INTEGER;
+    vec n = shifted - ROUND_TO_INTEGER;
+    vec r = (x - n * LN2_HIGH) - n * LN2_LOW;
+    vec sum = splat(over_factorial[EXP_TERMS - 1]);
+#pragma GCC unroll 16
+    for (int term = EXP_TERMS - 2; term >= 0; term--) sum = sum * r + over_factorial[term];
+    vec power = (vec)((wvec)sum + ((wvec)shifted << MANTISSA_BITS));
+    return choose(x < splat(EXP_IS_ZERO_BELOW), splat(0), power);
+}
+
+/* A score that overflowed to infinity counts as the largest number, not as NaN. */
+INLINE vec at_most_zero(vec x) { return choose(x > splat(0), splat(0), x); }
+
+INLINE real exponential_of_one(real x) { return exponential(splat(x))[0]; }
+
+/* Halving instead of lane after lane: the order of additions is a tree, the same everywhere. */
+INLINE real sum_of(vec x) {
+    real part[LANES];
+    store(part, x);
+#pragma GCC unroll 4
+    for (int half = LANES / 2; half > 0; half /= 2)
+#pragma GCC unroll 8
+        for (int i = 0; i < half; i++) part[i] += part[i + half];
+    return part[0];
+}
+
+INLINE real largest_of(vec x) {
+    real part[LANES];
+    store(part, x);
+#pragma GCC unroll 4
+    for (int half = LANES / 2; half > 0; half /= 2)
+#pragma GCC unroll 8
+        for (int i = 0; i < half; i++) part[i] = part[i] > part[i + half] ? part[i] : part[i + half];
+    return part[0];
+}
+
+/* c[rows, vectors] (+)= a[rows, depth] * b[depth, vectors]; a by any strides, b and c by rows. */
+INLINE void micro(const int rows, const int vectors, long depth, const real *a, long a_row,
+                  long a_col, const real *b, long b_row, real *c, long c_row, int add) {
+    vec sum[ROWS][VECTORS];
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; i++)
+#pragma GCC unroll 4
+        for (int j = 0; j < vectors; j++)
+            sum[i][j] = add ? load(c + i * c_row + j * LANES) : splat(0);
+    for (long n = 0; n < depth; n++) {
+        vec line[VECTORS];
+#pragma GCC unroll 4
+        for (int j = 0; j < vectors; j++) line[j] = load(b + n * b_row + j * LANES);
+#pragma GCC unroll 8
+        for (int i = 0; i < rows; i++) {
+            real factor = a[i * a_row + n * a_col];
+#pragma GCC unroll 4
+            for (int j = 0; j < vectors; j++) sum[i][j] += line[j] * factor;
+        }
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; i++)
+#pragma GCC unroll 4
+        for (int j = 0; j < vectors; j++) store(c + i * c_row + j * LANES, sum[i][j]);
+}
+
+#define MICRO(R, V) micro(R, V, depth, a, a_row, a_col, b, b_row, c, c_row, add)
+
+static void multiply_rows(int rows, int vectors, long depth, const real *a, long a_row, long a_col,
+                          const real *b, long b_row, real *c, long c_row, int add) {
+#define FOR_ROWS(R)                                                                               \
+    case R:                                                                                       \
+        if (vectors == 1) MICRO(R, 1);                                                            \
+        else if (vectors == 2) MICRO(R, 2);                                                       \
+        else if (VECTORS > 2) MICRO(R, VECTORS);                                                  \
+        break;
+    switch (rows) {
+        FOR_ROWS(1)
+        FOR_ROWS(2)
+        FOR_ROWS(4)
+#if ROWS > 4
+        FOR_ROWS(8)
+#endif
+    }
+}
+
+/* c[m, n] (+)= a[m, depth] * b[depth, n], n a multiple of LANES. */
+static void multiply(long m, long n, long depth, const real *a, long a_row, long a_col,
+                     const real *b, long b_row, real *c, long c_row, int add) {
+    for (long column = 0; column < n;) {
+        long left = (n - column) / LANES;
+        /* four vectors go better as two and two than as three and one */
+        int vectors = (int)(left == 4 ? 2 : least(left, VECTORS));
+        for (long row = 0; row < m;) {
+            int rows = ROWS;
+            while (rows > m - row) rows /= 2;
+            multiply_rows(rows, vectors, depth, a + row * a_row, a_row, a_col, b + column, b_row,
+                          c + row * c_row + column, c_row, add);
+            row += rows;
+        }
+        column += vectors * LANES;
+    }
+}
+
+/* The keys that query number i sees: [first_key, end_key). */
+INLINE long position(const struct job *job, long i) { return i + job->keys - job->queries; }
+INLINE long first_key(const struct job *job, long i) {
+    return least(most(position(job, i) - job->left, 0), job->keys);
+}
+INLINE long end_key(const struct job *job, long i) {
+    return most(least(position(job, i) + job->right + 1, job->keys), 0);
+}
+
+/* Columns [from, to) of: rows of a times a tile of keys or values packed by panels. */
+static void against_panels(int rows, long width, const real *a, long a_row, const real *tile,
+                           long from, long to, real *c) {
+    for (long column = from; column < to;) {
+        long panel = column / PANEL, inside = column % PANEL;
+        int vectors = (int)(least(to - column, PANEL - inside) / LANES);
+        for (int row = 0; row < rows;) {
+            int block = ROWS;
+            while (block > rows - row) block /= 2;
+            multiply_rows(block, vectors, width, a + row * a_row, a_row, 1,
+                          tile + panel * width * PANEL + inside, PANEL, c + row * ROW_STRIDE + column,
+                          ROW_STRIDE, 0);
+            row += block;
+        }
+        column += vectors * LANES;
+    }
+}
+
+struct line { /* one row of scores and what its query sees of a key tile */
+    long position, tile_start, from, to, seen_from, seen_to;
+    real slope;
+    const real *padding;
+};
+
+static struct line line_of(const struct job *job, long b, long h, long i, long tile_start, long from,
+                           long to) {
+    struct line line = {position(job, i), tile_start, from, to, 0, 0, 0, NULL};
+    line.seen_from = most(first_key(job, i) - tile_start, from);
+    line.seen_to = least(end_key(job, i) - tile_start, to);
+    if (job->slopes) line.slope = job->slopes[h];
+    if (job->padding) line.padding = job->padding + b * (job->keys + KEY_TILE);
+    return line;
+}
+
+/* Products become scores: biased, and minus infinity where the query may not look. */
+INLINE void finish_scores(real *row, const struct line *line) {
+    vec lanes = lane_numbers();
+    if (line->slope != 0)
+        for (long c = line->from; c < line->to; c += LANES) {
+            vec distance = lanes + (real)(line->tile_start + c - line->position);
+            distance = choose(distance > splat(0), distance, -distance);
+            store(row + c, load(row + c) - distance * line->slope);
+        }
+    if (line->padding)
+        for (long c = line->from; c < line->to; c += LANES)
+            store(row + c, load(row + c) + load(line->padding + line->tile_start + c));
+    for (long c = line->from; c < line->seen_from; c++) row[c] = -INFINITY;
+    for (long c = line->seen_to; c < line->to; c++) row[c] = -INFINITY;
+}
+
+/* The next count rows of queries, scaled, one after another. */
+static void scaled_queries(const struct job *job, long b, long h, long from, long to, real *target) {
+    for (long i = from; i < to; i++)
+        for (long c = 0; c < job->width; c += LANES, target += LANES)
+            store(target, load(at(job->q, b, h, i) + c) * job->scale);
+}
+
+/* A tile of keys or values as panels: PANEL of them side by side, width by width, then 0. */
+static void pack_tile(const real *source, long stride, long count, long width, real *target) {
+    for (long panel = 0; panel * PANEL < count; panel++, target += width * PANEL)
+        for (long c = 0; c < PANEL; c++) {
+            long row = panel * PANEL + c;
+            if (row < count)
+                for (long n = 0; n < width; n++) target[n * PANEL + c] = source[row * stride + n];
+            else
+                for (long n = 0; n < width; n++) target[n * PANEL + c] = 0;
+        }
+}
+
+/* ---- forward: a unit is a run of queries of one head; key tiles pass by it once ---- */
+
+/* Scores become weights relative to the running maximum; returns the factor by which what was
+   summed before must shrink. */
+static real soften(real *row, const struct line *line, real *maximum, real *total) {
+    finish_scores(row, line);
+    vec highest = load(row + line->from);
+    for (long c = line->from + LANES; c < line->to; c += LANES) {
+        vec score = load(row + c);
+        highest = choose(score > highest, score, highest);
+    }
+    real before = *maximum, now = largest_of(highest);
+    now = now > before ? now : before;
+    now = now > LARGEST ? LARGEST : now; /* inf - inf would be NaN */
+    real shift = now == -INFINITY ? 0 : now, shrink = exponential_of_one(before - shift);
+    vec sum = splat(0);
+    for (long c = line->from; c < line->to; c += LANES) {
+        vec weight = exponential(at_most_zero(load(row + c) - shift));
+        sum += weight;
+        store(row + c, weight);
+    }
+    *maximum = now;
+    *total = *total * shrink + sum_of(sum);
+    return shrink;
+}
+
+static void forward_unit(struct job *job, long unit, real *scratch) {
+    long runs = (job->queries + job->run - 1) / job->run;
+    long start = unit % runs * job->run, stop = least(start + job->run, job->queries);
+    long h = unit / runs % job->heads, b = unit / runs / job->heads;
+    long g = h / (job->heads / job->kv_heads), d = job->width, e = job->value_width;
+    real *scores = scratch, *keys_t = scores + ROWS * ROW_STRIDE, *q = keys_t + KEY_TILE * d;
+    real *sums = q + job->run * d, *maximum = sums + job->run * e, *total = maximum + job->run;
+
+    scaled_queries(job, b, h, start, stop, q);
+    memset(sums, 0, sizeof(real) * (stop - start) * e);
+    for (long n = 0; n < stop - start; n++) maximum[n] = -INFINITY, total[n] = 0;
+    long last = end_key(job, stop - 1);
+    for (long base = first_key(job, start) / GRAIN * GRAIN; base < last; base += KEY_TILE) {
+        pack_tile(at(job->k, b, g, base), job->k.time, least(KEY_TILE, last - base), d, keys_t);
+        for (long i = start; i < stop; i += ROWS) {
+            int rows = (int)least(ROWS, stop - i);
+            long from = most(first_key(job, i) - base, 0), n = i - start;
+            long to = least(end_key(job, i + rows - 1) - base, KEY_TILE);
+            if (from >= to) continue;
+            long wide_from = from / GRAIN * GRAIN, wide_to = (to + GRAIN - 1) / GRAIN * GRAIN;
+            against_panels(rows, d, q + n * d, d, keys_t, wide_from, wide_to, scores);
+            for (int r = 0; r < rows; r++) {
+                struct line line = line_of(job, b, h, i + r, base, wide_from, wide_to);
+                real shrink = soften(scores + r * ROW_STRIDE, &line, maximum + n + r, total + n + r);
+                if (shrink != 1)
+                    for (real *sum = sums + (n + r) * e; sum < sums + (n + r + 1) * e; sum += LANES)
+                        store(sum, load(sum) * shrink);
+            }
+            multiply(rows, e, to - from, scores + from, ROW_STRIDE, 1, at(job->v, b, g, base + from),
+                     job->v.time, sums + n * e, e, 1);
+        }
+    }
+    for (long i = start; i < stop; i++) {
+        long n = i - start;
+        /* a query that sees nothing gives 0, and infinity here makes its weights 0 going back */
+        real over = total[n] == 0 ? 0 : 1 / total[n];
+        for (long c = 0; c < e; c += LANES)
+            store(at(job->out, b, h, i) + c, load(sums + n * e + c) * over);
+        job->log_sum[(b * job->heads + h) * job->queries + i] =
+            total[n] == 0 ? INFINITY : maximum[n] + (real)log(total[n]);
+    }
+}
+
+/* ---- backward: a unit is a run of queries of all heads that share a key head ---- */
+
+struct tile { /* what a query tile and a key tile have in common */
+    long b, h, base;
+    const real *keys_t, *values_t, *along;
+    real *q, *weights, *slants;
+};
+
+/* The weights of a block of rows again, and their gradients before the softmax ("slants"). */
+static void recompute(const struct job *job, const struct tile *tile, long top, long i, int rows,
+                      long from, long to) {
+    const real *log_sum = job->log_sum + (tile->b * job->heads + tile->h) * job->queries;
+    real *weights = tile->weights + (i - top) * ROW_STRIDE;
+    real *slants = tile->slants + (i - top) * ROW_STRIDE;
+    against_panels(rows, job->width, tile->q + (i - top) * job->width, job->width, tile->keys_t, from,
+                   to, weights);
+    against_panels(rows, job->value_width, at(job->grad_out, tile->b, tile->h, i), job->grad_out.time,
+                   tile->values_t, from, to, slants);
+    for (long r = i; r < i + rows; r++, weights += ROW_STRIDE, slants += ROW_STRIDE) {
+        struct line line = line_of(job, tile->b, tile->h, r, tile->base, from, to);
+        finish_scores(weights, &line);
+        for (long c = from; c < to; c += LANES) {
+            vec weight = exponential(at_most_zero(load(weights + c) - log_sum[r]));
+            store(weights + c, weight);
+            store(slants + c, weight * (load(slants + c) - tile->along[r]) * job->scale);
+        }
+    }
+}
+
+static void backward_tile(const struct job *job, const struct tile *tile, long top, long bottom,
+                          struct tensor grad_k, struct tensor grad_v) {
+    long d = job->width, e = job->value_width, base = tile->base, b = tile->b, h = tile->h;
+    long g = h / (job->heads / job->kv_heads);
+    for (long i = top; i < bottom; i += ROWS) {
+        int rows = (int)least(ROWS, bottom - i);
+        long from = most(first_key(job, i) - base, 0);
+        long to = least(end_key(job, i + rows - 1) - base, KEY_TILE);
+        if (from >= to) continue;
+        recompute(job, tile, top, i, rows, from / GRAIN * GRAIN, (to + GRAIN - 1) / GRAIN * GRAIN);
+        multiply(rows, d, to - from, tile->slants + (i - top) * ROW_STRIDE + from, ROW_STRIDE, 1,
+                 at(job->k, b, g, base + from), job->k.time, at(job->grad_q, b, h, i),
+                 job->grad_q.time, 1);
+    }
+    /* blocks of keys, none across a grain, against the queries that see any of them: one range,
+       since first and end key only grow with the query */
+    long end = least(base + KEY_TILE, end_key(job, bottom - 1)), i = top, j = top, rows;
+    for (long key = most(base, first_key(job, top)); key < end; key += rows) {
+        rows = least(ROWS - (key - base) % ROWS, end - key);
+        while (i < bottom && end_key(job, i) <= key) i++;
+        while (j < bottom && first_key(job, j) < key + rows) j++;
+        if (i >= j) continue;
+        long corner = (i - top) * ROW_STRIDE + (key - base);
+        multiply(rows, e, j - i, tile->weights + corner, 1, ROW_STRIDE, at(job->grad_out, b, h, i),
+                 job->grad_out.time, at(grad_v, b, g, key), grad_v.time, 1);
+        multiply(rows, d, j - i, tile->slants + corner, 1, ROW_STRIDE, at(job->q, b, h, i),
+                 job->q.time, at(grad_k, b, g, key), grad_k.time, 1);
+    }
+}
+
+/* the keys that a run of queries sees */
+static void keys_of_run(const struct job *job, long run, long *from, long *to) {
+    long start = run * job->run, stop = least(start + job->run, job->queries);
+    *from = first_key(job, start);
+    *to = most(end_key(job, stop - 1), *from);
+}
+
+static long runs_of(const struct job *job) { return (job->queries + job->run - 1) / job->run; }
+
+static void backward_unit(struct job *job, long unit, real *scratch) {
+    long runs = runs_of(job), run = unit % runs, g = unit / runs % job->kv_heads;
+    long b = unit / runs / job->kv_heads, group = job->heads / job->kv_heads;
+    long d = job->width, e = job->value_width, first, last;
+    long start = run * job->run, stop = least(start + job->run, job->queries);
+    real *weights = scratch, *slants = weights + QUERY_TILE * ROW_STRIDE;
+    real *keys_t = slants + QUERY_TILE * ROW_STRIDE, *values_t = keys_t + KEY_TILE * d;
+    real *q = values_t + KEY_TILE * e;
+    keys_of_run(job, run, &first, &last);
+
+    /* a single run adds straight into the result; several each into keys of their own */
+    struct tensor grad_k = job->grad_k, grad_v = job->grad_v;
+    if (runs > 1) {
+        real *own = job->partial + unit * job->partial_stride;
+        memset(own, 0, sizeof(real) * (last - first) * (d + e));
+        grad_k = (struct tensor){own - first * d, 0, 0, d};
+        grad_v = (struct tensor){own + (last - first) * d - first * e, 0, 0, e};
+    }
+    for (long base = first / GRAIN * GRAIN; base < last; base += KEY_TILE) {
+        long count = least(KEY_TILE, last - base);
+        pack_tile(at(job->k, b, g, base), job->k.time, count, d, keys_t);
+        pack_tile(at(job->v, b, g, base), job->v.time, count, e, values_t);
+        for (long h = g * group; h < (g + 1) * group; h++)
+            for (long top = start; top < stop; top += QUERY_TILE) {
+                long bottom = least(top + QUERY_TILE, stop);
+                if (first_key(job, top) >= base + count || end_key(job, bottom - 1) <= base) continue;
+                const real *along = job->along + (b * job->heads + h) * job->queries;
+                struct tile tile = {b, h, base, keys_t, values_t, along, q, weights, slants};
+                scaled_queries(job, b, h, top, bottom, q);
+                backward_tile(job, &tile, top, bottom, grad_k, grad_v);
+            }
+    }
+}
+
+/* How far each output already points along its gradient: the softmax's backward needs it. Added up
+   in the order of the micro-kernel: a query that sees one key gets a gradient of exactly 0. */
+static void along_unit(struct job *job, long unit) {
+    long h = unit % job->heads, b = unit / job->heads;
+    for (long i = 0; i < job->queries; i++) {
+        const real *go = at(job->grad_out, b, h, i), *out = at(job->out, b, h, i);
+        real sum = 0;
+        for (long c = 0; c < job->value_width; c++) sum += go[c] * out[c];
+        job->along[unit * job->queries + i] = sum;
+    }
+}
+
+static void gather_unit(struct job *job, long unit) {
+    long g = unit % job->kv_heads, b = unit / job->kv_heads, runs = runs_of(job);
+    for (long run = 0; run < runs; run++) {
+        long from, to;
+        keys_of_run(job, run, &from, &to);
+        const real *own = job->partial + (unit * runs + run) * job->partial_stride;
+        for (long t = from; t < to; t++)
+            for (long c = 0; c < job->width; c++) at(job->grad_k, b, g, t)[c] += *own++;
+        for (long t = from; t < to; t++)
+            for (long c = 0; c < job->value_width; c++) at(job->grad_v, b, g, t)[c] += *own++;
+    }
+}
+
+/* ---- threads: every phase is a count of independent units that threads take one by one ---- */
+
+enum { FORWARD, ALONG, BACKWARD, GATHER };
+
+static long units(const struct job *job) {
+    switch (job->phase) {
+        case FORWARD: return job->batch * job->heads * runs_of(job);
+        case ALONG: return job->batch * job->heads;
+        case BACKWARD: return job->batch * job->kv_heads * runs_of(job);
+        default: return job->batch * job->kv_heads;
+    }
+}
+
+static void work(void *data) {
+    struct job *job = data;
+    long count = units(job), unit;
+    size_t packed = KEY_TILE * (job->width + job->value_width), numbers = 0;
+    real *scratch = NULL;
+    if (job->phase == FORWARD)
+        numbers = ROWS * ROW_STRIDE + packed + job->run * (job->width + job->value_width + 2);
+    if (job->phase == BACKWARD) numbers = QUERY_TILE * (2 * ROW_STRIDE + job->width) + packed;
+    if (numbers && posix_memalign((void **)&scratch, 64, numbers * sizeof(real))) {
+        __atomic_store_n(&job->failed, 1, __ATOMIC_RELAXED);
+        return;
+    }
+    while ((unit = __atomic_fetch_add(&job->next, 1, __ATOMIC_RELAXED)) < count) {
+        if (job->phase == FORWARD) forward_unit(job, unit, scratch);
+        else if (job->phase == ALONG) along_unit(job, unit);
+        else if (job->phase == BACKWARD) backward_unit(job, unit, scratch);
+        else gather_unit(job, unit);
+    }
+    free(scratch);
+}
+
+static void *work_as_thread(void *data) {
+    work(data);
+    return NULL;
+}
+
+static void run_phase(struct job *job, int phase) {
+    job->phase = phase;
+    job->next = 0;
+    long threads = least(job->threads, units(job));
+    if (threads <= 1) work(job);
+    else if (job->region) job->region(work, job, (unsigned)threads, 0);
+    else {
+        pthread_t other[64];
+        long started = 0;
+        while (started < least(threads, 64) - 1 &&
+               pthread_create(other + started, NULL, work_as_thread, job) == 0)
+            started++;
+        work(job);
+        while (started > 0) pthread_join(other[--started], NULL);
+    }
+}
+
+long attnlab_lanes(void) { return LANES; }
+long attnlab_key_tile(void) { return KEY_TILE; }
+long attnlab_job_size(void) { return (long)sizeof(struct job); }
+
+/* the numbers that one run's own gradients need at most */
+long attnlab_partial_stride(struct job *job) {
+    long longest = 0;
+    for (long run = 0; run < runs_of(job); run++) {
+        long from, to;
+        keys_of_run(job, run, &from, &to);
+        longest = most(longest, to - from);
+    }
+    return longest * (job->width + job->value_width);
+}
+
+int attnlab_forward(struct job *job) {
+    run_phase(job, FORWARD);
+    return job->failed;
+}
+
+int attnlab_backward(struct job *job) {
+    run_phase(job, ALONG);
+    run_phase(job, BACKWARD);
+    if (runs_of(job) > 1) run_phase(job, GATHER);
+    return job->failed;
+}
+
+/* A small problem with a known answer (all keys alike: the output is the mean value, and the
+   gradient of each value is the share it got), for a first run in a process that may die. */
+int attnlab_trial(void) {
+    enum { T = 24 };
+    long d = LANES;
+    real *memory = calloc(8 * T * d + 2 * T, sizeof(real));
+    if (!memory) return 1;
+    struct job job = {0};
+    struct tensor *all[] = {&job.q, &job.k, &job.v, &job.out, &job.grad_out, &job.grad_q, &job.grad_k,
+                            &job.grad_v};
+    for (int n = 0; n < 8; n++) *all[n] = (struct tensor){memory + n * T * d, 0, 0, d};
+    job.log_sum = memory + 8 * T * d, job.along = job.log_sum + T;
+    job.batch = job.heads = job.kv_heads = job.threads = 1;
+    job.queries = job.keys = job.run = T, job.width = job.value_width = d;
+    job.left = 2, job.scale = 1;
+    for (long i = 0; i < T * d; i++) job.v.data[i] = (real)(i / d), job.grad_out.data[i] = 1;
+    int wrong = attnlab_forward(&job) || attnlab_backward(&job);
+    for (long i = 2; i < T - 2; i++) {
+        wrong |= fabs(at(job.out, 0, 0, i)[0] - (double)(i - 1)) > 1e-4;
+        wrong |= fabs(at(job.grad_v, 0, 0, i)[0] - 1.0) > 1e-4;
+    }
+    free(memory);
+    return wrong;
+}

@@ -1,0 +1,128 @@
+"""The one attention function, and the choice of the path that serves it.
+
+Axes: b batch, h query heads, g key/value heads, q queries, k keys, d head width, e value width.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from attnlab import registry
+from attnlab.kernels import banded, flex, hardware, reference, sdpa
+from attnlab.kernels.request import LinearBias, Request
+from attnlab.kernels.rotary import Rotation, check_rotation, rotate
+
+FEW_QUERIES = 8  # below this a tile is mostly empty, and a dense mask small
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A path and why it was taken."""
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Path:
+    attend: Callable[[Request], Tensor]
+    refusal: Callable[[Request], str | None]
+
+
+PATHS = {
+    "reference": Path(reference.attend, reference.refusal),
+    "sdpa": Path(sdpa.attend, sdpa.refusal),
+    "native": Path(
+        partial(banded.attend, engine="native"), partial(banded.refusal, engine="native")
+    ),
+    "tiled": Path(partial(banded.attend, engine="tiled"), partial(banded.refusal, engine="tiled")),
+    "flex": Path(flex.attend, flex.refusal),
+}
+
+
+def attention(
+    q: Float[Tensor, "b h q d"],
+    k: Float[Tensor, "b g k d"],
+    v: Float[Tensor, "b g k e"],
+    *,
+    causal: bool = True,
+    window: int | None = None,
+    scale: float | None = None,
+    rotary: Rotation | None = None,
+    bias: LinearBias | Tensor | None = None,
+    key_padding: Bool[Tensor, "b k"] | None = None,
+    path: str = "auto",
+    return_weights: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """softmax(scale · q kᵀ + bias) v over the keys each query may see.
+
+    k and v may have fewer heads: head i of q reads head i // (h // g). `window` counts the keys a
+    query sees, its own included; without `causal` it reaches as far ahead as back. With fewer
+    queries than keys, the queries are the last ones. `rotary` holds the angles of the keys.
+    `key_padding` is True for keys that must not be seen; what stands there is never read. A query
+    with no key to see gives 0. `return_weights=True` gives (output, weights) by the reference.
+    """
+    if rotary is not None:
+        check_rotation(rotary, k.shape[0], k.shape[2], k.shape[3])
+        q, k = rotate(q, rotary.last(q.shape[2])), rotate(k, rotary)
+    request = Request(
+        q=q,
+        k=k,
+        v=v,
+        causal=causal,
+        window=window,
+        scale=scale,
+        bias=bias,
+        key_padding=key_padding,
+    )
+    if key_padding is not None:
+        hidden = key_padding[:, None, :, None]  # 0 · NaN is NaN: weights of 0 do not hide a NaN
+        request = replace(request, k=k.masked_fill(hidden, 0), v=v.masked_fill(hidden, 0))
+    if return_weights:
+        if path not in ("auto", "reference"):
+            raise ValueError(f"path {path!r} keeps no weights; use path='reference' or 'auto'")
+        hardware.require(q.dtype, q.device)
+        return reference.attend_with_weights(request)
+    chosen = choose(request, path).path
+    if chosen != "reference":
+        request = request.trimmed()
+    if chosen in ("reference", "sdpa"):
+        hardware.require(q.dtype, q.device)
+    return PATHS[chosen].attend(request)
+
+
+def choose(request: Request, path: str = "auto") -> Choice:
+    """The path that serves a request; asking by name for one that cannot is an error."""
+    if path != "auto":
+        if path not in PATHS:
+            raise ValueError(f"no path called {path!r}; {registry.suggest(path, [*PATHS, 'auto'])}")
+        reason = PATHS[path].refusal(request)
+        if reason:
+            raise ValueError(f"path {path!r} cannot serve this: {reason}; use path='auto'")
+        return Choice(path, "asked for by name")
+    if 0 in (request.queries, request.keys, request.q.shape[0]):
+        return Choice("reference", "there is nothing to attend to")
+    if isinstance(request.bias, Tensor):
+        return Choice("reference" if request.needs_grad else "sdpa", "the bias is a dense tensor")
+    if not sdpa.needs_mask(request):
+        return Choice("sdpa", "every query sees all keys before it, which PyTorch does best")
+    if request.queries <= FEW_QUERIES:
+        return Choice("sdpa", f"{request.queries} queries need only a small mask")
+    return _banded_choice(request)
+
+
+def _banded_choice(request: Request) -> Choice:
+    what = "a window" if not request.sees_everything else "a mask that PyTorch has no flag for"
+    ranking = ["flex"] if request.q.device.type == "cuda" else ["native", "tiled"]
+    refusals: list[str] = []
+    for path in ranking:
+        reason = PATHS[path].refusal(request)
+        if reason is None:
+            but = "".join(f"; {other}" for other in refusals)
+            return Choice(path, f"{what} on {request.q.device.type}{but}")
+        refusals.append(f"not {path}: {reason}")
+    last = "reference" if request.needs_grad and request.bias is not None else "sdpa"
+    return Choice(last, f"{what}, through a dense mask; " + "; ".join(refusals))

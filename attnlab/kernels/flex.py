@@ -1,0 +1,86 @@
+"""PyTorch's FlexAttention, compiled: block-sparse windows on CUDA (on the CPU, forward only).
+
+Axes: b batch, h heads, q queries, e value width.
+Cost: O(q · band) time.
+"""
+
+import functools
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+
+from attnlab.kernels.request import LinearBias, Request
+
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def refusal(request: Request) -> str | None:
+    if request.q.device.type not in ("cuda", "cpu"):
+        return f"FlexAttention does not run on {request.q.device.type}"
+    if request.q.device.type == "cpu" and request.needs_grad:
+        return "FlexAttention has no backward pass on the CPU"
+    if request.q.dtype not in _DTYPES:
+        return f"FlexAttention does not run in {request.q.dtype}"
+    if isinstance(request.bias, Tensor):
+        return "a bias given as a tensor is dense"
+    widths = (request.q.shape[3], request.v.shape[3])
+    if any(width < 16 or width & (width - 1) for width in widths):
+        return f"head widths {widths} are not powers of two of at least 16"
+    if 0 in (request.queries, request.keys):
+        return "there is nothing to attend to"
+    return None
+
+
+def attend(request: Request) -> Float[Tensor, "b h q e"]:
+    offset = request.keys - request.queries
+    blocks = _blocks(
+        request.queries, request.keys, *request.band, request.q.device, request.key_padding
+    )
+    score = None
+    if isinstance(request.bias, LinearBias):
+        slopes = request.bias.slopes
+
+        def score(s: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+            return s - slopes[h] * (i + offset - j).abs()
+
+    run = _compiled(request.q.device.type)
+    q, k, v = request.q, request.k, request.v
+    return run(q, k, v, score, blocks, request.factor, request.group > 1)
+
+
+@functools.cache
+def _compiled(device: str) -> Any:
+    return torch.compile(flex_attention, dynamic=False)
+
+
+def _blocks(
+    queries: int, keys: int, left: int, right: int, device: torch.device, padding: Tensor | None
+) -> BlockMask:
+    if padding is None:
+        return _band_blocks(queries, keys, left, right, device)
+    band = _band(queries, keys, left, right)
+
+    def seen(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return band(b, h, i, j) & ~padding[b, j]
+
+    return create_block_mask(seen, padding.shape[0], None, queries, keys, device=device)
+
+
+@functools.lru_cache(maxsize=64)
+def _band_blocks(queries: int, keys: int, left: int, right: int, device: torch.device) -> BlockMask:
+    band = _band(queries, keys, left, right)
+    # made by compiled code: the plain way builds the whole queries x keys mask first
+    return create_block_mask(band, None, None, queries, keys, device=device, _compile=True)
+
+
+def _band(queries: int, keys: int, left: int, right: int) -> Any:
+    offset = keys - queries
+
+    def seen(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        apart = i + offset - j
+        return (apart <= left) & (apart >= -right)
+
+    return seen

@@ -1,0 +1,80 @@
+"""What this machine can run: probed in a child process, since a wrong guess ends the process.
+
+Some CPUs announce bfloat16 matrix instructions that their virtual machine traps: the first bfloat16
+product then dies with "Illegal instruction".
+"""
+
+import functools
+import hashlib
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+_PROBE = """
+import torch
+q = torch.randn(1, 2, 64, 64, dtype=torch.{dtype}, requires_grad=True)
+torch.nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True).sum().backward()
+torch.nn.functional.linear(q, torch.randn(64, 64, dtype=q.dtype)).sum().backward()
+"""
+
+
+def require(dtype: torch.dtype, device: torch.device) -> None:
+    """A ValueError when products of this dtype would end the process or cannot run at all."""
+    if device.type == "cpu" and dtype in (torch.bfloat16, torch.float16):
+        name = str(dtype).removeprefix("torch.")
+        if not cpu_multiplies(name):
+            raise ValueError(
+                f"{name} products do not run on this CPU (a trial in a child process failed); "
+                "use float32"
+            )
+
+
+@functools.cache
+def cpu_multiplies(dtype: str) -> bool:
+    """Whether a forward and backward pass in the dtype survives here; asked once a machine."""
+    memory = cache_folder() / f"cpu-{dtype}-{machine_id()}-torch{torch.__version__}"
+    if memory.exists():
+        return memory.read_text() == "works"
+    command = [sys.executable, "-c", _PROBE.format(dtype=dtype)]
+    answer = subprocess.run(command, capture_output=True, check=False, timeout=120)
+    works = answer.returncode == 0
+    replace_file(memory, b"works" if works else b"fails")
+    return works
+
+
+@functools.cache
+def machine_id() -> str:
+    """Changes when the processor's instructions do: folders in a home may be shared by machines."""
+    text = platform.machine() + platform.processor()
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        lines = info.read_text().splitlines()
+        text += "".join(
+            sorted({x for x in lines if x.startswith(("flags", "Features", "model n"))})
+        )
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def cache_folder() -> Path:
+    """A private folder for what can always be made again."""
+    root = os.environ.get("ATTNLAB_CACHE") or os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    folder = Path(root).expanduser() / "attnlab"
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    status = folder.stat()
+    if hasattr(os, "getuid") and (status.st_uid != os.getuid() or status.st_mode & 0o022):
+        raise PermissionError(
+            f"{folder} can be written by others, and compiled code is kept there; "
+            "chmod go-w it, or set ATTNLAB_CACHE to a folder of your own"
+        )
+    return folder
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Written whole or not at all, also when two processes write at once."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    temporary.write_bytes(content)
+    temporary.replace(path)

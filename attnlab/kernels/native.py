@@ -1,0 +1,279 @@
+"""Banded attention in C: banded.c, compiled by the machine's own compiler on first use.
+
+Axes: b batch, h query heads, g key/value heads, q queries, k keys, d head width, e value width.
+
+The library is tried in a child process before it is kept: a compiler or a processor that does not
+keep its word gives a reason for not taking this path, not a dead process.
+"""
+
+import ctypes
+import functools
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from attnlab.kernels.hardware import cache_folder, machine_id
+
+SOURCE = Path(__file__).with_name("banded.c")
+FLAGS = ["-O3", "-march=native", "-fPIC", "-shared", "-std=gnu11"]
+LONGEST_RUN = 512  # queries of a unit of work: each packed key tile serves so many, still in L2
+UNITS_PER_THREAD = 4  # enough to share the work evenly
+
+_POINTERS = ("slopes", "padding", "log_sum", "along", "partial")
+_TENSORS = ("q", "k", "v", "out", "grad_out", "grad_q", "grad_k", "grad_v")
+_SIZES = ("batch", "heads", "kv_heads", "queries", "keys", "width", "value_width")
+_NUMBERS = (*_SIZES, "left", "right", "run", "threads", "partial_stride")
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_void_p), *((n, ctypes.c_long) for n in ("batch", "head", "time"))]
+
+
+def _job_type(real: type) -> type[ctypes.Structure]:
+    class Job(ctypes.Structure):
+        """struct job of banded.c, field for field."""
+
+        _fields_ = [
+            *((name, _Tensor) for name in _TENSORS),
+            *((name, ctypes.c_void_p) for name in _POINTERS),
+            *((name, ctypes.c_long) for name in _NUMBERS),
+            ("scale", real),
+            ("region", ctypes.c_void_p),
+            ("next", ctypes.c_long),
+            ("failed", ctypes.c_int),
+            ("phase", ctypes.c_int),
+        ]
+
+    return Job
+
+
+_REALS = {torch.float32: ctypes.c_float, torch.float64: ctypes.c_double}
+_JOBS = {dtype: _job_type(real) for dtype, real in _REALS.items()}
+
+
+class Unavailable(Exception):
+    """Why there is no compiled path on this machine."""
+
+
+def forward(
+    q: Float[Tensor, "b h q d"],
+    k: Float[Tensor, "b g k d"],
+    v: Float[Tensor, "b g k e"],
+    slopes: Float[Tensor, " h"] | None,
+    padding: Bool[Tensor, "b k"] | None,
+    left: int,
+    right: int,
+    scale: float,
+) -> tuple[Tensor, Tensor]:
+    call = _Call(q, k, v, slopes, padding, left, right, scale)
+    out = call.result("out", q, v.shape[3])
+    log_sum = call.buffer("log_sum", *q.shape[:3])
+    units = q.shape[0] * q.shape[1]
+    call.job.run = _run_length(q.shape[2], units, call.job.threads)
+    call("attnlab_forward")
+    return out[..., : v.shape[3]].to(q.dtype), log_sum
+
+
+def backward(
+    grad_out: Float[Tensor, "b h q e"],
+    q: Float[Tensor, "b h q d"],
+    k: Float[Tensor, "b g k d"],
+    v: Float[Tensor, "b g k e"],
+    out: Float[Tensor, "b h q e"],
+    log_sum: Float[Tensor, "b h q"],
+    slopes: Float[Tensor, " h"] | None,
+    padding: Bool[Tensor, "b k"] | None,
+    left: int,
+    right: int,
+    scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    call = _Call(q, k, v, slopes, padding, left, right, scale)
+    call.tensor("grad_out", grad_out)
+    call.tensor("out", out)
+    call.pointer("log_sum", log_sum)
+    call.buffer("along", *q.shape[:3])
+    grad_q = call.result("grad_q", q, q.shape[3], zero=True)
+    grad_k = call.result("grad_k", k, k.shape[3], zero=True)
+    grad_v = call.result("grad_v", v, v.shape[3], zero=True)
+    call.split_backward()
+    call("attnlab_backward")
+    return (
+        grad_q[..., : q.shape[3]].to(q.dtype),
+        grad_k[..., : k.shape[3]].to(k.dtype),
+        grad_v[..., : v.shape[3]].to(v.dtype),
+    )
+
+
+class _Call:
+    """One call into the library: fills in struct job and keeps alive what it points to."""
+
+    def __init__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        slopes: Tensor | None,
+        padding: Tensor | None,
+        left: int,
+        right: int,
+        scale: float,
+    ) -> None:
+        # half precisions are computed in float32
+        self.dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
+        self.library = library(self.dtype)
+        self.lanes = self.library.attnlab_lanes()
+        self.job = _JOBS[self.dtype]()
+        self.kept: list[Tensor] = []
+        job = self.job
+        for name, x in (("q", q), ("k", k), ("v", v)):
+            self.tensor(name, x)
+        job.batch, job.heads, job.queries = q.shape[:3]
+        job.kv_heads, job.keys = k.shape[1:3]
+        job.width, job.value_width = self.rounded(q.shape[3]), self.rounded(v.shape[3])
+        job.left, job.right, job.scale = left, right, scale
+        job.threads = torch.get_num_threads()
+        job.region = torch_thread_pool()
+        if slopes is not None:
+            self.pointer("slopes", slopes)
+        if padding is not None:
+            room = self.library.attnlab_key_tile()  # vectors may read past the last key
+            hidden = torch.zeros(job.batch, job.keys + room, dtype=self.dtype)
+            hidden[:, : job.keys].masked_fill_(padding, -torch.inf)
+            self.pointer("padding", hidden)
+
+    def rounded(self, width: int) -> int:
+        return -(-width // self.lanes) * self.lanes
+
+    def tensor(self, name: str, x: Tensor) -> None:
+        x = x.to(self.dtype)
+        if x.shape[3] % self.lanes:
+            x = F.pad(x, (0, -x.shape[3] % self.lanes))
+        elif x.stride(3) != 1:
+            x = x.contiguous()
+        self.kept.append(x)
+        setattr(self.job, name, _Tensor(x.data_ptr(), *x.stride()[:3]))
+
+    def result(self, name: str, like: Tensor, width: int, zero: bool = False) -> Tensor:
+        """A result laid out in memory as `like` is, so that heads merge without a copy."""
+        shape = (*like.shape[:3], self.rounded(width))
+        make = torch.zeros_like if zero else torch.empty_like
+        x = make(like, dtype=self.dtype) if like.shape == shape else like.new_zeros(shape)
+        if x.stride(3) != 1 or x.dtype != self.dtype:
+            x = torch.zeros(shape, dtype=self.dtype)
+        self.tensor(name, x)
+        return x
+
+    def buffer(self, name: str, *shape: int) -> Tensor:
+        x = torch.empty(shape, dtype=self.dtype)
+        self.pointer(name, x)
+        return x
+
+    def pointer(self, name: str, x: Tensor) -> None:
+        x = x.detach().to(self.dtype).contiguous()
+        self.kept.append(x)
+        setattr(self.job, name, x.data_ptr())
+
+    def split_backward(self) -> None:
+        """Runs of queries for the threads when there are too few key/value heads to share out.
+
+        Each run has gradients of its own for the keys it sees; runs no shorter than the band keep
+        these within twice the keys.
+        """
+        job = self.job
+        heads, tile = job.batch * job.kv_heads, 64
+        band = min(job.left + job.right, job.keys)
+        wanted = max(-(-job.threads // heads), 1)
+        job.run = job.queries
+        if heads < job.threads and job.queries >= 2 * max(band, tile):
+            run = max(-(-job.queries // wanted), band, tile)
+            job.run = -(-run // tile) * tile
+        if job.run < job.queries:
+            job.partial_stride = self.library.attnlab_partial_stride(ctypes.byref(job))
+            self.buffer("partial", heads * -(-job.queries // job.run), job.partial_stride)
+
+    def __call__(self, function: str) -> None:
+        if getattr(self.library, function)(ctypes.byref(self.job)):
+            raise MemoryError("attention could not get scratch memory for its threads")
+
+
+def _run_length(queries: int, heads: int, threads: int) -> int:
+    run = LONGEST_RUN
+    while run > 64 and heads * -(-queries // run) < threads * UNITS_PER_THREAD:
+        run //= 2
+    return run
+
+
+@functools.cache
+def torch_thread_pool() -> int | None:
+    """PyTorch's OpenMP entry point: its threads are used, not a second set beside them."""
+    try:
+        return ctypes.cast(ctypes.CDLL(None).GOMP_parallel, ctypes.c_void_p).value
+    except (AttributeError, OSError, TypeError):
+        return None
+
+
+@functools.cache
+def why_unavailable() -> str | None:
+    try:
+        library(torch.float32)
+        library(torch.float64)
+    except Unavailable as reason:
+        return str(reason)
+    return None
+
+
+@functools.cache
+def library(dtype: torch.dtype) -> ctypes.CDLL:
+    path = _build(dtype)
+    loaded = ctypes.CDLL(str(path))
+    for name in ("attnlab_lanes", "attnlab_key_tile", "attnlab_job_size", "attnlab_partial_stride"):
+        getattr(loaded, name).restype = ctypes.c_long
+    assert loaded.attnlab_job_size() == ctypes.sizeof(_JOBS[dtype]), "struct job differs from Job"
+    return loaded
+
+
+def _build(dtype: torch.dtype) -> Path:
+    compiler = os.environ.get("CC") or "cc"
+    found = shutil.which(compiler)
+    if found is None:
+        raise Unavailable(f"no C compiler: {compiler!r} is not on the PATH (set CC to name one)")
+    flags = [*FLAGS, *(["-DREAL_IS_DOUBLE"] if dtype == torch.float64 else [])]
+    version = subprocess.run([found, "--version"], capture_output=True, check=False).stdout
+    text = b"".join([SOURCE.read_bytes(), repr(flags).encode(), version, machine_id().encode()])
+    try:
+        target = cache_folder() / f"banded-{hashlib.sha256(text).hexdigest()[:16]}.so"
+    except OSError as error:
+        raise Unavailable(f"no folder for compiled code: {error}") from None
+    if target.exists():
+        return target
+    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+        built = Path(folder) / target.name
+        command = [found, *flags, str(SOURCE), "-o", str(built), "-lm", "-lpthread"]
+        answer = subprocess.run(command, capture_output=True, check=False, text=True)
+        if answer.returncode:
+            lines = answer.stderr.strip().splitlines() or ["no message"]
+            raise Unavailable(f"{compiler} could not compile banded.c: {lines[0]}")
+        trial = [sys.executable, "-c", _TRIAL, str(built)]
+        answer = subprocess.run(trial, capture_output=True, check=False, text=True, timeout=60)
+        if answer.returncode:
+            raise Unavailable(f"the compiled path failed its trial (exit {answer.returncode})")
+        built.replace(target)
+    return target
+
+
+# Every vector instruction of the library is in its forward and backward passes: if they run in a
+# child process, they run here.
+_TRIAL = """
+import ctypes, sys
+library = ctypes.CDLL(sys.argv[1])
+sys.exit(library.attnlab_trial())
+"""

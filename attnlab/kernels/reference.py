@@ -1,0 +1,48 @@
+"""The definition of attention, dense and slow on purpose: every other path equals this one.
+
+    out[i] = sum over visible j of softmax_j(scale · q[i]·k[j] + bias[i, j]) · v[j]
+
+Axes: b batch, h heads, q queries, k keys, e value width.
+Cost: O(q · k) time and memory.
+"""
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from attnlab.kernels.request import Request
+
+
+def refusal(request: Request) -> str | None:
+    return None
+
+
+def attend(request: Request) -> Float[Tensor, "b h q e"]:
+    return attend_with_weights(request)[0]
+
+
+def attend_with_weights(
+    request: Request,
+) -> tuple[Float[Tensor, "b h q e"], Float[Tensor, "b h q k"]]:
+    k = request.k.repeat_interleave(request.group, dim=1)
+    v = request.v.repeat_interleave(request.group, dim=1)
+    scores = request.q @ k.transpose(-1, -2) * request.factor
+    weights = masked_softmax(scores, request.visible(), request.dense_bias())
+    return weights @ v, weights
+
+
+def masked_softmax(
+    scores: Float[Tensor, "*batch q k"],
+    seen: Bool[Tensor, "..."],
+    bias: Float[Tensor, "..."] | None = None,
+) -> Float[Tensor, "*batch q k"]:
+    """Weights over the visible keys; a row that sees nothing is 0 and has zero gradient."""
+    if bias is not None:
+        scores = scores + bias
+        seen = seen & (bias > -torch.inf)  # minus infinity in a bias is a mask
+    largest = torch.finfo(scores.dtype).max
+    scores = scores.clamp(-largest, largest)  # infinite scores would give inf - inf = NaN
+    blind = ~seen.any(-1, keepdim=True)
+    # softmax over nothing but -inf is NaN, also in its gradient: give such a row something to see
+    weights = scores.masked_fill(~seen, -torch.inf).masked_fill(blind, 0).softmax(-1)
+    return weights.masked_fill(blind, 0)

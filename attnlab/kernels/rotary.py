@@ -1,0 +1,74 @@
+"""Rotary positions: pairs of coordinates turn by an angle proportional to the position.
+
+Axes: b batch (1 when all rows share their positions), h heads, t time, d head width, p pairs.
+
+Two layouts of one idea: "half-split" pairs coordinate n with n + p, "interleaved" pairs 2n with
+2n + 1. Only the first 2p coordinates turn. Angles are computed in float64: in float32 they lose the
+fractions that matter at position 100,000.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+Layout = Literal["half-split", "interleaved"]
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """Cosines and sines of the angles at each position."""
+
+    cos: Float[Tensor, "#b 1 t p"]
+    sin: Float[Tensor, "#b 1 t p"]
+    layout: Layout = "half-split"
+
+    def last(self, count: int) -> "Rotation":
+        start = self.cos.shape[2] - count
+        return Rotation(self.cos[:, :, start:], self.sin[:, :, start:], self.layout)
+
+
+def rotation(
+    positions: Int[Tensor, "#b t"],
+    pairs: int,
+    base: float = 10_000.0,
+    layout: Layout = "half-split",
+    dtype: torch.dtype = torch.float32,
+) -> Rotation:
+    """Pair n turns by position · base^(-n / pairs)."""
+    powers = torch.arange(pairs, device=positions.device, dtype=torch.float64) / pairs
+    angles = positions[:, None, :, None].double() * base**-powers
+    return Rotation(angles.cos().to(dtype), angles.sin().to(dtype), layout)
+
+
+def rotate(x: Float[Tensor, "b h t d"], by: Rotation) -> Float[Tensor, "b h t d"]:
+    """x with its first 2p coordinates turned; computed in the precision of the angles."""
+    pairs = by.cos.shape[-1]
+    turned, rest = x[..., : 2 * pairs], x[..., 2 * pairs :]
+    if by.layout == "half-split":
+        first, second = turned[..., :pairs], turned[..., pairs:]
+    else:
+        first, second = turned[..., 0::2], turned[..., 1::2]
+    new_first = first * by.cos - second * by.sin
+    new_second = second * by.cos + first * by.sin
+    if by.layout == "half-split":
+        out = torch.cat((new_first, new_second), dim=-1)
+    else:
+        out = torch.stack((new_first, new_second), dim=-1).flatten(-2)
+    return torch.cat((out.to(x.dtype), rest), dim=-1) if rest.shape[-1] else out.to(x.dtype)
+
+
+def check_rotation(by: Rotation, batch: int, keys: int, width: int) -> None:
+    if by.cos.shape != by.sin.shape or by.cos.dim() != 4:
+        raise ValueError(
+            f"rotary has cos {list(by.cos.shape)} and sin {list(by.sin.shape)}; "
+            "both must be [1 or batch, 1, keys, pairs]"
+        )
+    if by.cos.shape[0] not in (1, batch) or by.cos.shape[2] != keys:
+        raise ValueError(
+            f"rotary covers {list(by.cos.shape[:3])}; it must be [1 or {batch}, 1, {keys} keys]"
+        )
+    if 2 * by.cos.shape[3] > width:
+        raise ValueError(f"rotary turns {2 * by.cos.shape[3]} coordinates of a width of {width}")

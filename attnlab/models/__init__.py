@@ -1,0 +1,1 @@
+"""Language models: tokens in, logits for the next token out."""

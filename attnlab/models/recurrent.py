@@ -1,0 +1,220 @@
+"""Recurrent models: the Elman network, and three language models made of it.
+
+Axes: b batch, t time, i input width, c hidden width, o output width, v vocabulary.
+
+    Elman          h[t] = f(W_hh h[t-1] + W_hx x[t] + b_h),   y[t] = f(W_yh h[t] + b_y)
+    bidirectional  one Elman forwards, one backwards, h[t] = f(W_f f[t] + W_g g[t] + b)
+
+A bidirectional network over the whole text has read the answer before it is asked: as a language
+model it is wrong, and kept to show that. Over each prefix it is right, and costs O(t²).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+Activation = Literal["tanh", "relu", "sigmoid", "slide"]
+
+
+def slide(x: Tensor) -> Tensor:
+    """The course's activation: x between 0 and 1, flat outside."""
+    return x.clamp(0, 1)
+
+
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "tanh": torch.tanh,
+    "relu": torch.relu,
+    "sigmoid": torch.sigmoid,
+    "slide": slide,
+}
+
+
+class Recurrence(nn.Module):
+    """h[t] = f(W_hh h[t-1] + W_hx x[t] + b_h)"""
+
+    def __init__(self, inputs: int, width: int, activation: Activation = "tanh") -> None:
+        super().__init__()
+        self.from_input = nn.Linear(inputs, width)  # W_hx and b_h
+        self.from_hidden = nn.Linear(width, width, bias=False)  # W_hh
+        nn.init.orthogonal_(self.from_hidden.weight)  # keeps a signal's size from step to step
+        self.activation = _ACTIVATIONS[activation]
+
+    def start(self, x: Float[Tensor, "b t i"]) -> Float[Tensor, "b c"]:
+        return x.new_zeros(x.shape[0], self.from_hidden.in_features)
+
+    def forward(
+        self, x: Float[Tensor, "b t i"], state: Float[Tensor, "b c"] | None = None
+    ) -> tuple[Float[Tensor, "b t c"], Float[Tensor, "b c"]]:
+        """All hidden states, and the last one to go on from."""
+        state = self.start(x) if state is None else state
+        states = []
+        for drive in self.from_input(x).unbind(1):
+            state = self.step(drive, state)
+            states.append(state)
+        return torch.stack(states, dim=1), state
+
+    def step(self, drive: Tensor, state: Tensor) -> Tensor:
+        """One step, given what the input contributes."""
+        return self.activation(self.from_hidden(state) + drive)
+
+
+class Elman(nn.Module):
+    """The Elman network of the course: a recurrence and an output y[t] = f(W_yh h[t] + b_y)."""
+
+    def __init__(
+        self, inputs: int, width: int, outputs: int, activation: Activation = "slide"
+    ) -> None:
+        super().__init__()
+        self.recurrence = Recurrence(inputs, width, activation)
+        self.output = nn.Linear(width, outputs)
+
+    def forward(self, x: Float[Tensor, "b t i"]) -> Float[Tensor, "b t o"]:
+        states, _ = self.recurrence(x)
+        return self.recurrence.activation(self.output(states))
+
+
+class Bidirectional(nn.Module):
+    """f from the left, g from the right, h[t] = act(W_f f[t] + W_g g[t] + b)."""
+
+    def __init__(self, inputs: int, width: int, activation: Activation = "tanh") -> None:
+        super().__init__()
+        self.ahead = Recurrence(inputs, width, activation)
+        self.back = Recurrence(inputs, width, activation)
+        self.from_ahead = nn.Linear(width, width)
+        self.from_back = nn.Linear(width, width, bias=False)
+
+    def forward(self, x: Float[Tensor, "b t i"]) -> Float[Tensor, "b t c"]:
+        ahead, _ = self.ahead(x)
+        back, _ = self.back(x.flip(1))
+        return self.join(ahead, back.flip(1))
+
+    def join(self, ahead: Tensor, back: Tensor) -> Tensor:
+        return self.ahead.activation(self.from_ahead(ahead) + self.from_back(back))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ElmanSettings:
+    vocabulary: int = 256
+    width: int = 128
+    activation: Activation = "tanh"
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    def build(self) -> "ElmanLM":
+        return ElmanLM(self)
+
+
+class ElmanLM(nn.Module):
+    """A language model in constant memory: everything read so far is in one vector."""
+
+    def __init__(self, settings: ElmanSettings) -> None:
+        super().__init__()
+        self.settings = settings
+        self.embed = nn.Embedding(settings.vocabulary, settings.width)
+        self.recurrence = Recurrence(settings.width, settings.width, settings.activation)
+        self.head = nn.Linear(settings.width, settings.vocabulary)
+
+    def forward(self, tokens: Int[Tensor, "b t"]) -> Float[Tensor, "b t v"]:
+        return self.decode(tokens, None)[0]
+
+    def decode(
+        self, tokens: Int[Tensor, "b t"], state: Float[Tensor, "b c"] | None
+    ) -> tuple[Float[Tensor, "b t v"], Float[Tensor, "b c"]]:
+        """Logits for the next tokens, and the state to go on from."""
+        states, state = self.recurrence(self.embed(tokens), state)
+        return self.head(states), state
+
+
+@dataclass(frozen=True, kw_only=True)
+class BidirectionalSettings:
+    vocabulary: int = 256
+    width: int = 128
+    activation: Activation = "tanh"
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    def build(self) -> "BidirectionalReader":
+        return BidirectionalReader(self)
+
+
+class BidirectionalReader(nn.Module):
+    """Logits from a bidirectional network over the whole text: each saw the token it predicts."""
+
+    causal = False
+
+    def __init__(self, settings: BidirectionalSettings) -> None:
+        super().__init__()
+        self.settings = settings
+        self.embed = nn.Embedding(settings.vocabulary, settings.width)
+        self.network = Bidirectional(settings.width, settings.width, settings.activation)
+        self.head = nn.Linear(settings.width, settings.vocabulary)
+
+    def forward(self, tokens: Int[Tensor, "b t"]) -> Float[Tensor, "b t v"]:
+        return self.head(self.network(self.embed(tokens)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrefixBidirectionalSettings:
+    vocabulary: int = 256
+    width: int = 128
+    activation: Activation = "tanh"
+    readout: Literal["mean", "last"] = "mean"
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    def build(self) -> "PrefixBidirectionalLM":
+        return PrefixBidirectionalLM(self)
+
+
+class PrefixBidirectionalLM(nn.Module):
+    """A bidirectional network run anew over every prefix, all prefixes side by side.
+
+    With readout "last" the prefix's last h is used, as in the course: its backward half has read
+    one token only. With "mean" the h of all the prefix are averaged, and both directions matter.
+    """
+
+    def __init__(self, settings: PrefixBidirectionalSettings) -> None:
+        super().__init__()
+        self.settings = settings
+        self.embed = nn.Embedding(settings.vocabulary, settings.width)
+        self.network = Bidirectional(settings.width, settings.width, settings.activation)
+        self.head = nn.Linear(settings.width, settings.vocabulary)
+
+    def forward(self, tokens: Int[Tensor, "b t"]) -> Float[Tensor, "b t v"]:
+        x, network = self.embed(tokens), self.network
+        length = tokens.shape[1]
+        ahead, _ = network.ahead(x)
+        drive = network.back.from_input(x)
+        # Row n of `back` belongs to the prefix that ends at n. At step s it reads token n - s; the
+        # prefixes that are no longer than s are done, and their rows drop out.
+        back = torch.zeros_like(ahead)
+        total = torch.zeros_like(ahead)
+        steps = length if self.settings.readout == "mean" else 1
+        for s in range(steps):
+            back = network.back.step(drive[:, : length - s], back[:, min(s, 1) :])
+            joined = network.join(ahead[:, : length - s], back)
+            total = total + nn.functional.pad(joined, (0, 0, s, 0))
+        if self.settings.readout == "mean":
+            count = torch.arange(1, length + 1, device=tokens.device, dtype=total.dtype)
+            total = total / count[:, None]
+        return self.head(total)
+
+
+def _check(
+    settings: ElmanSettings | BidirectionalSettings | PrefixBidirectionalSettings,
+) -> None:
+    for name in ("vocabulary", "width"):
+        value = getattr(settings, name)
+        if not 1 <= value <= 1 << 20:
+            raise ValueError(f"{name} is {value}; use 1 to {1 << 20}")
+    if settings.activation not in _ACTIVATIONS:
+        raise ValueError(
+            f"activation is {settings.activation!r}; choose from {', '.join(_ACTIVATIONS)}"
+        )

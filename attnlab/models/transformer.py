@@ -1,0 +1,202 @@
+"""THE transformer: a decoder-only language model, read from top to bottom.
+
+Axes: b batch, t time, c width, v vocabulary.
+
+    x = embed(tokens) + positions
+    for each block:  x = x + attention(norm(x));  x = x + feedforward(norm(x))
+    logits = head(norm(x))
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from attnlab import registry
+from attnlab.attention.cache import Cache
+from attnlab.attention.heads import HeadedAttention, head_width
+from attnlab.attention.positions import Positions, Shape
+from attnlab.config import choice
+from attnlab.kernels import hardware
+
+LARGEST = 1 << 20  # a width or vocabulary beyond this is a slip of the finger
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformerSettings:
+    vocabulary: int = 256
+    context: int = 256  # tokens trained on; learned positions go no further
+    width: int = 128
+    depth: int = 4
+    attention: Any = choice("attention", "multi-head")
+    score: Any = choice("score", "scaled-dot")
+    positions: Any = choice("positions", "rotary")
+    window: tuple[int | None, ...] = (None,)  # a pattern over the layers: 128,128,128,none
+    norm: Literal["layer", "rms"] = "rms"
+    feedforward: Literal["gelu", "swiglu"] = "gelu"
+    expansion: float = 4.0  # inner width of the feed-forward part, in widths
+    bias: bool = False  # in the linear layers and layer norms
+    tied: bool = True  # the head is the embedding
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("vocabulary", "context", "width", "depth"):
+            value = getattr(self, name)
+            if not 1 <= value <= LARGEST:
+                raise ValueError(f"{name} is {value}; use 1 to {LARGEST}")
+        if not self.window or any(keys is not None and keys < 1 for keys in self.window):
+            raise ValueError(
+                f"window is {list(self.window)}; give the keys each layer sees, 1 or more "
+                "(the query's own included), or none for all of them"
+            )
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout is {self.dropout}; it is a probability: 0 to less than 1")
+        if not 0 < self.expansion <= 64:
+            raise ValueError(f"expansion is {self.expansion}; use more than 0, at most 64")
+        head_width(self.attention, self.width)  # refuses heads that do not divide
+
+    def build(self) -> "Transformer":
+        return Transformer(self)
+
+    def window_of(self, layer: int) -> int | None:
+        return self.window[layer % len(self.window)]
+
+
+class Transformer(nn.Module):
+    def __init__(self, settings: TransformerSettings) -> None:
+        super().__init__()
+        self.settings = settings
+        self.embed = nn.Embedding(settings.vocabulary, settings.width)
+        self.positions: Positions = settings.positions.build(_shape(settings))
+        self.drop = nn.Dropout(settings.dropout)
+        self.blocks = nn.ModuleList(Block(settings, layer) for layer in range(settings.depth))
+        self.norm = make_norm(settings)
+        self.head = nn.Linear(settings.width, settings.vocabulary, bias=False)
+        if settings.tied:
+            self.head.weight = self.embed.weight
+        self._initialise()
+
+    def forward(
+        self,
+        tokens: Int[Tensor, "b t"],
+        *,
+        positions: Int[Tensor, "#b t"] | None = None,
+        key_padding: Bool[Tensor, "b t"] | None = None,
+        cache: Cache | None = None,
+    ) -> Float[Tensor, "b t v"]:
+        """Logits for the token after each one.
+
+        `positions` default to counting on from what the cache has seen; rows padded on the left
+        need their own. With a cache, `tokens` are the next ones of the same sequences.
+        """
+        hardware.require(self.embed.weight.dtype, tokens.device)
+        if positions is None:
+            positions = self._next_positions(tokens, 0 if cache is None else cache.length)
+        x = self.drop(self.positions.add_to(self.embed(tokens), positions))
+        seeing = {
+            "rotary": self.positions.rotation(positions, x.dtype),
+            "bias": self.positions.bias(),
+            "key_padding": key_padding,
+        }
+        for layer, block in enumerate(self.blocks):
+            x = block(x, cache=None if cache is None else cache.layers[layer], **seeing)
+        if cache is not None:
+            cache.length += tokens.shape[1]
+        return self.head(self.norm(x))
+
+    def new_cache(self, kind: str = "auto") -> Cache:
+        """Empty caches for decoding: a ring where a layer has a window, else a full one."""
+        layers = []
+        for layer in range(self.settings.depth):
+            window = self.settings.window_of(layer)
+            name = kind if kind != "auto" else "full" if window is None else "ring"
+            layers.append(registry.load("cache", name)().build(window))
+        return Cache(layers)
+
+    def _next_positions(self, tokens: Tensor, start: int) -> Tensor:
+        stop, longest = start + tokens.shape[1], self.positions.longest
+        if longest is not None and stop > longest:
+            raise ValueError(
+                f"{stop} tokens are more than the {longest} learned positions; give fewer tokens, "
+                "raise context, or use positions that are not learned"
+            )
+        return torch.arange(start, stop, device=tokens.device)[None]
+
+    def _initialise(self) -> None:
+        """Normal weights of 0.02; what adds to the residual stream is smaller the deeper it is."""
+        deep = 0.02 / math.sqrt(2 * self.settings.depth)
+        for name, module in self.named_modules():
+            if isinstance(module, nn.Linear | nn.Embedding):
+                into_stream = name.endswith(("merge", "down"))
+                nn.init.normal_(module.weight, std=deep if into_stream else 0.02)
+            if isinstance(module, nn.Linear) and module.bias is not None:
+                nn.init.zeros_(module.bias)
+
+
+class Block(nn.Module):
+    def __init__(self, settings: TransformerSettings, layer: int) -> None:
+        super().__init__()
+        self.attention_norm = make_norm(settings)
+        self.attention = HeadedAttention(
+            settings.attention,
+            settings.score.build(settings.attention.heads, _shape(settings).head_width),
+            width=settings.width,
+            window=settings.window_of(layer),
+            linear_bias=settings.bias,
+        )
+        self.feedforward_norm = make_norm(settings)
+        self.feedforward = _FEEDFORWARDS[settings.feedforward](settings)
+        self.drop = nn.Dropout(settings.dropout)
+
+    def forward(self, x: Float[Tensor, "b t c"], **seeing: Any) -> Float[Tensor, "b t c"]:
+        x = x + self.drop(self.attention(self.attention_norm(x), **seeing))
+        return x + self.drop(self.feedforward(self.feedforward_norm(x)))
+
+
+class Gelu(nn.Module):
+    """down(gelu(up(x)))"""
+
+    def __init__(self, settings: TransformerSettings) -> None:
+        super().__init__()
+        inner = max(round(settings.expansion * settings.width), 1)
+        self.up = nn.Linear(settings.width, inner, bias=settings.bias)
+        self.down = nn.Linear(inner, settings.width, bias=settings.bias)
+
+    def forward(self, x: Float[Tensor, "b t c"]) -> Float[Tensor, "b t c"]:
+        return self.down(F.gelu(self.up(x)))
+
+
+class SwiGlu(nn.Module):
+    """down(silu(gate(x)) * up(x)); 2/3 of the inner width, so that it has Gelu's parameters."""
+
+    def __init__(self, settings: TransformerSettings) -> None:
+        super().__init__()
+        inner = max(round(settings.expansion * settings.width * 2 / 3), 1)
+        self.gate = nn.Linear(settings.width, inner, bias=settings.bias)
+        self.up = nn.Linear(settings.width, inner, bias=settings.bias)
+        self.down = nn.Linear(inner, settings.width, bias=settings.bias)
+
+    def forward(self, x: Float[Tensor, "b t c"]) -> Float[Tensor, "b t c"]:
+        return self.down(F.silu(self.gate(x)) * self.up(x))
+
+
+_FEEDFORWARDS = {"gelu": Gelu, "swiglu": SwiGlu}
+
+
+def make_norm(settings: TransformerSettings) -> nn.Module:
+    if settings.norm == "rms":
+        return nn.RMSNorm(settings.width)
+    return nn.LayerNorm(settings.width, bias=settings.bias)
+
+
+def _shape(settings: TransformerSettings) -> Shape:
+    return Shape(
+        width=settings.width,
+        heads=settings.attention.heads,
+        head_width=head_width(settings.attention, settings.width),
+        context=settings.context,
+    )

@@ -1,0 +1,114 @@
+"""Every option of the laboratory by kind and name, found without importing it.
+
+A line here names the settings class of an option; the class is imported when it is asked for, so
+that listing and `--help` need no torch. Adding an option is one class and one line here.
+"""
+
+import difflib
+import importlib
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Option:
+    kind: str
+    name: str
+    target: str  # "package.module:Class"
+    summary: str
+
+
+_TABLE = {
+    ("attention", "attnlab.attention.heads"): {
+        "multi-head": ("MultiHead", "a key/value head for every query head"),
+        "grouped": ("Grouped", "query heads share kv_heads key/value heads in groups"),
+        "multi-query": ("MultiQuery", "all query heads share one key/value head"),
+    },
+    ("score", "attnlab.attention.scores"): {
+        "scaled-dot": ("ScaledDot", "k·q / √d"),
+        "multiplicative": ("Multiplicative", "kᵀ W q / √d"),
+        "concatenated": ("Concatenated", "wᵀ [k; q]"),
+        "additive": ("Additive", "wᵀ tanh(W [k; q]), computed in chunks"),
+    },
+    ("cache", "attnlab.attention.cache"): {
+        "full": ("Full", "keeps every key and value; grows with the text"),
+        "ring": ("Ring", "keeps what a window can still see; constant memory"),
+    },
+    ("positions", "attnlab.attention.positions"): {
+        "none": ("NoPositions", "no position information"),
+        "learned": ("Learned", "a trained vector for each position, added to the tokens"),
+        "sinusoidal": ("Sinusoidal", "sines and cosines of the position, added to the tokens"),
+        "rotary": ("Rotary", "rotates q and k by layout half-split or interleaved"),
+        "alibi": ("Alibi", "scores fall with distance, each head at its own slope"),
+    },
+    ("model", "attnlab.models.transformer"): {
+        "transformer": ("TransformerSettings", "the transformer language model"),
+    },
+    ("model", "attnlab.models.recurrent"): {
+        "elman": ("ElmanSettings", "Elman recurrent language model"),
+        "birnn": ("BidirectionalSettings", "bidirectional RNN: sees the future, no language model"),
+        "prefix-birnn": ("PrefixBidirectionalSettings", "bidirectional RNN of each prefix, O(t²)"),
+    },
+    ("bench", "attnlab.bench.window"): {
+        "window": ("WindowBench", "sliding-window attention against its peers"),
+    },
+}
+
+_OPTIONS = [
+    Option(kind, name, f"{module}:{target}", summary)
+    for (kind, module), rows in _TABLE.items()
+    for name, (target, summary) in rows.items()
+]
+
+
+def register(option: Option) -> None:
+    """Add an option of your own at run time."""
+    if any((known.kind, known.name) == (option.kind, option.name) for known in _OPTIONS):
+        raise ValueError(
+            f"{option.kind} {option.name!r} is registered already; choose another name"
+        )
+    _OPTIONS.append(option)
+
+
+def kinds() -> list[str]:
+    return list(dict.fromkeys(option.kind for option in _OPTIONS))
+
+
+def options(kind: str) -> list[Option]:
+    found = [option for option in _OPTIONS if option.kind == kind]
+    if not found:
+        raise ValueError(f"no options of kind {kind!r}; {suggest(kind, kinds())}")
+    return found
+
+
+def find(kind: str, name: str) -> Option:
+    """The option; `_` and `-` are alike in names."""
+    wanted = name.replace("_", "-")
+    for option in options(kind):
+        if option.name == wanted:
+            return option
+    names = [option.name for option in options(kind)]
+    raise ValueError(f"no {kind} called {name!r}; {suggest(wanted, names)}")
+
+
+def load(kind: str, name: str) -> Any:
+    """The settings class of an option, imported now."""
+    module, _, attribute = find(kind, name).target.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def name_of(kind: str, settings: object) -> str:
+    """The registered name of a settings object."""
+    target = f"{type(settings).__module__}:{type(settings).__qualname__}"
+    for option in options(kind):
+        if option.target == target:
+            return option.name
+    raise ValueError(
+        f"{target} is not registered as a {kind}; {suggest('', [o.name for o in options(kind)])}"
+    )
+
+
+def suggest(wrong: str, right: list[str]) -> str:
+    """The end of an error message: the nearest right answer, else all of them."""
+    near = difflib.get_close_matches(wrong, right, n=1, cutoff=0.5)
+    return f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(right)}"
