@@ -38,7 +38,7 @@ _TABLE = {
         "none": ("NoPositions", "no position information"),
         "learned": ("Learned", "a trained vector for each position, added to the tokens"),
         "sinusoidal": ("Sinusoidal", "sines and cosines of the position, added to the tokens"),
-        "rotary": ("Rotary", "rotates q and k by layout half-split or interleaved"),
+        "rotary": ("Rotary", "rotates q and k; layout=half-split or interleaved, base, fraction"),
         "alibi": ("Alibi", "scores fall with distance, each head at its own slope"),
     },
     ("model", "attnlab.models.transformer"): {

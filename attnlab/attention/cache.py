@@ -2,7 +2,7 @@
 
 Axes: b batch, g key/value heads, t time, d head width, e value width.
 
-A layer's cache takes the keys and values of new tokens and gives back all that these may see, oldest
+A layer's cache takes the keys and values of new tokens and gives back all these may see, oldest
 first; attention lines them up at the end. Keys are kept as they are compared: rotated.
 """
 

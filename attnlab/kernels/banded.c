@@ -11,68 +11,18 @@
    native.py compiles this once for float and once for double (-DREAL_IS_DOUBLE) and fills in struct
    job.  Widths d and e are multiples of the vector length: native.py pads them. */
 
-#include <math.h>
 #include <pthread.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
-#ifdef REAL_IS_DOUBLE
-typedef double real;
-typedef int64_t whole;
-#define MANTISSA_BITS 52
-#define ROUND_TO_INTEGER 6755399441055744.0 /* 1.5 * 2^52: adding it leaves n in the low bits */
-#define LN2_HIGH 6.93147180369123816490e-01
-#define LN2_LOW 1.90821492927058770002e-10
-#define LARGEST 1.7976931348623157e308
-#define EXP_IS_ZERO_BELOW -700.0
-#define EXP_TERMS 14
-#else
-typedef float real;
-typedef int32_t whole;
-#define MANTISSA_BITS 23
-#define ROUND_TO_INTEGER 12582912.0f
-#define LN2_HIGH 6.93145752e-1f
-#define LN2_LOW 1.42860677e-6f
-#define LARGEST 3.402823466e38f
-#define EXP_IS_ZERO_BELOW -86.0f
-#define EXP_TERMS 8
-#endif
-#define LOG2_E ((real)1.4426950408889634074)
+#include "vectors.h"
 
-/* A micro-tile of ROWS x VECTORS accumulators, sized to fill the registers without spilling. */
-#if defined(__AVX512F__)
-#define VECTOR_BYTES 64
-#define ROWS 8
-#define VECTORS 3
-#elif defined(__AVX__)
-#define VECTOR_BYTES 32
-#define ROWS 4
-#define VECTORS 3
-#elif defined(__aarch64__)
-#define VECTOR_BYTES 16
-#define ROWS 8
-#define VECTORS 3
-#else
-#define VECTOR_BYTES 16
-#define ROWS 4
-#define VECTORS 2
-#endif
-#define LANES ((long)(VECTOR_BYTES / sizeof(real)))
-#define PANEL (VECTORS * LANES)
-#ifndef PANELS_PER_TILE
 #define PANELS_PER_TILE 8
-#endif
-#ifndef QUERY_TILE
 #define QUERY_TILE 64
-#endif
 #define KEY_TILE (PANELS_PER_TILE * PANEL)
 #define GRAIN (LANES > ROWS ? LANES : ROWS) /* scores are computed for whole grains of keys */
 #define ROW_STRIDE (KEY_TILE + LANES) /* not a power of two: rows must not share cache sets */
-
-typedef real vec __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(real)), may_alias));
-typedef whole wvec __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(real)), may_alias));
-#define INLINE static inline __attribute__((always_inline))
 
 typedef void (*parallel_region)(void (*)(void *), void *, unsigned, unsigned);
 
@@ -97,127 +47,8 @@ struct job {
     int phase;
 };
 
-INLINE long least(long a, long b) { return a < b ? a : b; }
-INLINE long most(long a, long b) { return a > b ? a : b; }
 INLINE real *at(struct tensor x, long b, long h, long t) {
     return x.data + b * x.batch + h * x.head + t * x.time;
-}
-INLINE vec splat(real x) { return x - (vec){0}; }
-INLINE vec load(const real *p) { return *(const vec *)p; }
-INLINE void store(real *p, vec x) { *(vec *)p = x; }
-INLINE vec choose(wvec mask, vec yes, vec no) {
-    return (vec)((mask & (wvec)yes) | (~mask & (wvec)no));
-}
-
-INLINE vec lane_numbers(void) {
-    vec n;
-    for (int i = 0; i < LANES; i++) n[i] = (real)i;
-    return n;
-}
-
-/* exp(x) for x <= 0 or a little above; exactly 0 for x far below, NaN for NaN. */
-INLINE vec exponential(vec x) {
-    static const real over_factorial[14] = {
-        1.0, 1.0, 1.0 / 2, 1.0 / 6, 1.0 / 24, 1.0 / 120, 1.0 / 720, 1.0 / 5040, 1.0 / 40320,
-        1.0 / 362880, 1.0 / 3628800, 1.0 / 39916800, 1.0 / 479001600, 1.0 / 6227020800};
-    vec shifted = x * LOG2_E + ROUND_TO_INTEGER;
-    vec n = shifted - ROUND_TO_INTEGER;
-    vec r = (x - n * LN2_HIGH) - n * LN2_LOW;
-    vec sum = splat(over_factorial[EXP_TERMS - 1]);
-#pragma GCC unroll 16
-    for (int term = EXP_TERMS - 2; term >= 0; term--) sum = sum * r + over_factorial[term];
-    vec power = (vec)((wvec)sum + ((wvec)shifted << MANTISSA_BITS));
-    return choose(x < splat(EXP_IS_ZERO_BELOW), splat(0), power);
-}
-
-/* A score that overflowed to infinity counts as the largest number, not as NaN. */
-INLINE vec at_most_zero(vec x) { return choose(x > splat(0), splat(0), x); }
-
-INLINE real exponential_of_one(real x) { return exponential(splat(x))[0]; }
-
-/* Halving instead of lane after lane: the order of additions is a tree, the same everywhere. */
-INLINE real sum_of(vec x) {
-    real part[LANES];
-    store(part, x);
-#pragma GCC unroll 4
-    for (int half = LANES / 2; half > 0; half /= 2)
-#pragma GCC unroll 8
-        for (int i = 0; i < half; i++) part[i] += part[i + half];
-    return part[0];
-}
-
-INLINE real largest_of(vec x) {
-    real part[LANES];
-    store(part, x);
-#pragma GCC unroll 4
-    for (int half = LANES / 2; half > 0; half /= 2)
-#pragma GCC unroll 8
-        for (int i = 0; i < half; i++) part[i] = part[i] > part[i + half] ? part[i] : part[i + half];
-    return part[0];
-}
-
-/* c[rows, vectors] (+)= a[rows, depth] * b[depth, vectors]; a by any strides, b and c by rows. */
-INLINE void micro(const int rows, const int vectors, long depth, const real *a, long a_row,
-                  long a_col, const real *b, long b_row, real *c, long c_row, int add) {
-    vec sum[ROWS][VECTORS];
-#pragma GCC unroll 8
-    for (int i = 0; i < rows; i++)
-#pragma GCC unroll 4
-        for (int j = 0; j < vectors; j++)
-            sum[i][j] = add ? load(c + i * c_row + j * LANES) : splat(0);
-    for (long n = 0; n < depth; n++) {
-        vec line[VECTORS];
-#pragma GCC unroll 4
-        for (int j = 0; j < vectors; j++) line[j] = load(b + n * b_row + j * LANES);
-#pragma GCC unroll 8
-        for (int i = 0; i < rows; i++) {
-            real factor = a[i * a_row + n * a_col];
-#pragma GCC unroll 4
-            for (int j = 0; j < vectors; j++) sum[i][j] += line[j] * factor;
-        }
-    }
-#pragma GCC unroll 8
-    for (int i = 0; i < rows; i++)
-#pragma GCC unroll 4
-        for (int j = 0; j < vectors; j++) store(c + i * c_row + j * LANES, sum[i][j]);
-}
-
-#define MICRO(R, V) micro(R, V, depth, a, a_row, a_col, b, b_row, c, c_row, add)
-
-static void multiply_rows(int rows, int vectors, long depth, const real *a, long a_row, long a_col,
-                          const real *b, long b_row, real *c, long c_row, int add) {
-#define FOR_ROWS(R)                                                                               \
-    case R:                                                                                       \
-        if (vectors == 1) MICRO(R, 1);                                                            \
-        else if (vectors == 2) MICRO(R, 2);                                                       \
-        else if (VECTORS > 2) MICRO(R, VECTORS);                                                  \
-        break;
-    switch (rows) {
-        FOR_ROWS(1)
-        FOR_ROWS(2)
-        FOR_ROWS(4)
-#if ROWS > 4
-        FOR_ROWS(8)
-#endif
-    }
-}
-
-/* c[m, n] (+)= a[m, depth] * b[depth, n], n a multiple of LANES. */
-static void multiply(long m, long n, long depth, const real *a, long a_row, long a_col,
-                     const real *b, long b_row, real *c, long c_row, int add) {
-    for (long column = 0; column < n;) {
-        long left = (n - column) / LANES;
-        /* four vectors go better as two and two than as three and one */
-        int vectors = (int)(left == 4 ? 2 : least(left, VECTORS));
-        for (long row = 0; row < m;) {
-            int rows = ROWS;
-            while (rows > m - row) rows /= 2;
-            multiply_rows(rows, vectors, depth, a + row * a_row, a_row, a_col, b + column, b_row,
-                          c + row * c_row + column, c_row, add);
-            row += rows;
-        }
-        column += vectors * LANES;
-    }
 }
 
 /* The keys that query number i sees: [first_key, end_key). */
@@ -312,7 +143,8 @@ static real soften(real *row, const struct line *line, real *maximum, real *tota
     real before = *maximum, now = largest_of(highest);
     now = now > before ? now : before;
     now = now > LARGEST ? LARGEST : now; /* inf - inf would be NaN */
-    real shift = now == -INFINITY ? 0 : now, shrink = exponential_of_one(before - shift);
+    real shift = now == -INFINITY ? 0 : now;
+    real shrink = before == shift ? 1 : before == -INFINITY ? 0 : exponential(splat(before - shift))[0];
     vec sum = splat(0);
     for (long c = line->from; c < line->to; c += LANES) {
         vec weight = exponential(at_most_zero(load(row + c) - shift));
@@ -348,7 +180,7 @@ static void forward_unit(struct job *job, long unit, real *scratch) {
             for (int r = 0; r < rows; r++) {
                 struct line line = line_of(job, b, h, i + r, base, wide_from, wide_to);
                 real shrink = soften(scores + r * ROW_STRIDE, &line, maximum + n + r, total + n + r);
-                if (shrink != 1)
+                if (shrink != 0 && shrink != 1) /* 0: nothing was summed before */
                     for (real *sum = sums + (n + r) * e; sum < sums + (n + r + 1) * e; sum += LANES)
                         store(sum, load(sum) * shrink);
             }
@@ -435,6 +267,10 @@ static void keys_of_run(const struct job *job, long run, long *from, long *to) {
 
 static long runs_of(const struct job *job) { return (job->queries + job->run - 1) / job->run; }
 
+static void clear(struct tensor x, long b, long h, long from, long to, long width) {
+    for (long t = from; t < to; t++) memset(at(x, b, h, t), 0, sizeof(real) * width);
+}
+
 static void backward_unit(struct job *job, long unit, real *scratch) {
     long runs = runs_of(job), run = unit % runs, g = unit / runs % job->kv_heads;
     long b = unit / runs / job->kv_heads, group = job->heads / job->kv_heads;
@@ -452,7 +288,11 @@ static void backward_unit(struct job *job, long unit, real *scratch) {
         memset(own, 0, sizeof(real) * (last - first) * (d + e));
         grad_k = (struct tensor){own - first * d, 0, 0, d};
         grad_v = (struct tensor){own + (last - first) * d - first * e, 0, 0, e};
+    } else {
+        clear(grad_k, b, g, 0, job->keys, d);
+        clear(grad_v, b, g, 0, job->keys, e);
     }
+    for (long h = g * group; h < (g + 1) * group; h++) clear(job->grad_q, b, h, start, stop, d);
     for (long base = first / GRAIN * GRAIN; base < last; base += KEY_TILE) {
         long count = least(KEY_TILE, last - base);
         pack_tile(at(job->k, b, g, base), job->k.time, count, d, keys_t);
@@ -483,6 +323,8 @@ static void along_unit(struct job *job, long unit) {
 
 static void gather_unit(struct job *job, long unit) {
     long g = unit % job->kv_heads, b = unit / job->kv_heads, runs = runs_of(job);
+    clear(job->grad_k, b, g, 0, job->keys, job->width);
+    clear(job->grad_v, b, g, 0, job->keys, job->value_width);
     for (long run = 0; run < runs; run++) {
         long from, to;
         keys_of_run(job, run, &from, &to);
@@ -565,12 +407,29 @@ long attnlab_partial_stride(struct job *job) {
     return longest * (job->width + job->value_width);
 }
 
+/* Fresh memory is mapped page by page as it is written; large pages make that many times cheaper. */
+static void want_large_pages(const struct job *job, struct tensor x, long heads, long times, long width) {
+#ifdef MADV_HUGEPAGE
+    const uintptr_t page = 1 << 21;
+    long numbers = (job->batch - 1) * x.batch + (heads - 1) * x.head + (times - 1) * x.time + width;
+    uintptr_t from = ((uintptr_t)x.data + page - 1) & ~(page - 1);
+    uintptr_t to = (uintptr_t)(x.data + numbers) & ~(page - 1);
+    if (from < to) madvise((void *)from, to - from, MADV_HUGEPAGE);
+#else
+    (void)job, (void)x, (void)heads, (void)times, (void)width;
+#endif
+}
+
 int attnlab_forward(struct job *job) {
+    want_large_pages(job, job->out, job->heads, job->queries, job->value_width);
     run_phase(job, FORWARD);
     return job->failed;
 }
 
 int attnlab_backward(struct job *job) {
+    want_large_pages(job, job->grad_q, job->heads, job->queries, job->width);
+    want_large_pages(job, job->grad_k, job->kv_heads, job->keys, job->width);
+    want_large_pages(job, job->grad_v, job->kv_heads, job->keys, job->value_width);
     run_phase(job, ALONG);
     run_phase(job, BACKWARD);
     if (runs_of(job) > 1) run_phase(job, GATHER);

@@ -6,6 +6,7 @@ Axes: b batch, h query heads, g key/value heads, q queries, k keys, d head width
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any, Literal, overload
 
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -43,7 +44,15 @@ PATHS = {
 }
 
 
+@overload
+def attention(  # type: ignore[overload-overlap]
+    q: Tensor, k: Tensor, v: Tensor, *, return_weights: Literal[False] = False, **seeing: Any
+) -> Tensor: ...
+@overload
 def attention(
+    q: Tensor, k: Tensor, v: Tensor, *, return_weights: Literal[True], **seeing: Any
+) -> tuple[Tensor, Tensor]: ...
+def attention(  # type: ignore[misc]
     q: Float[Tensor, "b h q d"],
     k: Float[Tensor, "b g k d"],
     v: Float[Tensor, "b g k e"],

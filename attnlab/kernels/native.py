@@ -23,8 +23,12 @@ from torch import Tensor
 
 from attnlab.kernels.hardware import cache_folder, machine_id
 
-SOURCE = Path(__file__).with_name("banded.c")
-FLAGS = ["-O3", "-march=native", "-fPIC", "-shared", "-std=gnu11"]
+SOURCES = [Path(__file__).with_name(name) for name in ("banded.c", "vectors.h")]
+FLAGS = ["-O3", "-fPIC", "-shared", "-std=gnu11"]
+MACHINES: tuple[list[str], ...] = (
+    ["-march=native"],
+    [],
+)  # the second for compilers that do not know the first
 LONGEST_RUN = 512  # queries of a unit of work: each packed key tile serves so many, still in L2
 UNITS_PER_THREAD = 4  # enough to share the work evenly
 
@@ -101,9 +105,9 @@ def backward(
     call.tensor("out", out)
     call.pointer("log_sum", log_sum)
     call.buffer("along", *q.shape[:3])
-    grad_q = call.result("grad_q", q, q.shape[3], zero=True)
-    grad_k = call.result("grad_k", k, k.shape[3], zero=True)
-    grad_v = call.result("grad_v", v, v.shape[3], zero=True)
+    grad_q = call.result("grad_q", q, q.shape[3])
+    grad_k = call.result("grad_k", k, k.shape[3])
+    grad_v = call.result("grad_v", v, v.shape[3])
     call.split_backward()
     call("attnlab_backward")
     return (
@@ -162,13 +166,12 @@ class _Call:
         self.kept.append(x)
         setattr(self.job, name, _Tensor(x.data_ptr(), *x.stride()[:3]))
 
-    def result(self, name: str, like: Tensor, width: int, zero: bool = False) -> Tensor:
+    def result(self, name: str, like: Tensor, width: int) -> Tensor:
         """A result laid out in memory as `like` is, so that heads merge without a copy."""
         shape = (*like.shape[:3], self.rounded(width))
-        make = torch.zeros_like if zero else torch.empty_like
-        x = make(like, dtype=self.dtype) if like.shape == shape else like.new_zeros(shape)
-        if x.stride(3) != 1 or x.dtype != self.dtype:
-            x = torch.zeros(shape, dtype=self.dtype)
+        x = torch.empty_like(like, dtype=self.dtype) if like.shape == shape else None
+        if x is None or x.stride(3) != 1:
+            x = torch.empty(shape, dtype=self.dtype)
         self.tensor(name, x)
         return x
 
@@ -248,18 +251,27 @@ def _build(dtype: torch.dtype) -> Path:
         raise Unavailable(f"no C compiler: {compiler!r} is not on the PATH (set CC to name one)")
     flags = [*FLAGS, *(["-DREAL_IS_DOUBLE"] if dtype == torch.float64 else [])]
     version = subprocess.run([found, "--version"], capture_output=True, check=False).stdout
-    text = b"".join([SOURCE.read_bytes(), repr(flags).encode(), version, machine_id().encode()])
+    sources = [source.read_bytes() for source in SOURCES]
+    text = b"".join([*sources, repr((flags, MACHINES)).encode(), version, machine_id().encode()])
     try:
         target = cache_folder() / f"banded-{hashlib.sha256(text).hexdigest()[:16]}.so"
+        if not target.exists():
+            _compile(found, flags, target)
     except OSError as error:
-        raise Unavailable(f"no folder for compiled code: {error}") from None
-    if target.exists():
-        return target
+        raise Unavailable(f"no place for compiled code: {error}") from None
+    return target
+
+
+def _compile(compiler: str, flags: list[str], target: Path) -> None:
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         built = Path(folder) / target.name
-        command = [found, *flags, str(SOURCE), "-o", str(built), "-lm", "-lpthread"]
-        answer = subprocess.run(command, capture_output=True, check=False, text=True)
-        if answer.returncode:
+        for machine in MACHINES:
+            command = [compiler, *flags, *machine, str(SOURCES[0]), "-o", str(built)]
+            command += ["-lm", "-lpthread"]
+            answer = subprocess.run(command, capture_output=True, check=False, text=True)
+            if answer.returncode == 0:
+                break
+        else:
             lines = answer.stderr.strip().splitlines() or ["no message"]
             raise Unavailable(f"{compiler} could not compile banded.c: {lines[0]}")
         trial = [sys.executable, "-c", _TRIAL, str(built)]
@@ -267,7 +279,6 @@ def _build(dtype: torch.dtype) -> Path:
         if answer.returncode:
             raise Unavailable(f"the compiled path failed its trial (exit {answer.returncode})")
         built.replace(target)
-    return target
 
 
 # Every vector instruction of the library is in its forward and backward passes: if they run in a

@@ -1,0 +1,108 @@
+"""Measuring fairly: candidates take turns, medians count, and the device is waited for."""
+
+import ctypes
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Milliseconds: the median, and the fastest and slowest turn."""
+
+    median: float
+    fastest: float
+    slowest: float
+    turns: int
+
+
+def take_turns(
+    candidates: Mapping[str, Callable[[], object]],
+    device: torch.device,
+    turns: int,
+    patience: float,
+    tick: Callable[[str], None] = lambda name: None,
+) -> dict[str, Timing]:
+    """Time the candidates alternately; one that has had `patience` seconds drops out early.
+
+    The first turn of each (compiling, first memory) is not counted, unless it alone used up the
+    patience.
+    """
+    seconds: dict[str, list[float]] = {}
+    for name, run in candidates.items():
+        tick(name)
+        first = clock(run, device)
+        seconds[name] = [first] if first > patience else []
+    for _ in range(turns):
+        for name, run in candidates.items():
+            spent = seconds[name]
+            if sum(spent) < patience:
+                tick(name)
+                spent.append(clock(run, device))
+    return {name: _timing(spent) for name, spent in seconds.items()}
+
+
+def clock(run: Callable[[], object], device: torch.device) -> float:
+    wait(device)
+    start = time.perf_counter()
+    run()
+    wait(device)
+    return time.perf_counter() - start
+
+
+def wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def peak_memory(run: Callable[[], object], device: torch.device) -> int | None:
+    """Bytes in use at the peak of a run beyond those before it; None where that cannot be read."""
+    if device.type == "cuda":
+        wait(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        run()
+        wait(device)
+        return torch.cuda.max_memory_allocated(device) - before
+    try:
+        _return_freed_memory()
+        Path("/proc/self/clear_refs").write_text("5")  # sets the peak back to the present
+    except (OSError, AttributeError):
+        return None
+    before = _status("VmRSS")
+    run()
+    return max(_status("VmHWM") - before, 0)
+
+
+def _return_freed_memory() -> None:
+    """From now on every large piece is mapped and unmapped by itself: glibc would else reuse what
+    was freed, which hides it from the peak. Slows allocation, so measure times first."""
+    libc = ctypes.CDLL(None)
+    threshold_of_mmap = -3
+    libc.mallopt(threshold_of_mmap, 1 << 16)
+    libc.malloc_trim(0)
+
+
+def exponent(sizes: Sequence[float], times: Sequence[float]) -> float | None:
+    """The slope of log time against log size, by least squares."""
+    if len(set(sizes)) < 2:
+        return None
+    logs = [math.log(size) for size in sizes]
+    return statistics.linear_regression(logs, [math.log(t) for t in times]).slope
+
+
+def _status(field: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def _timing(seconds: Sequence[float]) -> Timing:
+    times = [1e3 * value for value in seconds]
+    return Timing(statistics.median(times), min(times), max(times), len(times))

@@ -1,0 +1,52 @@
+"""A benchmark's report as tables on the terminal."""
+
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+
+def show(report: dict[str, Any], screen: Console) -> None:
+    settings = report["settings"]
+    screen.print(
+        f"sliding-window attention on {report['device']}, {report['dtype']}, "
+        f"{report['threads']} threads, batch {settings['batch']}, {settings['heads']} heads of "
+        f"{settings['width']}; median of up to {settings['turns']} turns; ratio = ours / theirs",
+        highlight=False,
+    )
+    table = Table("length", "window", "who", box=None, header_style="bold")
+    for heading in ("forward ms", "ratio", "+ backward ms", "ratio", "peak MB"):
+        table.add_column(heading, justify="right")
+    ratios = {(place["length"], place["window"]): place for place in report["ratios"]}
+    last = None
+    for row in report["rows"]:
+        place = (row["length"], row["window"])
+        if last not in (None, place):
+            table.add_row()
+        first = place != last
+        last = place
+        cells = [f"{row['length']:,}" if first else "", f"{row['window']:,}" if first else ""]
+        if row["wrong"]:
+            table.add_row(*cells, row["name"], f"[red]wrong: {row['wrong']}[/]")
+            continue
+        for what, name in (("forward", "forward"), ("both", "forward + backward")):
+            cells += [_time(row[what]), _number(ratios[place][name].get(row["name"]))]
+        memory = "–" if row["memory"] is None else f"{row['memory'] / 1e6:,.0f}"
+        table.add_row(*cells[:2], row["name"], *cells[2:], memory)
+    screen.print(table)
+    for axis, found in report["exponents"].items():
+        screen.print(
+            f"our time grows as {axis} to the power {_number(found['forward'])} (forward), "
+            f"{_number(found['forward + backward'])} (with backward)",
+            highlight=False,
+        )
+
+
+def _time(timing: dict[str, Any] | None) -> str:
+    if timing is None:
+        return "–"
+    return f"{timing['median']:,.1f}"
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"

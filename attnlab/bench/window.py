@@ -1,0 +1,276 @@
+"""`attnlab bench window`: sliding-window attention, ours against its peers, in one run.
+
+Axes: b batch, h heads, t time, d head width.
+
+Every candidate is first checked against the definition in float64: outputs on pieces of the longest
+text, gradients on a shorter one. One that is wrong is named and its times are not reported.
+"""
+
+import importlib.util
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from attnlab.bench.measure import Timing, exponent, peak_memory, take_turns
+from attnlab.kernels import Request, attention, choose
+from attnlab.kernels.request import keys_of_left_reach
+
+Function = Callable[[Tensor, Tensor, Tensor], Tensor]
+_DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowBench:
+    lengths: tuple[int, ...] = (4096, 8192, 16384)
+    windows: tuple[int, ...] = (64, 256, 1024)
+    batch: int = 1
+    heads: int = 8
+    kv_heads: int | None = None  # as many as heads if none
+    width: int = 64
+    dtype: Literal["float32", "float64", "bfloat16"] | None = None  # bfloat16 on CUDA
+    device: Literal["cpu", "cuda"] | None = None  # cuda if there is one
+    turns: int = 7
+    patience: float = 8.0  # seconds of measuring for one candidate in one place
+    dense_up_to: int = 16384  # the dense mask takes length² bytes and time
+    flex: bool = True  # compiling it takes some 20 seconds for each length
+
+    def __post_init__(self) -> None:
+        for name in ("lengths", "windows"):
+            if not getattr(self, name) or min(getattr(self, name)) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; give one or more, each above 0")
+        for name in ("batch", "heads", "width", "turns"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; use 1 or more")
+        if self.kv_heads is not None and (self.kv_heads < 1 or self.heads % self.kv_heads):
+            raise ValueError(f"kv_heads is {self.kv_heads}; it must divide heads = {self.heads}")
+
+    def places(self) -> list[tuple[int, int]]:
+        """Every length at the middle window, every window at the longest length."""
+        middle = sorted(self.windows)[len(self.windows) // 2]
+        along = [(length, middle) for length in sorted(self.lengths)]
+        across = [(max(self.lengths), window) for window in sorted(self.windows)]
+        return list(dict.fromkeys(along + across))
+
+
+@dataclass(frozen=True)
+class Candidate:
+    name: str
+    make: Callable[[int], Function]  # window -> function
+    keys: Callable[[int], int] = lambda window: window  # how many it really sees
+    backward: bool = True
+    note: str = ""
+
+
+@dataclass
+class Row:
+    length: int
+    window: int
+    name: str
+    forward: Timing | None = None
+    both: Timing | None = None  # forward + backward
+    memory: int | None = None  # peak bytes of forward + backward beyond the inputs
+    wrong: str | None = None
+
+
+def run(settings: WindowBench, tick: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
+    device = torch.device(settings.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device is cuda, but PyTorch finds no CUDA device here; use device=cpu")
+    name = settings.dtype or ("bfloat16" if device.type == "cuda" else "float32")
+    dtype = _DTYPES[name]
+    rows: list[Row] = []
+    for length, window in settings.places():
+        inputs = _inputs(settings, length, device, dtype)
+        rows += _measure(settings, inputs, window, tick)
+    for row in rows:  # after all the times, which it would disturb
+        if row.forward:
+            inputs = _inputs(settings, row.length, device, dtype)
+            tick(f"length {row.length:,}, window {row.window:,}: {row.name}, memory")
+            row.memory = _peak(settings, row, inputs)
+    return _report(settings, rows, device, name)
+
+
+def _inputs(
+    settings: WindowBench, length: int, device: torch.device, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor]:
+    kv_heads = settings.kv_heads or settings.heads
+    chance = torch.Generator(device).manual_seed(length)
+    shapes = [
+        (settings.batch, n, length, settings.width) for n in (settings.heads, kv_heads, kv_heads)
+    ]
+    q, k, v = (torch.randn(s, generator=chance, device=device, dtype=dtype) for s in shapes)
+    return q, k, v
+
+
+def _peak(settings: WindowBench, row: Row, inputs: tuple[Tensor, Tensor, Tensor]) -> int | None:
+    """Of forward and backward, or of forward alone where there is no backward."""
+    found = {c.name: c for c in _candidates(settings, inputs, row.window)}[row.name]
+    make = _both if found.backward else _forward
+    return peak_memory(make(found.make(row.window), inputs), inputs[0].device)
+
+
+def _candidates(
+    settings: WindowBench, inputs: tuple[Tensor, Tensor, Tensor], window: int
+) -> Iterator[Candidate]:
+    q, k, v = inputs
+    device = q.device
+    chosen = choose(Request(q=q, k=k, v=v, window=window))
+    yield Candidate("attnlab", _path("auto"), note=f"path {chosen.path}: {chosen.reason}")
+    if device.type == "cpu" and chosen.path == "native":
+        yield Candidate("  without compiler", _path("tiled"))
+    if q.shape[2] <= settings.dense_up_to:
+        yield Candidate("dense mask", _path("sdpa"))
+    if settings.flex and q.dtype != torch.float64:
+        yield Candidate("FlexAttention", _path("flex"), backward=device.type == "cuda")
+    if importlib.util.find_spec("local_attention") and k.shape[1] == q.shape[1]:
+        note = "its window counts the keys before the query: one key more"
+        yield Candidate("local-attention", _local_attention, keys_of_left_reach, note=note)
+
+
+def _path(path: str) -> Callable[[int], Function]:
+    return lambda window: lambda q, k, v: attention(q, k, v, window=window, path=path)
+
+
+def _local_attention(window: int) -> Function:
+    from local_attention import LocalAttention
+
+    return LocalAttention(
+        window_size=window,
+        causal=True,
+        look_backward=1,
+        exact_windowsize=True,
+        autopad=True,
+        use_rotary_pos_emb=False,
+    )
+
+
+def _measure(
+    settings: WindowBench,
+    inputs: tuple[Tensor, Tensor, Tensor],
+    window: int,
+    tick: Callable[[str], None],
+) -> list[Row]:
+    length, device = inputs[0].shape[2], inputs[0].device
+    candidates = list(_candidates(settings, inputs, window))
+    rows = {c.name: Row(length, window, c.name) for c in candidates}
+    place = f"length {length:,}, window {window:,}: "
+    for candidate in candidates:
+        tick(place + f"checking {candidate.name}")
+        rows[candidate.name].wrong = check(candidate, inputs, window)
+    right = [c for c in candidates if rows[c.name].wrong is None]
+
+    def label(what: str) -> Callable[[str], None]:
+        return lambda name: tick(place + f"{name}, {what}")
+
+    forward = {c.name: _forward(c.make(window), inputs) for c in right}
+    with torch.no_grad():
+        timings = take_turns(forward, device, settings.turns, settings.patience, label("forward"))
+    both = {c.name: _both(c.make(window), inputs) for c in right if c.backward}
+    backward = take_turns(
+        both, device, settings.turns, settings.patience, label("forward + backward")
+    )
+    for candidate in right:
+        row = rows[candidate.name]
+        row.forward, row.both = timings[candidate.name], backward.get(candidate.name)
+    return list(rows.values())
+
+
+def _forward(function: Function, inputs: tuple[Tensor, Tensor, Tensor]) -> Callable[[], object]:
+    return lambda: function(*inputs)
+
+
+def _both(function: Function, inputs: tuple[Tensor, Tensor, Tensor]) -> Callable[[], object]:
+    leaves = [x.clone().requires_grad_() for x in inputs]
+    grad = torch.randn_like(inputs[0])
+    return lambda: torch.autograd.grad(function(*leaves), leaves, grad)
+
+
+def check(candidate: Candidate, inputs: tuple[Tensor, Tensor, Tensor], window: int) -> str | None:
+    """What is wrong with a candidate, or None."""
+    function, keys = candidate.make(window), candidate.keys(window)
+    limit = 64 * torch.finfo(inputs[0].dtype).eps  # of the largest number: rounding, summed up
+    length = inputs[0].shape[2]
+    with torch.no_grad():
+        out = function(*inputs)
+    for stop in {min(96, length), length // 2, length}:
+        start = max(stop - 96, 0)
+        q, k, v = (x[:, :, :stop].double() for x in inputs)
+        true = attention(q[:, :, start:], k, v, window=keys, path="sdpa")
+        error = _error(out[:, :, start:stop], true)
+        if not error <= limit:
+            return f"output off by {error:.1e} at positions {start} to {stop} (limit {limit:.1e})"
+    return _check_gradients(function, inputs, keys, limit) if candidate.backward else None
+
+
+def _check_gradients(
+    function: Function, inputs: tuple[Tensor, Tensor, Tensor], keys: int, limit: float
+) -> str | None:
+    length = min(inputs[0].shape[2], 3 * keys + 5, 1024)
+    short = [x[:, :, :length] for x in inputs]
+    grad = torch.randn_like(short[0])
+    ours = _gradients(function, short, grad)
+    wide = [x.double() for x in short]
+    true = _gradients(lambda q, k, v: attention(q, k, v, window=keys, path="reference"), wide, grad)
+    for name, mine, exact in zip("qkv", ours, true, strict=True):
+        error = _error(mine, exact)
+        if not error <= limit:
+            return f"gradient of {name} off by {error:.1e} (limit {limit:.1e})"
+    return None
+
+
+def _gradients(function: Function, inputs: list[Tensor], grad: Tensor) -> tuple[Tensor, ...]:
+    leaves = [x.detach().clone().requires_grad_() for x in inputs]
+    return torch.autograd.grad(function(*leaves), leaves, grad.to(leaves[0].dtype))
+
+
+def _error(mine: Tensor, true: Tensor) -> float:
+    worst = (mine.double() - true).abs().max() / true.abs().max()
+    return math.inf if worst.isnan() else float(worst)
+
+
+def _report(
+    settings: WindowBench, rows: list[Row], device: torch.device, dtype: str
+) -> dict[str, Any]:
+    middle = sorted(settings.windows)[len(settings.windows) // 2]
+    ours = [row for row in rows if row.name == "attnlab"]
+    return {
+        "settings": asdict(settings),
+        "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
+        "threads": torch.get_num_threads(),
+        "dtype": dtype,
+        "torch": torch.__version__,
+        "rows": [asdict(row) for row in rows],
+        "ratios": [_ratios(row, rows) for row in ours],
+        "exponents": {
+            "length": _exponents([row for row in ours if row.window == middle], "length"),
+            "window": _exponents(
+                [row for row in ours if row.length == max(settings.lengths)], "window"
+            ),
+        },
+    }
+
+
+def _ratios(ours: Row, rows: list[Row]) -> dict[str, Any]:
+    """Our time over each peer's, at one place."""
+    found: dict[str, Any] = {"length": ours.length, "window": ours.window}
+    for what in ("forward", "both"):
+        mine: Timing | None = getattr(ours, what)
+        peers = [r for r in rows if (r.length, r.window) == (ours.length, ours.window)]
+        found["forward + backward" if what == "both" else what] = {
+            peer.name: mine.median / theirs.median
+            for peer in peers
+            if peer is not ours and mine and (theirs := getattr(peer, what))
+        }
+    return found
+
+
+def _exponents(rows: list[Row], axis: str) -> dict[str, float | None]:
+    def of(what: str) -> float | None:
+        timed = [(getattr(row, axis), getattr(row, what)) for row in rows if getattr(row, what)]
+        return exponent([size for size, _ in timed], [timing.median for _, timing in timed])
+
+    return {"forward": of("forward"), "forward + backward": of("both")}
