@@ -2,7 +2,7 @@
 
    Axes: b batch, h query heads, g key/value heads, t time, d head width, e value width.
    Cost: O(t * band) time, and beside the results a few tiles a thread.  Scores are never stored:
-   the backward pass computes them again from each row's log-sum-exp.
+   the backward pass computes them again from each row's maximum and sum.
 
    The plan: all five products are one register-blocked micro-kernel, c += a * b, with a read number
    by number and b vector by vector.  For scores that needs the keys side by side, so a tile of keys
@@ -34,7 +34,8 @@ struct tensor { /* [batch, head, time, width], width side by side, the others by
 struct job {
     struct tensor q, k, v, out, grad_out, grad_q, grad_k, grad_v;
     const real *slopes, *padding;
-    real *log_sum, *along, *partial;
+    real *softmax; /* for each row: its largest score, and 1 / the sum of its weights */
+    real *along, *partial;
     long batch, heads, kv_heads, queries, keys, width, value_width;
     long left, right;  /* how far a query sees before and after its own position */
     long run;          /* queries of one unit of work */
@@ -87,8 +88,9 @@ struct line { /* one row of scores and what its query sees of a key tile */
 static struct line line_of(const struct job *job, long b, long h, long i, long tile_start, long from,
                            long to) {
     struct line line = {position(job, i), tile_start, from, to, 0, 0, 0, NULL};
-    line.seen_from = most(first_key(job, i) - tile_start, from);
-    line.seen_to = least(end_key(job, i) - tile_start, to);
+    /* other rows of its block may see all of [from, to) and this one nothing */
+    line.seen_from = least(most(first_key(job, i) - tile_start, from), to);
+    line.seen_to = most(least(end_key(job, i) - tile_start, to), line.seen_from);
     if (job->slopes) line.slope = job->slopes[h];
     if (job->padding) line.padding = job->padding + b * (job->keys + KEY_TILE);
     return line;
@@ -190,12 +192,12 @@ static void forward_unit(struct job *job, long unit, real *scratch) {
     }
     for (long i = start; i < stop; i++) {
         long n = i - start;
-        /* a query that sees nothing gives 0, and infinity here makes its weights 0 going back */
-        real over = total[n] == 0 ? 0 : 1 / total[n];
+        real *softmax = job->softmax + 2 * ((b * job->heads + h) * job->queries + i);
+        /* a query that sees nothing gives 0 and has weights of 0 */
+        softmax[0] = maximum[n] == -INFINITY ? 0 : maximum[n];
+        softmax[1] = total[n] == 0 ? 0 : 1 / total[n];
         for (long c = 0; c < e; c += LANES)
-            store(at(job->out, b, h, i) + c, load(sums + n * e + c) * over);
-        job->log_sum[(b * job->heads + h) * job->queries + i] =
-            total[n] == 0 ? INFINITY : maximum[n] + (real)log(total[n]);
+            store(at(job->out, b, h, i) + c, load(sums + n * e + c) * softmax[1]);
     }
 }
 
@@ -210,7 +212,7 @@ struct tile { /* what a query tile and a key tile have in common */
 /* The weights of a block of rows again, and their gradients before the softmax ("slants"). */
 static void recompute(const struct job *job, const struct tile *tile, long top, long i, int rows,
                       long from, long to) {
-    const real *log_sum = job->log_sum + (tile->b * job->heads + tile->h) * job->queries;
+    const real *softmax = job->softmax + 2 * (tile->b * job->heads + tile->h) * job->queries;
     real *weights = tile->weights + (i - top) * ROW_STRIDE;
     real *slants = tile->slants + (i - top) * ROW_STRIDE;
     against_panels(rows, job->width, tile->q + (i - top) * job->width, job->width, tile->keys_t, from,
@@ -220,11 +222,19 @@ static void recompute(const struct job *job, const struct tile *tile, long top, 
     for (long r = i; r < i + rows; r++, weights += ROW_STRIDE, slants += ROW_STRIDE) {
         struct line line = line_of(job, tile->b, tile->h, r, tile->base, from, to);
         finish_scores(weights, &line);
+        vec mean = splat(0);
         for (long c = from; c < to; c += LANES) {
-            vec weight = exponential(at_most_zero(load(weights + c) - log_sum[r]));
+            vec score = load(weights + c) - softmax[2 * r];
+            vec weight = exponential(at_most_zero(score)) * softmax[2 * r + 1];
+            mean += weight * load(slants + c);
             store(weights + c, weight);
-            store(slants + c, weight * (load(slants + c) - tile->along[r]) * job->scale);
         }
+        /* from a whole row the mean is more exact than from the output: 0 stays 0 */
+        long row_from = tile->base + from, row_to = tile->base + to;
+        int whole_row = first_key(job, r) >= row_from && end_key(job, r) <= row_to;
+        real along = whole_row ? sum_of(mean) : tile->along[r];
+        for (long c = from; c < to; c += LANES)
+            store(slants + c, load(weights + c) * (load(slants + c) - along) * job->scale);
     }
 }
 
@@ -309,15 +319,14 @@ static void backward_unit(struct job *job, long unit, real *scratch) {
     }
 }
 
-/* How far each output already points along its gradient: the softmax's backward needs it. Added up
-   in the order of the micro-kernel: a query that sees one key gets a gradient of exactly 0. */
+/* How far each output points along its gradient, the mean of the weights' gradients. */
 static void along_unit(struct job *job, long unit) {
     long h = unit % job->heads, b = unit / job->heads;
     for (long i = 0; i < job->queries; i++) {
         const real *go = at(job->grad_out, b, h, i), *out = at(job->out, b, h, i);
-        real sum = 0;
-        for (long c = 0; c < job->value_width; c++) sum += go[c] * out[c];
-        job->along[unit * job->queries + i] = sum;
+        vec sum = splat(0);
+        for (long c = 0; c < job->value_width; c += LANES) sum += load(go + c) * load(out + c);
+        job->along[unit * job->queries + i] = sum_of(sum);
     }
 }
 
@@ -441,13 +450,13 @@ int attnlab_backward(struct job *job) {
 int attnlab_trial(void) {
     enum { T = 24 };
     long d = LANES;
-    real *memory = calloc(8 * T * d + 2 * T, sizeof(real));
+    real *memory = calloc(8 * T * d + 3 * T, sizeof(real));
     if (!memory) return 1;
     struct job job = {0};
     struct tensor *all[] = {&job.q, &job.k, &job.v, &job.out, &job.grad_out, &job.grad_q, &job.grad_k,
                             &job.grad_v};
     for (int n = 0; n < 8; n++) *all[n] = (struct tensor){memory + n * T * d, 0, 0, d};
-    job.log_sum = memory + 8 * T * d, job.along = job.log_sum + T;
+    job.softmax = memory + 8 * T * d, job.along = job.softmax + 2 * T;
     job.batch = job.heads = job.kv_heads = job.threads = 1;
     job.queries = job.keys = job.run = T, job.width = job.value_width = d;
     job.left = 2, job.scale = 1;

@@ -64,7 +64,7 @@ def _backward(
     k: Tensor,
     v: Tensor,
     out: Tensor,
-    log_sum: Tensor,
+    softmax: Tensor,
     slopes: Tensor | None,
     padding: Tensor | None,
     left: int,
@@ -73,14 +73,14 @@ def _backward(
     engine: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
     return _ENGINES[engine].backward(
-        grad_out, q, k, v, out, log_sum, slopes, padding, left, right, scale
+        grad_out, q, k, v, out, softmax, slopes, padding, left, right, scale
     )
 
 
 @_forward.register_fake
 def _(q, k, v, slopes, padding, left, right, scale, engine):  # type: ignore[no-untyped-def]
     wide = torch.float64 if q.dtype == torch.float64 else torch.float32
-    return q.new_empty(*q.shape[:3], v.shape[3]), q.new_empty(q.shape[:3], dtype=wide)
+    return q.new_empty(*q.shape[:3], v.shape[3]), q.new_empty(*q.shape[:3], 2, dtype=wide)
 
 
 @_backward.register_fake

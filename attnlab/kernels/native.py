@@ -32,7 +32,7 @@ MACHINES: tuple[list[str], ...] = (
 LONGEST_RUN = 512  # queries of a unit of work: each packed key tile serves so many, still in L2
 UNITS_PER_THREAD = 4  # enough to share the work evenly
 
-_POINTERS = ("slopes", "padding", "log_sum", "along", "partial")
+_POINTERS = ("slopes", "padding", "softmax", "along", "partial")
 _TENSORS = ("q", "k", "v", "out", "grad_out", "grad_q", "grad_k", "grad_v")
 _SIZES = ("batch", "heads", "kv_heads", "queries", "keys", "width", "value_width")
 _NUMBERS = (*_SIZES, "left", "right", "run", "threads", "partial_stride")
@@ -80,11 +80,11 @@ def forward(
 ) -> tuple[Tensor, Tensor]:
     call = _Call(q, k, v, slopes, padding, left, right, scale)
     out = call.result("out", q, v.shape[3])
-    log_sum = call.buffer("log_sum", *q.shape[:3])
+    softmax = call.buffer("softmax", *q.shape[:3], 2)
     units = q.shape[0] * q.shape[1]
     call.job.run = _run_length(q.shape[2], units, call.job.threads)
     call("attnlab_forward")
-    return out[..., : v.shape[3]].to(q.dtype), log_sum
+    return out[..., : v.shape[3]].to(q.dtype), softmax
 
 
 def backward(
@@ -93,7 +93,7 @@ def backward(
     k: Float[Tensor, "b g k d"],
     v: Float[Tensor, "b g k e"],
     out: Float[Tensor, "b h q e"],
-    log_sum: Float[Tensor, "b h q"],
+    softmax: Float[Tensor, "b h q 2"],
     slopes: Float[Tensor, " h"] | None,
     padding: Bool[Tensor, "b k"] | None,
     left: int,
@@ -103,7 +103,7 @@ def backward(
     call = _Call(q, k, v, slopes, padding, left, right, scale)
     call.tensor("grad_out", grad_out)
     call.tensor("out", out)
-    call.pointer("log_sum", log_sum)
+    call.pointer("softmax", softmax)
     call.buffer("along", *q.shape[:3])
     grad_q = call.result("grad_q", q, q.shape[3])
     grad_k = call.result("grad_k", k, k.shape[3])
@@ -272,8 +272,9 @@ def _compile(compiler: str, flags: list[str], target: Path) -> None:
             if answer.returncode == 0:
                 break
         else:
-            lines = answer.stderr.strip().splitlines() or ["no message"]
-            raise Unavailable(f"{compiler} could not compile banded.c: {lines[0]}")
+            lines = answer.stderr.splitlines()
+            message = next((line for line in lines if "error" in line), "no message")
+            raise Unavailable(f"{compiler} could not compile banded.c: {message}")
         trial = [sys.executable, "-c", _TRIAL, str(built)]
         answer = subprocess.run(trial, capture_output=True, check=False, text=True, timeout=60)
         if answer.returncode:

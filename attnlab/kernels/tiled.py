@@ -2,8 +2,8 @@
 
 Axes: b batch, h query heads, g key/value heads, q queries, k keys, d head width, e value width.
 Cost: O(q · band) time; beside the results O(tile · band) memory. Scores are not kept: the backward
-pass computes them again from each row's log-sum-exp. Query heads that share a key/value head are
-laid side by side as rows, so keys are never repeated.
+pass computes them again from `softmax`, each row's largest score and 1 / the sum of its weights.
+Query heads that share a key/value head are laid side by side as rows: keys are never repeated.
 """
 
 import torch
@@ -12,8 +12,6 @@ from torch import Tensor
 
 TILE = 64
 SCORES_AT_ONCE = 1 << 21  # numbers in a tile of scores: a few MB, so that it stays in the caches
-
-OutAndLogSum = tuple[Tensor, Tensor]
 
 
 def forward(
@@ -25,9 +23,9 @@ def forward(
     left: int,
     right: int,
     scale: float,
-) -> OutAndLogSum:
+) -> tuple[Tensor, Tensor]:
     out = q.new_empty(*q.shape[:3], v.shape[3])
-    log_sum = q.new_empty(q.shape[:3])
+    softmax = q.new_empty(*q.shape[:3], 2)
     for tile in _tiles(q, k, left, right):
         keys, values = k[:, :, tile.keys], v[:, :, tile.keys]
         scores = tile.scores(q, keys, slopes, padding, scale)
@@ -35,9 +33,10 @@ def forward(
         highest = highest.clamp(-_largest(scores), _largest(scores))
         weights = (scores - highest).clamp_(max=0).exp_()
         total = weights.sum(-1, keepdim=True)
-        tile.write(out, (weights @ values) / total.where(total > 0, 1))
-        tile.write(log_sum, (highest + total.log()).where(total > 0, torch.inf)[..., 0])
-    return out, log_sum
+        over = (1 / total).where(total > 0, 0)  # a query that sees nothing has weights of 0
+        tile.write(out, weights @ values * over)
+        tile.write(softmax, torch.cat((highest.expand_as(over), over), dim=-1))
+    return out, softmax
 
 
 def backward(
@@ -46,7 +45,7 @@ def backward(
     k: Float[Tensor, "b g k d"],
     v: Float[Tensor, "b g k e"],
     out: Float[Tensor, "b h q e"],
-    log_sum: Float[Tensor, "b h q"],
+    softmax: Float[Tensor, "b h q 2"],
     slopes: Float[Tensor, " h"] | None,
     padding: Bool[Tensor, "b k"] | None,
     left: int,
@@ -58,7 +57,8 @@ def backward(
         keys, values = k[:, :, tile.keys], v[:, :, tile.keys]
         queries, grads = tile.rows(q), tile.rows(grad_out)
         scores = tile.scores(q, keys, slopes, padding, scale)
-        weights = (scores - tile.rows(log_sum)[..., None]).clamp_(max=0).exp_()
+        highest, over = tile.rows(softmax).split(1, dim=-1)
+        weights = (scores - highest).clamp_(max=0).exp_() * over
         slant = grads @ values.transpose(-1, -2)
         slant = weights * (slant - (weights * slant).sum(-1, keepdim=True)) * scale
         tile.write(grad_q, slant @ keys)
@@ -79,7 +79,7 @@ class _Tile:
         self.offset, self.left, self.right = offset, left, right
 
     def rows(self, x: Tensor) -> Tensor:
-        """[b, h, q, ...] -> [b, g, rows, ...] of this tile: a group's heads one after another."""
+        """[b, h, q, …] -> [b, g, rows, …] of this tile: a group's heads one after another."""
         return x[:, :, self.queries].unflatten(1, (self.kv_heads, -1)).flatten(2, 3)
 
     def write(self, target: Tensor, rows: Tensor) -> None:

@@ -113,7 +113,7 @@ INLINE void micro(const int rows, const int vectors, long depth, const real *a, 
     for (int i = 0; i < rows; i++)
 #pragma GCC unroll 4
         for (int j = 0; j < vectors; j++)
-            sum[i][j] = add ? load(c + i * c_row + j * LANES) : splat(0);
+            sum[i][j] = splat(0); /* c comes last: short sums, then a sum of them, round less */
     for (long n = 0; n < depth; n++) {
         vec line[VECTORS];
 #pragma GCC unroll 4
@@ -128,7 +128,11 @@ INLINE void micro(const int rows, const int vectors, long depth, const real *a, 
 #pragma GCC unroll 8
     for (int i = 0; i < rows; i++)
 #pragma GCC unroll 4
-        for (int j = 0; j < vectors; j++) store(c + i * c_row + j * LANES, sum[i][j]);
+        for (int j = 0; j < vectors; j++) {
+            real *target = c + i * c_row + j * LANES;
+            if (add) sum[i][j] += load(target);
+            store(target, sum[i][j]);
+        }
 }
 
 #define MICRO(R, V) micro(R, V, depth, a, a_row, a_col, b, b_row, c, c_row, add)

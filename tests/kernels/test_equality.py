@@ -1,0 +1,230 @@
+"""Every path equals the definition: outputs and gradients, over shapes nobody would choose."""
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from problems import FAST_PATHS, Problem, assert_as_good_as_plain, errors, refusal, solve
+
+from attnlab.kernels import LinearBias, attention, hardware
+
+TILE = 64  # of queries, in both engines
+
+SHAPES = {
+    "one token": Problem(queries=1, window=1),
+    "two tokens": Problem(queries=2, window=1),
+    "two tokens, both seen": Problem(queries=2, window=2),
+    "odd": Problem(queries=77, window=13, width=24),
+    "window of one key": Problem(queries=70, window=1),
+    "window a tile minus one": Problem(queries=3 * TILE + 5, window=TILE - 1, batch=1),
+    "window a tile": Problem(queries=3 * TILE + 5, window=TILE, batch=1),
+    "window a tile plus one": Problem(queries=3 * TILE + 5, window=TILE + 1, batch=1),
+    "window past a tile of keys": Problem(queries=900, window=500, batch=1, kv_heads=1),
+    "window of everything": Problem(queries=65, window=65),
+    "window of more than everything": Problem(queries=65, window=1000),
+    "no window": Problem(queries=101),
+    "ratio 1": Problem(queries=50, window=9, ratio=1, kv_heads=3),
+    "ratio 4": Problem(queries=50, window=9, ratio=4),
+    "ratio 7": Problem(queries=50, window=9, ratio=7),
+    "multi-query": Problem(queries=150, window=33, ratio=8, kv_heads=1),
+    "odd width": Problem(queries=40, window=7, width=5, value_width=19),
+    "wide heads": Problem(queries=130, window=40, width=128, batch=1),
+    "very wide heads": Problem(queries=40, window=11, width=200, value_width=72, batch=1),
+    "last queries": Problem(queries=9, keys=40, window=6),
+    "last queries, longer": Problem(queries=100, keys=333, window=50),
+    "last queries, no window": Problem(queries=100, keys=333),
+    "more queries than keys": Problem(queries=40, keys=25, window=6),
+    "alibi": Problem(queries=90, window=20, alibi=True, ratio=3),
+    "alibi, last queries": Problem(queries=30, keys=90, alibi=True),
+    "padding": Problem(queries=90, window=20, padding=True),
+    "padding, window of one key": Problem(queries=90, window=1, padding=True),
+    "padding and alibi": Problem(queries=50, keys=80, window=33, padding=True, alibi=True),
+    "both ways": Problem(queries=90, window=20, causal=False, padding=True, alibi=True),
+    "both ways, no window": Problem(queries=90, causal=False, alibi=True),
+    "both ways, last queries": Problem(queries=30, keys=77, window=9, causal=False),
+    "long": Problem(queries=4099, window=130, batch=1, kv_heads=1, ratio=1, width=32),
+    "long, few heads": Problem(queries=4500, keys=4700, window=700, batch=1, kv_heads=1, ratio=2),
+}
+
+
+@pytest.mark.parametrize("path", ["native", "tiled"])  # the others are plain PyTorch
+@pytest.mark.parametrize("name", SHAPES)
+def test_is_as_exact_as_plain_pytorch_in_float32(name, path):
+    problem = SHAPES[name]
+    true, plain = solve(problem, "reference"), solve(problem, "reference", torch.float32)
+    assert_as_good_as_plain(solve(problem, path, torch.float32), plain, true, torch.float32)
+
+
+@pytest.mark.parametrize("path", FAST_PATHS)
+@pytest.mark.parametrize("name", SHAPES)
+def test_equals_the_definition_in_float64(name, path):
+    true = solve(SHAPES[name], "reference")
+    size = max(float(exact.abs().max()) for exact in true)
+    # both sides round; sums of some hundred terms lose a few bits of the 53
+    assert max(errors(solve(SHAPES[name], path), true)) < 64 * torch.finfo(torch.float64).eps * size
+
+
+@pytest.mark.parametrize("path", ["native", "tiled"])
+@pytest.mark.parametrize("name", ["odd", "padding and alibi", "wide heads", "last queries, longer"])
+def test_is_as_exact_as_plain_pytorch_in_bfloat16(name, path):
+    if path != "native" and not hardware.cpu_multiplies("bfloat16"):
+        with pytest.raises(ValueError, match="bfloat16 products do not run on this CPU"):
+            solve(SHAPES[name], path, torch.bfloat16)
+        return
+    problem = SHAPES[name]
+    # what plain PyTorch makes of bfloat16 inputs, in float32 where its own would end the process
+    true = solve(problem, "reference")
+    bf16 = hardware.cpu_multiplies("bfloat16")
+    plain = solve(problem, "reference", torch.bfloat16) if bf16 else rounded(problem)
+    assert_as_good_as_plain(solve(problem, path, torch.bfloat16), plain, true, torch.bfloat16)
+
+
+def rounded(problem):
+    return [x.bfloat16() for x in solve(problem, "reference")]
+
+
+@pytest.mark.parametrize("path", ["native", "tiled"])
+@pytest.mark.parametrize("name", ["odd", "padding and alibi", "more queries than keys", "long"])
+def test_reads_nothing_it_has_not_written(name, path, poisoned_memory):
+    true = solve(SHAPES[name], "reference")
+    assert max(errors(solve(SHAPES[name], path), true)) < 1e-12
+
+
+problems = st.builds(
+    Problem,
+    queries=st.integers(1, 150),
+    keys=st.none() | st.integers(1, 200),
+    batch=st.integers(1, 3),
+    kv_heads=st.integers(1, 3),
+    ratio=st.integers(1, 4),
+    width=st.integers(1, 40),
+    value_width=st.none() | st.integers(1, 40),
+    window=st.none() | st.integers(1, 220),
+    causal=st.booleans(),
+    alibi=st.booleans(),
+    padding=st.booleans(),
+    seed=st.integers(0, 1 << 30),
+)
+
+
+@pytest.mark.parametrize("path", FAST_PATHS)
+@settings(max_examples=60, deadline=None)
+@given(problem=problems)
+def test_equals_the_definition_on_any_shape(path, problem):
+    assert refusal(problem, path) is None
+    true = solve(problem, "reference")
+    assert max(errors(solve(problem, path), true)) < 1e-11  # float64, sums of at most 200 terms
+
+
+@pytest.mark.parametrize("path", ["reference", "native", "tiled"])
+def test_gradients_are_the_derivatives(path):
+    problem = Problem(
+        queries=5, keys=7, batch=1, width=3, window=4, alibi=True, padding=True, kv_heads=1
+    )
+    inputs, _, options = problem.tensors()
+    leaves = [x.requires_grad_() for x in inputs]
+
+    def function(q, k, v):
+        return attention(q, k, v, path=path, **options)
+
+    assert torch.autograd.gradcheck(function, leaves, atol=1e-7)
+
+
+@pytest.mark.parametrize("path", ["reference", *FAST_PATHS])
+def test_a_query_that_sees_nothing_gives_zero_and_finite_gradients(path):
+    q, k, v = (torch.randn(2, 2, 20, 16, requires_grad=True) for _ in range(3))
+    padding = torch.zeros(2, 20, dtype=torch.bool)
+    padding[0, :10] = True  # the first queries of row 0 see padding only
+    padding[1] = True  # row 1 sees nothing at all
+    out = attention(q, k, v, window=4, key_padding=padding, path=path)
+    assert (out[0, :, :10] == 0).all() and (out[1] == 0).all()
+    assert (out[0, :, 10:] != 0).any()
+    for grad in torch.autograd.grad(out.sum(), (q, k, v)):
+        assert grad.isfinite().all()
+
+
+@pytest.mark.parametrize("path", ["reference", *FAST_PATHS])
+def test_padding_is_never_read(path):
+    q, k, v = (torch.randn(1, 2, 30, 16) for _ in range(3))
+    padding = torch.arange(30)[None] % 3 == 0
+    clean = attention(q, k, v, window=9, key_padding=padding, path=path)
+    hidden = padding[:, None, :, None]
+    k, v = k.masked_fill(hidden, torch.nan), v.masked_fill(hidden, torch.inf)
+    assert torch.equal(attention(q, k, v, window=9, key_padding=padding, path=path), clean)
+
+
+@pytest.mark.parametrize("path", ["reference", "native", "tiled"])
+@pytest.mark.parametrize("size", [1e3, 1e10, 3e19])
+def test_finite_numbers_never_give_nan(path, size):
+    """Scores of 3e19² do not fit into float32: they count as its largest number."""
+    q, k, v = (torch.randn(1, 2, 40, 16) * size for _ in range(3))
+    leaves = [x.requires_grad_() for x in (q, k, v / size)]
+    leaves = [x.detach().requires_grad_() for x in leaves]
+    out = attention(*leaves, window=9, path=path)
+    assert out.isfinite().all()
+    out.sum().backward()
+    assert leaves[2].grad.isfinite().all()
+
+
+@pytest.mark.parametrize("path", ["reference", *FAST_PATHS])
+@pytest.mark.parametrize("where", ["k", "v"])
+def test_nan_shows_wherever_it_is_seen(path, where):
+    q, k, v = (torch.randn(1, 1, 20, 16) for _ in range(3))
+    (k if where == "k" else v)[0, 0, 5] = torch.nan
+    out = attention(q, k, v, window=3, path=path)
+    assert out[0, 0, 5:8].isnan().all()
+
+
+@pytest.mark.parametrize("path", ["sdpa", "reference"])
+def test_minus_infinity_in_a_dense_bias_is_a_mask(path):
+    q, k, v = (torch.randn(1, 2, 12, 16, dtype=torch.float64) for _ in range(3))
+    bias = torch.randn(2, 12, 12, dtype=torch.float64)
+    bias[:, :, 3] = -torch.inf
+    bias[:, 0] = -torch.inf  # the first query sees nothing
+    padding = torch.arange(12)[None] == 3
+    open_bias = bias.masked_fill(bias == -torch.inf, 0)
+    want = attention(q, k, v, bias=open_bias, key_padding=padding, path="reference")
+    got = attention(q, k, v, bias=bias, path=path)
+    torch.testing.assert_close(got[:, :, 1:], want[:, :, 1:], atol=1e-14, rtol=0)
+    assert (got[:, :, 0] == 0).all()
+
+
+@pytest.mark.parametrize("path", ["native", "tiled"])
+def test_any_memory_layout_is_read_right(path):
+    problem = Problem(queries=60, window=17, width=16)
+    inputs, grad, options = problem.tensors()
+    true = solve(problem, "reference")
+    layouts = [
+        lambda x: x.transpose(1, 2).contiguous().transpose(1, 2),
+        lambda x: x.transpose(2, 3).contiguous().transpose(2, 3),
+        lambda x: torch.stack((x, x))[1],
+        lambda x: torch.cat((x, x), dim=3)[..., : x.shape[3]],
+    ]
+    for one, other in itertools.product(layouts, repeat=2):
+        leaves = [
+            make(x).requires_grad_() for make, x in zip((one, other, one), inputs, strict=True)
+        ]
+        out = attention(*leaves, path=path, **options)
+        grads = torch.autograd.grad(out, leaves, other(grad))
+        assert max(errors([out.detach(), *grads], true)) < 1e-12
+
+
+def test_expanded_gradients_are_read_right():
+    q, k, v = (torch.randn(1, 2, 50, 16, dtype=torch.float64, requires_grad=True) for _ in range(3))
+    for path in ("native", "tiled"):
+        grads = torch.autograd.grad(attention(q, k, v, window=8, path=path).sum(), (q, k, v))
+        plain = torch.autograd.grad(attention(q, k, v, window=8, path="reference").sum(), (q, k, v))
+        for mine, theirs in zip(grads, plain, strict=True):
+            torch.testing.assert_close(mine, theirs, atol=1e-13, rtol=0)
+
+
+def test_learned_slopes_get_their_gradient():
+    q, k, v = (torch.randn(1, 2, 30, 16, dtype=torch.float64) for _ in range(3))
+    slopes = torch.tensor([0.5, 0.1], dtype=torch.float64, requires_grad=True)
+
+    def function(slopes):
+        return attention(q, k, v, window=8, bias=LinearBias(slopes))
+
+    assert torch.autograd.gradcheck(function, [slopes])
