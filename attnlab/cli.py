@@ -28,7 +28,7 @@ errors = Console(stderr=True)
 # `key=value` words, and `--key=value` for those who are used to dashes
 SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True}
 Words = Annotated[
-    list[str] | None, typer.Argument(help="Settings as key=value.", metavar="[KEY=VALUE]…")
+    list[str] | None, typer.Argument(help="Settings as key=value.", metavar="KEY=VALUE")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
@@ -100,7 +100,11 @@ def bench(
     words: Words = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure speed and memory against peers, in one run, after checking the numbers."""
+    """Measure speed and memory against peers, in one run, after checking the numbers.
+
+    Settings of window: lengths, windows (lists), batch, heads, kv_heads, width, dtype, device,
+    turns, patience (seconds a candidate may take), dense_up_to (length), flex.
+    """
     settings = config.override(registry.load("bench", name)(), words or [])
     from attnlab.bench import window
 

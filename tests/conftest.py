@@ -7,7 +7,7 @@ import pytest
 import torch
 
 if importlib.util.find_spec("beartype"):
-    jaxtyping.install_import_hook("attnlab", "beartype.beartype")
+    jaxtyping.install_import_hook("attnlab", "typechecker.check")
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ heads the query heads share.
 """
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ from attnlab.attention.scores import Score
 from attnlab.kernels import LinearBias, Rotation, rotate
 
 
+@runtime_checkable
 class HeadSettings(Protocol):
     @property
     def heads(self) -> int: ...

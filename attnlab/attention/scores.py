@@ -160,7 +160,7 @@ class AdditiveScore(Score):
         weights = masked_softmax(scores, seen, bias)
         values = request.v[:, :, keys]
         grouped = weights.unflatten(1, (values.shape[1], -1)).flatten(2, 3)
-        return (grouped @ values).reshape(*weights.shape[:3], -1), weights
+        return (grouped @ values).reshape(*weights.shape[:3], values.shape[3]), weights
 
     def _chunks(self, request: Request, all_keys: bool) -> Iterator[tuple[slice, slice]]:
         """Runs of queries and the keys they see, so few that the inner layer stays small."""

@@ -1,0 +1,80 @@
+"""Heads: one module for multi-head, grouped and multi-query attention."""
+
+import pytest
+import torch
+
+from attnlab.attention.heads import Grouped, HeadedAttention, MultiHead, MultiQuery
+from attnlab.attention.scores import ScaledDot
+
+
+def build(settings, **options):
+    torch.manual_seed(0)
+    return HeadedAttention(settings, ScaledDot().build(4, 4), width=16, **options).double()
+
+
+@pytest.mark.parametrize("settings", [Grouped(heads=4, kv_heads=2), MultiQuery(heads=4)], ids=str)
+def test_shared_heads_are_multi_head_attention_with_repeated_keys(settings):
+    few, many = build(settings), build(MultiHead(heads=4))
+    q, k, v = few.project.weight.split([16, 4 * settings.kv_heads, 4 * settings.kv_heads])
+    ratio = 4 // settings.kv_heads
+    repeated = [w.unflatten(0, (-1, 4)).repeat_interleave(ratio, 0).flatten(0, 1) for w in (k, v)]
+    with torch.no_grad():
+        many.project.weight.copy_(torch.cat([q, *repeated]))
+        many.merge.weight.copy_(few.merge.weight)
+    x = torch.randn(2, 9, 16, dtype=torch.float64)
+    torch.testing.assert_close(few(x), many(x))
+    tiled = [w.unflatten(0, (-1, 4)).repeat(ratio, 1, 1).flatten(0, 1) for w in (k, v)]
+    with torch.no_grad():
+        many.project.weight.copy_(torch.cat([q, *tiled]))
+    same = torch.allclose(few(x), many(x))
+    assert same == (settings.kv_heads == 1)  # tiling is another map, unless there is one head
+
+
+def test_more_key_heads_mean_more_parameters():
+    sizes = [
+        sum(p.numel() for p in build(s).parameters())
+        for s in (MultiQuery(heads=4), Grouped(heads=4, kv_heads=2), MultiHead(heads=4))
+    ]
+    assert sizes == [16 * (4 + 2 * n) * 4 + 16 * 16 for n in (1, 2, 4)]
+
+
+def test_heads_can_be_wider_than_the_model_divided():
+    module = HeadedAttention(MultiHead(heads=3, head_width=8), ScaledDot().build(3, 8), width=10)
+    assert module(torch.randn(2, 5, 10)).shape == (2, 5, 10)
+
+
+def test_weights_can_be_looked_at():
+    module = build(Grouped(heads=4, kv_heads=2), window=3)
+    x = torch.randn(1, 7, 16, dtype=torch.float64)
+    out, weights = module(x, return_weights=True)
+    torch.testing.assert_close(out, module(x))
+    assert weights.shape == (1, 4, 7, 7)
+    assert torch.equal(weights[0, 0] > 0, torch.ones(7, 7).tril().triu(-2).bool())
+
+
+def test_future_is_seen_only_without_causality():
+    module = build(MultiHead(heads=4))
+    x = torch.randn(1, 6, 16, dtype=torch.float64)
+    changed = x.clone()
+    changed[:, 4:] += 1
+    assert torch.equal(module(x)[:, :4], module(changed)[:, :4])
+    assert not torch.equal(module(x, causal=False)[:, :4], module(changed, causal=False)[:, :4])
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: MultiHead(heads=0), r"attention\.heads is 0"),
+        (lambda: Grouped(heads=4, kv_heads=3), "attention.heads 4 is not a multiple of"),
+        (lambda: Grouped(heads=4, kv_heads=0), r"attention\.kv_heads is 0"),
+        (lambda: MultiQuery(heads=2, head_width=-1), r"attention\.head_width is -1"),
+        (
+            lambda: build(MultiHead(heads=3)),
+            "width 16 does not divide into 3 heads; use a width of 15 or 18",
+        ),
+        (lambda: build(MultiHead(heads=4), window=0), "window is 0"),
+    ],
+)
+def test_nonsense_is_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

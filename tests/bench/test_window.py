@@ -1,0 +1,108 @@
+"""The window benchmark: checks first, then takes turns, and reports ratios."""
+
+import pytest
+import torch
+
+from attnlab.bench import window
+from attnlab.bench.measure import exponent, peak_memory, take_turns
+from attnlab.bench.table import show
+from attnlab.bench.window import Candidate, WindowBench, check
+from attnlab.kernels import attention
+
+SMALL = WindowBench(
+    lengths=(96, 192), windows=(8, 32), heads=2, width=16, turns=2, flex=False, device="cpu"
+)
+
+
+def test_a_small_run_reports_everything():
+    report = window.run(SMALL)
+    names = {row["name"] for row in report["rows"]}
+    assert {"attnlab", "dense mask", "local-attention"} <= names
+    assert not any(row["wrong"] for row in report["rows"])
+    assert {(p["length"], p["window"]) for p in report["ratios"]} == {(96, 32), (192, 32), (192, 8)}
+    for place in report["ratios"]:
+        assert place["forward"]["dense mask"] > 0
+        assert place["forward + backward"]["local-attention"] > 0
+    for axis in ("length", "window"):
+        assert isinstance(report["exponents"][axis]["forward"], float)
+
+
+def test_the_table_shows_every_row(capsys):
+    from rich.console import Console
+
+    report = window.run(SMALL)
+    show(report, Console(width=100))
+    shown = capsys.readouterr().out
+    assert shown.count("dense mask") == 3 and "to the power" in shown
+
+
+def inputs():
+    q = torch.randn(1, 2, 200, 16)
+    return q, torch.randn_like(q), torch.randn_like(q)
+
+
+def test_a_window_of_one_key_too_many_is_found_wrong():
+    right = Candidate("right", window._path("native"))
+    assert check(right, inputs(), 20) is None
+    wide = Candidate("wide", lambda w: window._path("native")(w + 1))
+    assert "output off by" in check(wide, inputs(), 20)
+
+
+def test_a_wrong_gradient_is_found():
+    def make(w):
+        def function(q, k, v):
+            out = attention(q, k, v, window=w)
+            return out + (v - v.detach()).sum() * 1e-2
+
+        return function
+
+    assert "gradient of v off by" in check(Candidate("wrong", make), inputs(), 20)
+    assert check(Candidate("wrong", make, backward=False), inputs(), 20) is None
+
+
+def test_a_wrong_candidate_gets_no_times(monkeypatch):
+    wide = Candidate("wide", lambda w: window._path("native")(w + 1))
+    monkeypatch.setattr(window, "_candidates", lambda *args: iter([wide]))
+    rows = window.run(SMALL)["rows"]
+    assert all(row["wrong"] and row["forward"] is None for row in rows)
+
+
+def test_turns_alternate_and_patience_ends():
+    order = []
+    timings = take_turns(
+        {"a": lambda: order.append("a"), "b": lambda: order.append("b")},
+        torch.device("cpu"),
+        turns=3,
+        patience=9,
+    )
+    assert order == ["a", "b"] * 4 and timings["a"].turns == 3
+    order.clear()
+    take_turns({"a": lambda: order.append("a")}, torch.device("cpu"), turns=50, patience=1e-9)
+    assert len(order) == 1
+
+
+def test_exponent_of_a_power_law():
+    assert exponent([1, 2, 4], [3, 12, 48]) == pytest.approx(2)
+    assert exponent([4], [1]) is None
+
+
+def test_peak_memory_sees_what_is_freed_again():
+    peak = peak_memory(lambda: torch.ones(10_000_000).sum(), torch.device("cpu"))
+    if peak is None:
+        pytest.skip("this system does not tell a process its peak memory")
+    assert 35e6 < peak < 60e6
+
+
+def test_the_dense_mask_stops_where_it_is_told():
+    few = WindowBench(
+        lengths=(64, 128),
+        windows=(8,),
+        heads=1,
+        width=16,
+        turns=1,
+        flex=False,
+        dense_up_to=64,
+        device="cpu",
+    )
+    rows = window.run(few)["rows"]
+    assert [row["length"] for row in rows if row["name"] == "dense mask"] == [64]

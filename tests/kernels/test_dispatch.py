@@ -1,0 +1,182 @@
+"""Which path serves what and why, and what wrong input is told."""
+
+import subprocess
+
+import pytest
+import torch
+from problems import Problem
+
+from attnlab.kernels import LinearBias, Request, attention, choose, hardware
+from attnlab.kernels.request import keys_of_course_width, keys_of_left_reach, visible
+from attnlab.kernels.tiled import _tiles
+
+
+def request(**changes):
+    (q, k, v), _, options = Problem(**changes).tensors()
+    return Request(q=q, k=k, v=v, **options)
+
+
+@pytest.mark.parametrize(
+    ("changes", "path"),
+    [
+        ({"queries": 50}, "sdpa"),
+        ({"queries": 50, "causal": False}, "sdpa"),
+        ({"queries": 50, "window": 50}, "sdpa"),
+        ({"queries": 50, "window": 51}, "sdpa"),
+        ({"queries": 1, "keys": 50}, "sdpa"),
+        ({"queries": 3, "keys": 50, "window": 9}, "sdpa"),
+        ({"queries": 50, "window": 49}, "native"),
+        ({"queries": 50, "keys": 60}, "native"),
+        ({"queries": 50, "padding": True}, "native"),
+        ({"queries": 50, "alibi": True}, "native"),
+    ],
+)
+def test_the_path_fits_the_request(changes, path):
+    choice = choose(request(**changes))
+    assert choice.path == path and choice.reason
+
+
+def test_a_window_of_everything_is_plain_causal_attention():
+    q = torch.randn(1, 2, 50, 16)
+    assert torch.equal(attention(q, q, q, window=50), attention(q, q, q))
+    assert torch.equal(attention(q, q, q, window=10**9), attention(q, q, q))
+
+
+def test_a_dense_bias_goes_where_its_gradient_is():
+    q = torch.randn(1, 2, 20, 16)
+    bias = torch.randn(20, 20)
+    assert choose(Request(q=q, k=q, v=q, bias=bias)).path == "sdpa"
+    bias.requires_grad_()
+    assert choose(Request(q=q, k=q, v=q, bias=bias)).path == "reference"
+    attention(q, q, q, bias=bias).sum().backward()
+    assert bias.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("path", ["sdpa", "reference"])
+def test_a_dense_bias_is_cut_with_the_keys_nobody_sees(path):
+    q, k = torch.randn(1, 2, 3, 16), torch.randn(1, 2, 40, 16)
+    bias = torch.randn(2, 3, 40)
+    got = attention(q, k, k, window=5, bias=bias, path=path)
+    want = attention(q, k, k, window=5, bias=bias, path="reference")
+    torch.testing.assert_close(got, want)
+    for shape in [(1,), (), (3, 1), (1, 40)]:
+        flat = torch.randn(shape)
+        got = attention(q, k, k, window=5, bias=flat, path=path)
+        want = attention(q, k, k, window=5, bias=flat.expand(2, 3, 40), path="reference")
+        torch.testing.assert_close(got, want)
+
+
+def test_nothing_to_attend_to():
+    for queries, keys in ((0, 5), (5, 0), (0, 0)):
+        q = torch.randn(2, 2, queries, 8, requires_grad=True)
+        k = torch.randn(2, 2, keys, 8, requires_grad=True)
+        out = attention(q, k, k, window=3)
+        assert out.shape == (2, 2, queries, 8) and (out == 0).all()
+        out.sum().backward()
+
+
+def test_weights_are_the_references_and_add_up_to_one():
+    (q, k, v), _, options = Problem(queries=20, window=6, padding=True).tensors()
+    out, weights = attention(q, k, v, return_weights=True, **options)
+    sums = weights.sum(-1)
+    assert ((sums - 1).abs().lt(1e-12) | (sums == 0)).all()
+    torch.testing.assert_close(out, attention(q, k, v, path="native", **options))
+    with pytest.raises(ValueError, match="path 'native' keeps no weights"):
+        attention(q, k, v, return_weights=True, path="native")
+
+
+def test_the_mask_of_the_course():
+    """N = 6, w = 4: the matrix of the question, three keys to a query."""
+    t = torch.arange(6)
+    mask = visible(t, t, causal=True, window=keys_of_course_width(4))
+    rows = ["100000", "110000", "111000", "011100", "001110", "000111"]
+    assert ["".join(str(int(seen)) for seen in row) for row in mask] == rows
+
+
+def test_other_conventions_are_converted_by_name():
+    assert keys_of_left_reach(0) == 1
+    assert keys_of_course_width(0) == 1
+    assert keys_of_course_width(5) == 3
+
+
+def test_the_tiled_path_computes_no_more_than_the_band():
+    q = torch.empty(1, 8, 16_384, 64)
+    tiles = _tiles(q, q, left=255, right=0)
+    pairs = sum(
+        (tile.queries.stop - tile.queries.start) * (tile.keys.stop - tile.keys.start)
+        for tile in tiles
+    )
+    assert pairs <= 16_384 * (256 + 64)
+
+
+T = torch.randn(2, 4, 10, 8)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"k": T[:, :3], "v": T[:, :3]}, "4 query heads do not divide into 3 key/value heads"),
+        ({"k": T[:1], "v": T[:1]}, "the batch sizes"),
+        ({"v": T[:, :, :5]}, "k and v must have the same heads and time"),
+        ({"k": T[..., :4]}, "q and k must have the same head width"),
+        ({"q": T[0]}, r"each must be \[batch, heads, time, width\]"),
+        ({"q": T.double()}, "give them one dtype"),
+        ({"q": T.int(), "k": T.int(), "v": T.int()}, "attention needs floating-point numbers"),
+        ({"q": T.to("meta")}, "q is on meta, k on cpu, v on cpu; move them together"),
+        ({"q": T[:, :0]}, "heads and head width must be 1 or more"),
+        ({"window": 0}, "window is 0; it counts the query's own key, so use 1 or more"),
+        ({"window": -3}, "window is -3"),
+        ({"scale": float("nan")}, "scale is nan; use a finite number"),
+        ({"bias": torch.zeros(3, 10, 10)}, "bias has shape"),
+        ({"bias": LinearBias(torch.zeros(3))}, "one slope for each of the 4 heads"),
+        ({"bias": torch.zeros(10, 10, dtype=torch.bool)}, "use floating point"),
+        ({"key_padding": torch.zeros(2, 9, dtype=torch.bool)}, "key_padding has shape"),
+        ({"key_padding": torch.zeros(2, 10)}, "it must be bool, True for padding"),
+        ({"path": "natve"}, "no path called 'natve'; did you mean 'native'"),
+        ({"path": "native", "bias": torch.zeros(10, 10)}, "a bias given as a tensor is dense"),
+        ({"path": "flex"}, "path 'flex' cannot serve this: head widths"),
+    ],
+)
+def test_wrong_input_is_told_the_rule(change, message, unchecked_shapes):
+    arguments = {"q": T, "k": T, "v": T, **change}
+    with pytest.raises(ValueError, match=message):
+        attention(**arguments)
+
+
+def test_flex_on_the_cpu_says_that_it_has_no_backward():
+    q = torch.randn(1, 2, 64, 16, requires_grad=True)
+    with pytest.raises(ValueError, match="FlexAttention has no backward pass on the CPU"):
+        attention(q, q, q, window=5, path="flex")
+
+
+def test_flex_equals_the_definition_going_forward():
+    q, k, v = (torch.randn(1, heads, 200, 16) for heads in (4, 2, 2))
+    got = attention(q, k, v, window=33, path="flex")
+    torch.testing.assert_close(got, attention(q, k, v, window=33, path="reference"))
+
+
+@pytest.fixture
+def fresh_probe(monkeypatch, tmp_path):
+    monkeypatch.setenv("ATTNLAB_CACHE", str(tmp_path))
+    hardware.cpu_multiplies.cache_clear()
+    yield
+    hardware.cpu_multiplies.cache_clear()
+
+
+def test_bfloat16_on_a_cpu_that_would_crash_is_an_error_not_a_dead_process(
+    monkeypatch, fresh_probe
+):
+    monkeypatch.setattr(hardware, "_PROBE", "import os; os.kill(os.getpid(), 4)")
+    q = torch.randn(1, 2, 20, 16).bfloat16()
+    for arguments in ({}, {"path": "reference"}, {"path": "tiled"}, {"return_weights": True}):
+        with pytest.raises(ValueError, match="bfloat16 products do not run on this CPU"):
+            attention(q, q, q, **arguments)
+    # computed in float32, so it does not need the instructions that crash
+    assert attention(q, q, q, window=5, path="native").dtype == torch.bfloat16
+    monkeypatch.setattr(subprocess, "run", lambda *a, **k: pytest.fail("asked twice"))
+    hardware.cpu_multiplies.cache_clear()
+    assert not hardware.cpu_multiplies("bfloat16")
+
+
+def test_the_probe_tells_what_runs(fresh_probe):
+    assert hardware.cpu_multiplies("float32")

@@ -1,0 +1,191 @@
+"""The transformer: decoding equals reading at once, for every option there is."""
+
+from itertools import product
+
+import pytest
+import torch
+
+from attnlab import config, registry
+from attnlab.kernels import hardware
+from attnlab.models.transformer import TransformerSettings
+
+SCORES, SCHEMES, HEADS = (
+    [option.name for option in registry.options(kind)]
+    for kind in ("score", "positions", "attention")
+)
+SMALL = TransformerSettings(vocabulary=13, context=48, width=24, depth=2)
+
+
+def build(*words, dtype=torch.float64):
+    torch.manual_seed(0)
+    model = config.override(SMALL, words).build().to(dtype).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)  # far from the start, where everything is flat
+    return model
+
+
+def text(batch=2, length=40, seed=0):
+    return torch.randint(13, (batch, length), generator=torch.Generator().manual_seed(seed))
+
+
+def decode(model, tokens, sizes, cache):
+    steps, start, turn = [], 0, 0
+    while start < tokens.shape[1]:
+        size = sizes[turn % len(sizes)]
+        steps.append(model(tokens[:, start : start + size], cache=cache))
+        start, turn = start + size, turn + 1
+    return torch.cat(steps, dim=1)
+
+
+@pytest.mark.parametrize(("score", "scheme", "heads"), list(product(SCORES, SCHEMES, HEADS)))
+@torch.no_grad()
+def test_decoding_through_the_caches_is_the_full_forward_pass(score, scheme, heads):
+    words = (f"score={score}", f"positions={scheme}", f"attention={heads}")
+    for window in ("none", "7", "5,none"):
+        model, tokens = build(*words, f"window={window}"), text()
+        whole = model(tokens)
+        for kind in ("auto", "full"):
+            cache = model.new_cache(kind)
+            for sizes in ([1], [3, 1, 11]):
+                cache.reset()
+                got = decode(model, tokens, sizes, cache)
+                torch.testing.assert_close(got, whole, atol=1e-9, rtol=0)
+                other = text(seed=1)
+                cache.reset()
+                got = decode(model, other, sizes, cache)
+                torch.testing.assert_close(got, model(other), atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize("scheme", ["rotary", "alibi", "none", "sinusoidal"])
+@torch.no_grad()
+def test_decoding_goes_on_past_the_context(scheme):
+    model, tokens = build(f"positions={scheme}", "window=5,none"), text(length=130)
+    got = decode(model, tokens, [17, 1, 1], model.new_cache())
+    torch.testing.assert_close(got, model(tokens), atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@torch.no_grad()
+def test_a_row_padded_on_the_left_is_read_as_if_alone(scheme):
+    model, tokens = build(f"positions={scheme}", "window=9,none"), text(batch=1, length=20)
+    padded = torch.cat((torch.zeros(1, 6, dtype=torch.long), tokens), dim=1)
+    hidden = torch.arange(26)[None] < 6
+    positions = (torch.arange(26)[None] - 6).clamp(min=0)
+    got = model(padded, positions=positions, key_padding=hidden)
+    torch.testing.assert_close(got[:, 6:], model(tokens), atol=1e-9, rtol=0)
+    cache = model.new_cache()
+    steps = [
+        model(
+            padded[:, t : t + 1],
+            positions=positions[:, t : t + 1],
+            key_padding=hidden[:, t : t + 1],
+            cache=cache,
+        )
+        for t in range(26)
+    ]
+    torch.testing.assert_close(torch.cat(steps, 1)[:, 6:], model(tokens), atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize(("score", "scheme"), list(product(SCORES, SCHEMES)))
+@torch.no_grad()
+def test_no_token_changes_what_came_before_it(score, scheme):
+    model, tokens = build(f"score={score}", f"positions={scheme}"), text()
+    changed = tokens.clone()
+    changed[:, 25:] = (changed[:, 25:] + 1) % 13
+    before, after = model(tokens), model(changed)
+    assert torch.equal(before[:, :25], after[:, :25])
+    assert not torch.equal(before[:, 25], after[:, 25])
+
+
+@torch.no_grad()
+def test_two_layers_of_a_window_reach_back_twice_as_far():
+    model, tokens = build("window=4", "positions=none"), text(batch=1)
+    changed = tokens.clone()
+    changed[:, 10] = (changed[:, 10] + 1) % 13
+    moved = (model(tokens) - model(changed)).abs().amax(-1)[0].nonzero().flatten().tolist()
+    assert moved == list(range(10, 17))  # 3 back in each of 2 layers, and itself
+
+
+def test_the_pattern_of_windows_repeats():
+    settings = config.override(SMALL, ["depth=8", "window=16,16,16,none"])
+    windows = [block.attention.window for block in settings.build().blocks]
+    assert windows == [16, 16, 16, None] * 2
+
+
+@pytest.mark.parametrize("norm", ["layer", "rms"])
+@pytest.mark.parametrize("feedforward", ["gelu", "swiglu"])
+@pytest.mark.parametrize("bias", ["true", "false"])
+@pytest.mark.parametrize("tied", ["true", "false"])
+def test_every_kind_of_block_trains(norm, feedforward, bias, tied):
+    words = [f"norm={norm}", f"feedforward={feedforward}", f"bias={bias}", f"tied={tied}"]
+    torch.manual_seed(0)
+    model = config.override(SMALL, words).build()
+    assert (model.head.weight is model.embed.weight) == (tied == "true")
+    biases = [name for name, _ in model.named_parameters() if name.endswith("bias")]
+    assert bool(biases) == (bias == "true")
+    optimizer, tokens = torch.optim.Adam(model.parameters(), 1e-2), text()
+
+    def loss():
+        return torch.nn.functional.cross_entropy(
+            model(tokens)[:, :-1].flatten(0, 1), tokens[:, 1:].flatten()
+        )
+
+    first = loss()
+    for _ in range(30):
+        optimizer.zero_grad()
+        now = loss()
+        now.backward()
+        assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+        optimizer.step()
+    assert abs(first - torch.log(torch.tensor(13.0))) < 0.1  # at the start it knows nothing
+    assert loss() < first - 1  # 40 tokens of 2 texts are soon known by heart
+
+
+def test_the_course_model_has_the_published_size():
+    """4 layers, 8 heads, width 256, vocabulary 256, block 128: 3,323,392 with learned positions."""
+    words = ["width=256", "depth=4", "context=128", "vocabulary=256", "attention.heads=8"]
+    words += ["norm=layer", "bias=true", "tied=false", "feedforward=gelu"]
+    sizes = {}
+    for scheme in ("learned", "rotary"):
+        settings = config.override(SMALL, [*words, f"positions={scheme}"])
+        sizes[scheme] = sum(p.numel() for p in settings.build().parameters())
+    assert sizes == {"learned": 3_323_392, "rotary": 3_290_624}
+
+
+def test_more_tokens_than_learned_positions_are_refused():
+    model = build("positions=learned")
+    with pytest.raises(ValueError, match="49 tokens are more than the 48 learned positions"):
+        model(text(length=49))
+    cache = model.new_cache()
+    model(text(length=48), cache=cache)
+    with pytest.raises(ValueError, match="49 tokens are more than"):
+        model(text(length=1), cache=cache)
+
+
+def test_bfloat16_where_it_would_crash_is_an_error(monkeypatch):
+    monkeypatch.setattr(hardware, "cpu_multiplies", lambda name: False)
+    with pytest.raises(ValueError, match="bfloat16 products do not run on this CPU"):
+        build(dtype=torch.bfloat16)(text())
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["width=25"], "width 25 does not divide into 4 heads"),
+        (["width=1000000000000"], "width is 1000000000000; use 1 to"),
+        (["depth=0"], "depth is 0"),
+        (["window=4,0"], "give the keys each layer sees, 1 or more"),
+        (["window="], "window is"),
+        (["dropout=1"], "it is a probability"),
+        (["norm=batch"], "norm is 'batch'"),
+        (["expansion=0"], "expansion is 0"),
+    ],
+)
+def test_nonsense_is_refused(words, message):
+    with pytest.raises(config.ConfigError, match=message):
+        config.override(SMALL, words)
+
+
+def test_a_ring_cache_is_refused_where_there_is_no_window():
+    with pytest.raises(ValueError, match="a ring cache needs a layer with a window"):
+        build("window=5,none").new_cache("ring")

@@ -1,0 +1,119 @@
+"""The tree keeps its shape: imports point down, files stay short, the core needs few packages."""
+
+import ast
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+FILES = sorted((ROOT / "attnlab").rglob("*.py"))
+
+# from the bottom up; a module may import from its own layer and the ones below
+LAYERS = [
+    ["attnlab", "attnlab.registry"],
+    ["attnlab.config"],
+    ["attnlab.kernels"],
+    ["attnlab.attention"],
+    ["attnlab.models"],
+    ["attnlab.bench"],
+    ["attnlab.tour"],
+    ["attnlab.cli"],
+    ["attnlab.__main__"],
+]
+CORE = {"torch", "numpy", "safetensors", "jaxtyping", "rich", "typer"}
+STANDARD_LIBRARY_ONLY = ["attnlab.registry", "attnlab.config"]
+EXTRAS = {"local_attention": "attnlab.bench.window"}  # each imported where it is used
+
+
+def module_of(path):
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def layer_of(module):
+    best = max(
+        (
+            (len(name), level)
+            for level, names in enumerate(LAYERS)
+            for name in names
+            if module == name or (module.startswith(name + ".") and name != "attnlab")
+        ),
+        default=None,
+    )
+    assert best is not None, f"{module} belongs to no layer: add it to LAYERS"
+    return best[1]
+
+
+def imports_of(path, top_level=False):
+    tree = ast.parse(path.read_text())
+    for node in tree.body if top_level else ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            submodules = [f"{node.module}.{alias.name}" for alias in node.names]
+            files = [ROOT / Path(*name.split(".")) for name in submodules]
+            found = [
+                n
+                for n, f in zip(submodules, files, strict=True)
+                if f.with_suffix(".py").exists() or (f / "__init__.py").exists()
+            ]
+            yield from found or [node.module]
+
+
+@pytest.mark.parametrize("path", FILES, ids=module_of)
+def test_imports_point_down(path):
+    module = module_of(path)
+    for imported in imports_of(path):
+        if imported.split(".")[0] == "attnlab":
+            assert layer_of(imported) <= layer_of(module), f"{module} imports {imported}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=module_of)
+def test_the_core_imports_only_what_every_machine_has(path):
+    module = module_of(path)
+    for imported in imports_of(path):
+        package = imported.split(".")[0]
+        if package == "attnlab" or package in sys.stdlib_module_names:
+            continue
+        assert module not in STANDARD_LIBRARY_ONLY, f"{module} imports {package}"
+        assert package in CORE or EXTRAS.get(package) == module, f"{module} imports {package}"
+        if package in EXTRAS:
+            assert imported not in imports_of(path, top_level=True)
+
+
+def test_files_stay_short():
+    for path in [*FILES, *(ROOT / "tests").rglob("*.py"), *(ROOT / "attnlab").rglob("*.[ch]")]:
+        lines = len(path.read_text().splitlines())
+        limit = 600 if "kernels" in path.parts else 500
+        assert lines <= limit, f"{path.name} has {lines} lines; split it at {limit}"
+
+
+def test_every_module_says_what_it_is():
+    for path in FILES:
+        assert ast.get_docstring(ast.parse(path.read_text())), f"{path} has no docstring"
+
+
+def test_the_readme_names_every_module_and_no_other():
+    """The annotated tree of the README has one line for each file or folder."""
+    block = re.search(r"```\nattnlab/.*?```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert block, "README.md has no tree that begins with attnlab/"
+    named = set(re.findall(r"^[ ]*([\w./]+\.(?:py|c|h))\b", block.group(), re.MULTILINE))
+    paths = [p for p in (ROOT / "attnlab").rglob("*") if p.suffix in (".py", ".c", ".h")]
+    there = {p.name for p in paths if p.name not in ("__init__.py", "__main__.py")}
+    assert named == there
+
+
+def test_the_readme_opens_with_the_two_commands():
+    opening = (ROOT / "README.md").read_text()[:1500]
+    assert "make lab" in opening and "make test" in opening
+
+
+def test_no_path_of_one_machine_is_in_the_tree():
+    home = re.compile(r"/(?:work|root|home/\w+)/")
+    for pattern in ("*.py", "*.md", "*.toml", "Makefile", "*.txt"):
+        for path in ROOT.rglob(pattern):
+            if ".venv" not in path.parts and path.name != Path(__file__).name:
+                assert not home.search(path.read_text()), path
