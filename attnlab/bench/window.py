@@ -34,8 +34,8 @@ class WindowBench:
     dtype: Literal["float32", "float64", "bfloat16"] | None = None  # bfloat16 on CUDA
     device: Literal["cpu", "cuda"] | None = None  # cuda if there is one
     turns: int = 7
-    patience: float = 8.0  # seconds of measuring for one candidate in one place
-    dense_up_to: int = 16384  # the dense mask takes length² bytes and time
+    patience: float = 5.0  # seconds of measuring for one candidate in one place
+    dense_up_to: int = 16384  # a dense mask takes length² time and memory
     flex: bool = True  # compiling it takes some 20 seconds for each length
 
     def __post_init__(self) -> None:
@@ -48,10 +48,13 @@ class WindowBench:
         if self.kv_heads is not None and (self.kv_heads < 1 or self.heads % self.kv_heads):
             raise ValueError(f"kv_heads is {self.kv_heads}; it must divide heads = {self.heads}")
 
+    @property
+    def middle(self) -> int:
+        return sorted(self.windows)[len(self.windows) // 2]
+
     def places(self) -> list[tuple[int, int]]:
         """Every length at the middle window, every window at the longest length."""
-        middle = sorted(self.windows)[len(self.windows) // 2]
-        along = [(length, middle) for length in sorted(self.lengths)]
+        along = [(length, self.middle) for length in sorted(self.lengths)]
         across = [(max(self.lengths), window) for window in sorted(self.windows)]
         return list(dict.fromkeys(along + across))
 
@@ -122,7 +125,7 @@ def _candidates(
     yield Candidate("attnlab", _path("auto"), note=f"path {chosen.path}: {chosen.reason}")
     if device.type == "cpu" and chosen.path == "native":
         yield Candidate("  without compiler", _path("tiled"))
-    if q.shape[2] <= settings.dense_up_to:
+    if q.shape[2] <= settings.dense_up_to and window == settings.middle:  # one time for all
         yield Candidate("dense mask", _path("sdpa"))
     if settings.flex and q.dtype != torch.float64:
         yield Candidate("FlexAttention", _path("flex"), backward=device.type == "cuda")
@@ -235,7 +238,6 @@ def _error(mine: Tensor, true: Tensor) -> float:
 def _report(
     settings: WindowBench, rows: list[Row], device: torch.device, dtype: str
 ) -> dict[str, Any]:
-    middle = sorted(settings.windows)[len(settings.windows) // 2]
     ours = [row for row in rows if row.name == "attnlab"]
     return {
         "settings": asdict(settings),
@@ -246,7 +248,7 @@ def _report(
         "rows": [asdict(row) for row in rows],
         "ratios": [_ratios(row, rows) for row in ours],
         "exponents": {
-            "length": _exponents([row for row in ours if row.window == middle], "length"),
+            "length": _exponents([row for row in ours if row.window == settings.middle], "length"),
             "window": _exponents(
                 [row for row in ours if row.length == max(settings.lengths)], "window"
             ),

@@ -79,8 +79,11 @@ def _backward(
 
 @_forward.register_fake
 def _(q, k, v, slopes, padding, left, right, scale, engine):  # type: ignore[no-untyped-def]
+    out = q.new_empty(*q.shape[:3], v.shape[3])
+    if engine == "tiled":
+        return out, q.new_empty(*q.shape[:3], 0)
     wide = torch.float64 if q.dtype == torch.float64 else torch.float32
-    return q.new_empty(*q.shape[:3], v.shape[3]), q.new_empty(*q.shape[:3], 2, dtype=wide)
+    return out, q.new_empty(*q.shape[:3], 2, dtype=wide)
 
 
 @_backward.register_fake

@@ -40,14 +40,16 @@ def attend(request: Request) -> Float[Tensor, "b h q e"]:
         request.queries, request.keys, *request.band, request.q.device, request.key_padding
     )
     score = _falling(request.bias.slopes, offset) if isinstance(request.bias, LinearBias) else None
-    run = _compiled(request.q.device.type)
     q, k, v = request.q, request.k, request.v
-    return run(q, k, v, score, blocks, request.factor, request.group > 1)
+    # Past its limit of recompilations PyTorch would go on without compiling, in quadratic memory:
+    # there may be as many shapes and windows as a person has, and never a silent substitute.
+    with torch._dynamo.config.patch(recompile_limit=1 << 10, accumulated_recompile_limit=1 << 12):
+        return _compiled()(q, k, v, score, blocks, request.factor, request.group > 1)
 
 
 @functools.cache
-def _compiled(device: str) -> Any:
-    return torch.compile(flex_attention, dynamic=False)
+def _compiled() -> Any:
+    return torch.compile(flex_attention, dynamic=False, fullgraph=True)
 
 
 def _blocks(

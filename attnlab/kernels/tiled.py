@@ -1,9 +1,9 @@
 """Banded attention in plain PyTorch, a tile of queries at a time: needs no compiler.
 
 Axes: b batch, h query heads, g key/value heads, q queries, k keys, d head width, e value width.
-Cost: O(q · band) time; beside the results O(tile · band) memory. Scores are not kept: the backward
-pass computes them again from `softmax`, each row's largest score and 1 / the sum of its weights.
-Query heads that share a key/value head are laid side by side as rows: keys are never repeated.
+Cost: O(q · band) time; beside the results O(tile · band) memory. Weights are not kept: a tile has
+whole rows of scores, so the backward pass makes its weights again. Query heads that share a
+key/value head are laid side by side as rows: keys are never repeated.
 """
 
 import torch
@@ -24,19 +24,12 @@ def forward(
     right: int,
     scale: float,
 ) -> tuple[Tensor, Tensor]:
+    band = _Band(q, k, slopes, padding, left, right, scale)
     out = q.new_empty(*q.shape[:3], v.shape[3])
-    softmax = q.new_empty(*q.shape[:3], 2)
-    for tile in _tiles(q, k, left, right):
-        keys, values = k[:, :, tile.keys], v[:, :, tile.keys]
-        scores = tile.scores(q, keys, slopes, padding, scale)
-        highest = scores.amax(-1, keepdim=True) if scores.shape[-1] else scores.new_zeros(1)
-        highest = highest.clamp(-_largest(scores), _largest(scores))
-        weights = (scores - highest).clamp_(max=0).exp_()
-        total = weights.sum(-1, keepdim=True)
-        over = (1 / total).where(total > 0, 0)  # a query that sees nothing has weights of 0
-        tile.write(out, weights @ values * over)
-        tile.write(softmax, torch.cat((highest.expand_as(over), over), dim=-1))
-    return out, softmax
+    for tile in band.tiles():
+        weights = band.weights(tile)
+        band.write(out, tile, weights @ v[:, :, tile.keys])
+    return out, q.new_empty(*q.shape[:3], 0)  # it keeps nothing of the softmax
 
 
 def backward(
@@ -45,77 +38,108 @@ def backward(
     k: Float[Tensor, "b g k d"],
     v: Float[Tensor, "b g k e"],
     out: Float[Tensor, "b h q e"],
-    softmax: Float[Tensor, "b h q 2"],
+    softmax: Tensor,
     slopes: Float[Tensor, " h"] | None,
     padding: Bool[Tensor, "b k"] | None,
     left: int,
     right: int,
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
+    band = _Band(q, k, slopes, padding, left, right, scale)
     grad_q, grad_k, grad_v = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
-    for tile in _tiles(q, k, left, right):
-        keys, values = k[:, :, tile.keys], v[:, :, tile.keys]
-        queries, grads = tile.rows(q), tile.rows(grad_out)
-        scores = tile.scores(q, keys, slopes, padding, scale)
-        highest, over = tile.rows(softmax).split(1, dim=-1)
-        weights = (scores - highest).clamp_(max=0).exp_() * over
-        slant = grads @ values.transpose(-1, -2)
-        slant = weights * (slant - (weights * slant).sum(-1, keepdim=True)) * scale
-        tile.write(grad_q, slant @ keys)
-        grad_k[:, :, tile.keys] += slant.transpose(-1, -2) @ queries
+    for tile in band.tiles():
+        keys, values, grads = k[:, :, tile.keys], v[:, :, tile.keys], band.rows(grad_out, tile)
+        weights = band.weights(tile)
         grad_v[:, :, tile.keys] += weights.transpose(-1, -2) @ grads
+        slant = grads @ values.transpose(-1, -2)
+        slant -= (weights * slant).sum(-1, keepdim=True)
+        slant *= weights
+        slant *= scale
+        band.write(grad_q, tile, slant @ keys)
+        grad_k[:, :, tile.keys] += slant.transpose(-1, -2) @ band.rows(q, tile)
     return grad_q, grad_k, grad_v
 
 
 class _Tile:
-    """Queries [start, stop) and the keys that any of them sees."""
+    """A run of queries and the keys that any of them sees."""
 
-    def __init__(self, start: int, stop: int, q: Tensor, k: Tensor, left: int, right: int) -> None:
-        self.kv_heads, keys = k.shape[1], k.shape[2]
-        offset = keys - q.shape[2]
-        self.queries = slice(start, stop)
-        first = min(max(start + offset - left, 0), keys)
-        self.keys = slice(first, max(min(stop + offset + right, keys), first))
-        self.offset, self.left, self.right = offset, left, right
+    def __init__(self, queries: slice, keys: slice, ahead: int) -> None:
+        self.queries, self.keys = queries, keys
+        self.ahead = ahead  # of the first query's position over the first key's
 
-    def rows(self, x: Tensor) -> Tensor:
-        """[b, h, q, …] -> [b, g, rows, …] of this tile: a group's heads one after another."""
-        return x[:, :, self.queries].unflatten(1, (self.kv_heads, -1)).flatten(2, 3)
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Tiles of one shape have one mask."""
+        queries, keys = self.queries, self.keys
+        return queries.stop - queries.start, keys.stop - keys.start, self.ahead
 
-    def write(self, target: Tensor, rows: Tensor) -> None:
-        part = target[:, :, self.queries]
+
+class _Band:
+    """One call: its tensors, cut into tiles, and the masks that tiles have in common."""
+
+    def __init__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        slopes: Tensor | None,
+        padding: Tensor | None,
+        left: int,
+        right: int,
+        scale: float,
+    ) -> None:
+        self.q, self.k, self.slopes, self.padding = q, k, slopes, padding
+        self.left, self.right, self.scale = left, right, scale
+        self.kv_heads, self.group = k.shape[1], q.shape[1] // k.shape[1]
+        self.masks: dict[tuple[int, int, int], Tensor] = {}
+
+    def tiles(self) -> list[_Tile]:
+        queries, keys = self.q.shape[2], self.k.shape[2]
+        width = min(self.left + self.right + TILE, keys)
+        rows = SCORES_AT_ONCE // max(self.q.shape[0] * self.q.shape[1] * width, 1)
+        size = max(min(TILE, rows), 1)
+        tiles = []
+        for start in range(0, queries, size):
+            stop = min(start + size, queries)
+            at = start + keys - queries
+            first = min(max(at - self.left, 0), keys)
+            end = max(min(at + stop - start + self.right, keys), first)
+            tiles.append(_Tile(slice(start, stop), slice(first, end), at - first))
+        return tiles
+
+    def rows(self, x: Tensor, tile: _Tile) -> Tensor:
+        """[b, h, q, …] -> [b, g, rows, …] of a tile: a group's heads one after another."""
+        return x[:, :, tile.queries].unflatten(1, (self.kv_heads, -1)).flatten(2, 3)
+
+    def write(self, target: Tensor, tile: _Tile, rows: Tensor) -> None:
+        part = target[:, :, tile.queries]
         part.copy_(rows.reshape(part.shape))
 
-    def scores(
-        self, q: Tensor, keys: Tensor, slopes: Tensor | None, padding: Tensor | None, scale: float
-    ) -> Tensor:
-        scores = (self.rows(q) * scale) @ keys.transpose(-1, -2)
-        apart = self._distances(q.device)
-        group = q.shape[1] // self.kv_heads
-        parts = scores.unflatten(2, (group, -1))  # [b, g, heads of the group, q, k]
-        if slopes is not None:
-            parts -= slopes.view(self.kv_heads, group, 1, 1) * apart.abs()
-        if padding is not None:
-            parts.masked_fill_(padding[:, None, None, None, self.keys], -torch.inf)
-        unseen = (apart > self.left) | (apart < -self.right)
-        parts.masked_fill_(unseen, -torch.inf)
-        return scores
+    def weights(self, tile: _Tile) -> Tensor:
+        """The softmax of a tile's scores, [b, g, rows, k]; 0 in a row that sees nothing."""
+        queries, keys = self.rows(self.q, tile), self.k[:, :, tile.keys]
+        scores = queries.mul(self.scale) @ keys.transpose(-1, -2)
+        largest = torch.finfo(scores.dtype).max
+        scores.clamp_(-largest, largest).add_(self.mask(tile))  # inf - inf would be NaN
+        if self.padding is not None:
+            scores.masked_fill_(self.padding[:, None, None, tile.keys], -torch.inf)
+        weights = scores.softmax(-1)
+        if self.padding is not None or self.k.shape[2] < self.q.shape[2]:
+            weights.masked_fill_((scores == -torch.inf).all(-1, keepdim=True), 0)
+        return weights
 
-    def _distances(self, device: torch.device) -> Tensor:
-        queries = torch.arange(self.queries.start, self.queries.stop, device=device) + self.offset
-        keys = torch.arange(self.keys.start, self.keys.stop, device=device)
-        return queries[:, None] - keys[None, :]
-
-
-def _tiles(q: Tensor, k: Tensor, left: int, right: int) -> list[_Tile]:
-    queries, keys = q.shape[2], k.shape[2]
-    band = min(left + right + TILE, keys)
-    size = max(min(TILE, SCORES_AT_ONCE // max(q.shape[0] * q.shape[1] * band, 1)), 1)
-    return [
-        _Tile(start, min(start + size, queries), q, k, left, right)
-        for start in range(0, queries, size)
-    ]
-
-
-def _largest(x: Tensor) -> float:
-    return torch.finfo(x.dtype).max
+    def mask(self, tile: _Tile) -> Tensor:
+        """What is added to a tile's scores, [g, rows, k]: the bias, and minus infinity."""
+        if tile.shape not in self.masks:
+            queries, keys, ahead = tile.shape
+            device = self.q.device
+            apart = torch.arange(ahead, ahead + queries, device=device)[:, None]
+            apart = apart - torch.arange(keys, device=device)
+            added = torch.zeros(1, 1, queries, keys, dtype=self.q.dtype, device=device)
+            if self.slopes is not None:
+                slopes = self.slopes.to(self.q.dtype).view(self.kv_heads, self.group, 1, 1)
+                added = added - slopes * apart.abs()
+            unseen = (apart > self.left) | (apart < -self.right)
+            added = added.masked_fill(unseen, -torch.inf)
+            shape = (self.kv_heads, self.group, queries, keys)
+            self.masks[tile.shape] = added.expand(shape).flatten(1, 2)
+        return self.masks[tile.shape]
