@@ -1,6 +1,7 @@
 """Measuring fairly: candidates take turns, medians count, and the device is waited for."""
 
 import ctypes
+import gc
 import math
 import statistics
 import time
@@ -82,6 +83,7 @@ def peak_memory(run: Callable[[], object], device: torch.device) -> int | None:
 def _return_freed_memory() -> None:
     """From now on every large piece is mapped and unmapped by itself: glibc would else reuse what
     was freed, which hides it from the peak. Slows allocation, so measure times first."""
+    gc.collect()
     libc = ctypes.CDLL(None)
     threshold_of_mmap = -3
     libc.mallopt(threshold_of_mmap, 1 << 16)

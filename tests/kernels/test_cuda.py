@@ -1,0 +1,73 @@
+"""The paths that serve on CUDA, against the definition on the CPU."""
+
+import pytest
+import torch
+from problems import Problem, assert_as_good_as_plain, errors, solve
+
+from attnlab.kernels import Request, attention, choose
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+
+SHAPES = {
+    "window": Problem(queries=300, window=70, width=64),
+    "odd width": Problem(queries=100, window=13, width=24, value_width=40),
+    "grouped": Problem(queries=200, window=33, ratio=4, width=32),
+    "ratio 7": Problem(queries=130, window=9, ratio=7, width=16),
+    "last queries": Problem(queries=100, keys=333, window=50, width=32),
+    "more queries than keys": Problem(queries=140, keys=125, window=6, width=32),
+    "alibi": Problem(queries=150, window=20, alibi=True, width=64),
+    "padding": Problem(queries=150, window=20, padding=True, width=64),
+    "both ways": Problem(queries=190, window=20, causal=False, padding=True, alibi=True, width=32),
+    "full": Problem(queries=200, width=64),
+    "one query": Problem(queries=1, keys=300, window=90, width=64),
+    "long": Problem(queries=4099, window=130, batch=1, kv_heads=1, ratio=2, width=64),
+}
+
+
+@pytest.fixture(autouse=True)
+def full_float32():
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.parametrize("path", ["auto", "sdpa", "tiled", "reference"])
+@pytest.mark.parametrize("name", SHAPES)
+def test_equals_the_definition_in_float64(name, path):
+    true = solve(SHAPES[name], "reference")
+    assert max(errors(solve(SHAPES[name], path, device="cuda"), true)) < 1e-11
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", SHAPES)
+def test_is_as_exact_as_plain_pytorch(name, dtype):
+    true = solve(SHAPES[name], "reference")
+    plain = solve(SHAPES[name], "reference", dtype, "cuda")
+    assert_as_good_as_plain(solve(SHAPES[name], "auto", dtype, "cuda"), plain, true, dtype)
+
+
+def test_windows_go_to_flex_and_the_rest_says_why():
+    q = torch.randn(1, 2, 100, 64, device="cuda", dtype=torch.bfloat16)
+    assert choose(Request(q=q, k=q, v=q, window=9)).path == "flex"
+    assert choose(Request(q=q, k=q, v=q)).path == "sdpa"
+    odd = q[..., :24]
+    choice = choose(Request(q=odd, k=odd, v=odd, window=9))
+    assert choice.path == "sdpa" and "not flex: head widths (24, 24)" in choice.reason
+    with pytest.raises(ValueError, match="compiled C runs on the CPU, not on cuda"):
+        attention(q, q, q, window=9, path="native")
+
+
+def test_mixed_devices_are_refused(unchecked_shapes):
+    q = torch.randn(1, 2, 10, 16)
+    with pytest.raises(ValueError, match="q is on cpu, k on cuda:0"):
+        attention(q, q.cuda(), q.cuda())
+
+
+def test_a_query_that_sees_nothing_gives_zero_and_finite_gradients():
+    leaves = [torch.randn(2, 2, 200, 64, device="cuda", requires_grad=True) for _ in range(3)]
+    padding = torch.zeros(2, 200, dtype=torch.bool, device="cuda")
+    padding[0, :90], padding[1] = True, True
+    out = attention(*leaves, window=40, key_padding=padding)
+    assert (out[0, :, :90] == 0).all() and (out[1] == 0).all()
+    assert all(grad.isfinite().all() for grad in torch.autograd.grad(out.sum(), leaves))
