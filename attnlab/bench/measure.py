@@ -1,8 +1,9 @@
-"""Measuring fairly: candidates take turns, medians count, and the device is waited for."""
+"""Measuring fairly: candidates take turns, medians count, the device is waited for."""
 
 import ctypes
 import gc
 import math
+import random
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -29,22 +30,21 @@ def take_turns(
     patience: float,
     tick: Callable[[str], None] = lambda name: None,
 ) -> dict[str, Timing]:
-    """Time the candidates alternately; one that has had `patience` seconds drops out early.
+    """Time the candidates in turns, each in a new order; one that has had `patience` seconds drops out early.
 
-    The first turn of each (compiling, first memory) is not counted, unless it alone used up the
-    patience.
+    The first turn of each (compiling, first memory) is not counted.
     """
-    seconds: dict[str, list[float]] = {}
+    seconds: dict[str, list[float]] = {name: [] for name in candidates}
     for name, run in candidates.items():
         tick(name)
-        first = clock(run, device)
-        seconds[name] = [first] if first > patience else []
-    for _ in range(turns):
-        for name, run in candidates.items():
-            spent = seconds[name]
-            if sum(spent) < patience:
+        clock(run, device)
+    order = list(candidates)
+    for turn in range(turns):
+        random.Random(turn).shuffle(order)  # who comes after whom matters: caches, clocks
+        for name in order:
+            if sum(seconds[name]) < patience:
                 tick(name)
-                spent.append(clock(run, device))
+                seconds[name].append(clock(candidates[name], device))
     return {name: _timing(spent) for name, spent in seconds.items()}
 
 

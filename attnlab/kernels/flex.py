@@ -14,6 +14,7 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex
 
 from attnlab.kernels.request import LinearBias, Request
 
+FEWEST_QUERIES = 128  # below, PyTorch takes a decoding kernel that does not compile for all shapes
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -29,8 +30,10 @@ def refusal(request: Request) -> str | None:
     widths = (request.q.shape[3], request.v.shape[3])
     if any(width < 16 or width & (width - 1) for width in widths):
         return f"head widths {widths} are not powers of two of at least 16"
-    if 0 in (request.queries, request.keys):
+    if request.keys == 0:
         return "there is nothing to attend to"
+    if request.queries < FEWEST_QUERIES:
+        return f"{request.queries} queries are fewer than the {FEWEST_QUERIES} of its main kernel"
     return None
 
 

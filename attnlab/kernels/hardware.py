@@ -36,13 +36,17 @@ def require(dtype: torch.dtype, device: torch.device) -> None:
 @functools.cache
 def cpu_multiplies(dtype: str) -> bool:
     """Whether a forward and backward pass in the dtype survives here; asked once a machine."""
-    memory = cache_folder() / f"cpu-{dtype}-{machine_id()}-torch{torch.__version__}"
-    if memory.exists():
-        return memory.read_text() == "works"
+    try:
+        memory = cache_folder() / f"cpu-{dtype}-{machine_id()}-torch{torch.__version__}"
+        if memory.exists():
+            return memory.read_text() == "works"
+    except OSError:
+        memory = None  # no place to remember it: asked once a process
     command = [sys.executable, "-c", _PROBE.format(dtype=dtype)]
     answer = subprocess.run(command, capture_output=True, check=False, timeout=120)
     works = answer.returncode == 0
-    replace_file(memory, b"works" if works else b"fails")
+    if memory is not None:
+        replace_file(memory, b"works" if works else b"fails")
     return works
 
 

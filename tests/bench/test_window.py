@@ -75,10 +75,11 @@ def test_turns_alternate_and_patience_ends():
         turns=3,
         patience=9,
     )
-    assert order == ["a", "b"] * 4 and timings["a"].turns == 3
+    assert timings["a"].turns == timings["b"].turns == 3
+    assert all(set(order[turn : turn + 2]) == {"a", "b"} for turn in (0, 2, 4, 6))
     order.clear()
     take_turns({"a": lambda: order.append("a")}, torch.device("cpu"), turns=50, patience=1e-9)
-    assert len(order) == 1
+    assert len(order) == 2  # one to warm up, one that counts
 
 
 def test_exponent_of_a_power_law():

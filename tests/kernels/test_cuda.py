@@ -13,7 +13,8 @@ SHAPES = {
     "odd width": Problem(queries=100, window=13, width=24, value_width=40),
     "grouped": Problem(queries=200, window=33, ratio=4, width=32),
     "ratio 7": Problem(queries=130, window=9, ratio=7, width=16),
-    "last queries": Problem(queries=100, keys=333, window=50, width=32),
+    "last queries": Problem(queries=200, keys=333, window=50, width=32),
+    "last queries, few": Problem(queries=100, keys=333, window=50, width=32),
     "more queries than keys": Problem(queries=140, keys=125, window=6, width=32),
     "alibi": Problem(queries=150, window=20, alibi=True, width=64),
     "padding": Problem(queries=150, window=20, padding=True, width=64),
@@ -48,7 +49,7 @@ def test_is_as_exact_as_plain_pytorch(name, dtype):
 
 
 def test_windows_go_to_flex_and_the_rest_says_why():
-    q = torch.randn(1, 2, 100, 64, device="cuda", dtype=torch.bfloat16)
+    q = torch.randn(1, 2, 150, 64, device="cuda", dtype=torch.bfloat16)
     assert choose(Request(q=q, k=q, v=q, window=9)).path == "flex"
     assert choose(Request(q=q, k=q, v=q)).path == "sdpa"
     odd = q[..., :24]

@@ -144,7 +144,7 @@ def test_wrong_input_is_told_the_rule(change, message, unchecked_shapes):
 
 
 def test_flex_on_the_cpu_says_that_it_has_no_backward():
-    q = torch.randn(1, 2, 64, 16, requires_grad=True)
+    q = torch.randn(1, 2, 128, 16, requires_grad=True)
     with pytest.raises(ValueError, match="FlexAttention has no backward pass on the CPU"):
         attention(q, q, q, window=5, path="flex")
 
@@ -179,4 +179,10 @@ def test_bfloat16_on_a_cpu_that_would_crash_is_an_error_not_a_dead_process(
 
 
 def test_the_probe_tells_what_runs(fresh_probe):
+    assert hardware.cpu_multiplies("float32")
+
+
+def test_the_probe_needs_no_place_to_remember(monkeypatch, fresh_probe, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("ATTNLAB_CACHE", str(tmp_path / "file"))
     assert hardware.cpu_multiplies("float32")
