@@ -30,9 +30,10 @@ def take_turns(
     patience: float,
     tick: Callable[[str], None] = lambda name: None,
 ) -> dict[str, Timing]:
-    """Time the candidates in turns, each in a new order; one that has had `patience` seconds drops out early.
+    """Time the candidates in turns, each turn in a new order.
 
-    The first turn of each (compiling, first memory) is not counted.
+    The first run of each (compiling, first memory) is not counted; one that has had `patience`
+    seconds drops out early.
     """
     seconds: dict[str, list[float]] = {name: [] for name in candidates}
     for name, run in candidates.items():
