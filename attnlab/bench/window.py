@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from attnlab.bench.measure import Timing, exponent, peak_memory, take_turns
-from attnlab.kernels import Request, attention, choose
+from attnlab.kernels import Request, attention, choose, hardware
 from attnlab.kernels.request import keys_of_left_reach
 
 Function = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -85,6 +85,7 @@ def run(settings: WindowBench, tick: Callable[[str], None] = lambda text: None) 
         raise ValueError("device is cuda, but PyTorch finds no CUDA device here; use device=cpu")
     name = settings.dtype or ("bfloat16" if device.type == "cuda" else "float32")
     dtype = _DTYPES[name]
+    hardware.require(dtype, device)
     rows: list[Row] = []
     for length, window in settings.places():
         inputs = _inputs(settings, length, device, dtype)

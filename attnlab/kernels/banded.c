@@ -39,6 +39,7 @@ struct job {
     long batch, heads, kv_heads, queries, keys, width, value_width;
     long left, right;  /* how far a query sees before and after its own position */
     long run;          /* queries of one unit of work */
+    long parts;        /* going back: units that share out the query heads of a key head */
     long threads;
     long partial_stride;
     real scale;
@@ -201,7 +202,7 @@ static void forward_unit(struct job *job, long unit, real *scratch) {
     }
 }
 
-/* ---- backward: a unit is a run of queries of all heads that share a key head ---- */
+/* ---- backward: a unit is a run of queries of heads that share a key head: all, or a part ---- */
 
 struct tile { /* what a query tile and a key tile have in common */
     long b, h, base;
@@ -282,8 +283,11 @@ static void clear(struct tensor x, long b, long h, long from, long to, long widt
 }
 
 static void backward_unit(struct job *job, long unit, real *scratch) {
-    long runs = runs_of(job), run = unit % runs, g = unit / runs % job->kv_heads;
-    long b = unit / runs / job->kv_heads, group = job->heads / job->kv_heads;
+    long runs = runs_of(job), run = unit % runs, part = unit / runs % job->parts;
+    long g = unit / runs / job->parts % job->kv_heads, b = unit / runs / job->parts / job->kv_heads;
+    long group = job->heads / job->kv_heads;
+    long first_head = g * group + part * group / job->parts;
+    long end_head = g * group + (part + 1) * group / job->parts;
     long d = job->width, e = job->value_width, first, last;
     long start = run * job->run, stop = least(start + job->run, job->queries);
     real *weights = scratch, *slants = weights + QUERY_TILE * ROW_STRIDE;
@@ -291,9 +295,9 @@ static void backward_unit(struct job *job, long unit, real *scratch) {
     real *q = values_t + KEY_TILE * e;
     keys_of_run(job, run, &first, &last);
 
-    /* a single run adds straight into the result; several each into keys of their own */
+    /* a key head's only unit adds straight into the result; several each into keys of their own */
     struct tensor grad_k = job->grad_k, grad_v = job->grad_v;
-    if (runs > 1) {
+    if (runs * job->parts > 1) {
         real *own = job->partial + unit * job->partial_stride;
         memset(own, 0, sizeof(real) * (last - first) * (d + e));
         grad_k = (struct tensor){own - first * d, 0, 0, d};
@@ -302,12 +306,12 @@ static void backward_unit(struct job *job, long unit, real *scratch) {
         clear(grad_k, b, g, 0, job->keys, d);
         clear(grad_v, b, g, 0, job->keys, e);
     }
-    for (long h = g * group; h < (g + 1) * group; h++) clear(job->grad_q, b, h, start, stop, d);
+    for (long h = first_head; h < end_head; h++) clear(job->grad_q, b, h, start, stop, d);
     for (long base = first / GRAIN * GRAIN; base < last; base += KEY_TILE) {
         long count = least(KEY_TILE, last - base);
         pack_tile(at(job->k, b, g, base), job->k.time, count, d, keys_t);
         pack_tile(at(job->v, b, g, base), job->v.time, count, e, values_t);
-        for (long h = g * group; h < (g + 1) * group; h++)
+        for (long h = first_head; h < end_head; h++)
             for (long top = start; top < stop; top += QUERY_TILE) {
                 long bottom = least(top + QUERY_TILE, stop);
                 if (first_key(job, top) >= base + count || end_key(job, bottom - 1) <= base) continue;
@@ -334,10 +338,10 @@ static void gather_unit(struct job *job, long unit) {
     long g = unit % job->kv_heads, b = unit / job->kv_heads, runs = runs_of(job);
     clear(job->grad_k, b, g, 0, job->keys, job->width);
     clear(job->grad_v, b, g, 0, job->keys, job->value_width);
-    for (long run = 0; run < runs; run++) {
+    for (long n = 0; n < runs * job->parts; n++) {
         long from, to;
-        keys_of_run(job, run, &from, &to);
-        const real *own = job->partial + (unit * runs + run) * job->partial_stride;
+        keys_of_run(job, n % runs, &from, &to);
+        const real *own = job->partial + (unit * runs * job->parts + n) * job->partial_stride;
         for (long t = from; t < to; t++)
             for (long c = 0; c < job->width; c++) at(job->grad_k, b, g, t)[c] += *own++;
         for (long t = from; t < to; t++)
@@ -353,7 +357,7 @@ static long units(const struct job *job) {
     switch (job->phase) {
         case FORWARD: return job->batch * job->heads * runs_of(job);
         case ALONG: return job->batch * job->heads;
-        case BACKWARD: return job->batch * job->kv_heads * runs_of(job);
+        case BACKWARD: return job->batch * job->kv_heads * job->parts * runs_of(job);
         default: return job->batch * job->kv_heads;
     }
 }
@@ -441,7 +445,7 @@ int attnlab_backward(struct job *job) {
     want_large_pages(job, job->grad_v, job->kv_heads, job->keys, job->value_width);
     run_phase(job, ALONG);
     run_phase(job, BACKWARD);
-    if (runs_of(job) > 1) run_phase(job, GATHER);
+    if (runs_of(job) * job->parts > 1) run_phase(job, GATHER);
     return job->failed;
 }
 
@@ -457,7 +461,7 @@ int attnlab_trial(void) {
                             &job.grad_v};
     for (int n = 0; n < 8; n++) *all[n] = (struct tensor){memory + n * T * d, 0, 0, d};
     job.softmax = memory + 8 * T * d, job.along = job.softmax + 2 * T;
-    job.batch = job.heads = job.kv_heads = job.threads = 1;
+    job.batch = job.heads = job.kv_heads = job.threads = job.parts = 1;
     job.queries = job.keys = job.run = T, job.width = job.value_width = d;
     job.left = 2, job.scale = 1;
     for (long i = 0; i < T * d; i++) job.v.data[i] = (real)(i / d), job.grad_out.data[i] = 1;

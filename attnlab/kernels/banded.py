@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnlab.kernels import hardware, native, tiled
+from attnlab.kernels import native, tiled
 from attnlab.kernels.request import LinearBias, Request
 
 _ENGINES: dict[str, ModuleType] = {"native": native, "tiled": tiled}
@@ -31,8 +31,6 @@ def refusal(request: Request, engine: str) -> str | None:
 
 
 def attend(request: Request, engine: str) -> Float[Tensor, "b h q e"]:
-    if engine == "tiled":
-        hardware.require(request.q.dtype, request.q.device)
     left, right = request.band
     slopes = request.bias.slopes if isinstance(request.bias, LinearBias) else None
     q, k, v = request.q, request.k, request.v

@@ -98,7 +98,7 @@ def attention(  # type: ignore[misc]
     chosen = choose(request, path).path
     if chosen != "reference":
         request = request.trimmed()
-    if chosen in ("reference", "sdpa"):
+    if chosen != "native":  # which computes half precisions in float32
         hardware.require(q.dtype, q.device)
     return PATHS[chosen].attend(request)
 

@@ -31,11 +31,12 @@ MACHINES: tuple[list[str], ...] = (
 )  # the second for compilers that do not know the first
 LONGEST_RUN = 512  # queries of a unit of work: each packed key tile serves so many, still in L2
 UNITS_PER_THREAD = 4  # enough to share the work evenly
+RUNS_PER_THREAD = 3  # likewise, but each has gradients of its own
 
 _POINTERS = ("slopes", "padding", "softmax", "along", "partial")
 _TENSORS = ("q", "k", "v", "out", "grad_out", "grad_q", "grad_k", "grad_v")
 _SIZES = ("batch", "heads", "kv_heads", "queries", "keys", "width", "value_width")
-_NUMBERS = (*_SIZES, "left", "right", "run", "threads", "partial_stride")
+_NUMBERS = (*_SIZES, "left", "right", "run", "parts", "threads", "partial_stride")
 
 
 class _Tensor(ctypes.Structure):
@@ -186,22 +187,23 @@ class _Call:
         setattr(self.job, name, x.data_ptr())
 
     def split_backward(self) -> None:
-        """Runs of queries for the threads when there are too few key/value heads to share out.
+        """Enough units for the threads where there are fewer key/value heads than threads.
 
-        Each run has gradients of its own for the keys it sees; runs no shorter than the band keep
-        these within twice the keys.
+        First the query heads of a group are shared out, then the queries cut into runs: several to
+        a thread, since in causal attention the later ones take longer. Each unit has gradients of
+        its own for the keys it sees, added up at the end.
         """
-        job = self.job
-        heads, tile = job.batch * job.kv_heads, 64
-        band = min(job.left + job.right, job.keys)
-        wanted = max(-(-job.threads // heads), 1)
+        job, tile = self.job, 64
+        heads, group = job.batch * job.kv_heads, job.heads // job.kv_heads
+        job.parts = min(-(-job.threads // heads), group)
         job.run = job.queries
-        if heads < job.threads and job.queries >= 2 * max(band, tile):
-            run = max(-(-job.queries // wanted), band, tile)
-            job.run = -(-run // tile) * tile
-        if job.run < job.queries:
+        if heads * job.parts < job.threads:
+            runs = -(-RUNS_PER_THREAD * job.threads // (heads * job.parts))
+            job.run = -(-max(job.queries // runs, tile) // tile) * tile
+        units = heads * job.parts * -(-job.queries // job.run)
+        if units > heads:
             job.partial_stride = self.library.attnlab_partial_stride(ctypes.byref(job))
-            self.buffer("partial", heads * -(-job.queries // job.run), job.partial_stride)
+            self.buffer("partial", units, job.partial_stride)
 
     def __call__(self, function: str) -> None:
         if getattr(self.library, function)(ctypes.byref(self.job)):
