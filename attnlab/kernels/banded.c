@@ -362,15 +362,29 @@ static long units(const struct job *job) {
     }
 }
 
-static void work(void *data) {
-    struct job *job = data;
-    long count = units(job), unit;
-    size_t packed = KEY_TILE * (job->width + job->value_width), numbers = 0;
-    real *scratch = NULL;
+/* A thread keeps its scratch memory for the next call: getting it anew would cost small problems
+   more than their arithmetic. */
+static _Thread_local real *kept;
+static _Thread_local size_t kept_numbers;
+
+static real *scratch_of(const struct job *job) {
+    size_t packed = KEY_TILE * (job->width + job->value_width), numbers = 1;
     if (job->phase == FORWARD)
         numbers = ROWS * ROW_STRIDE + packed + job->run * (job->width + job->value_width + 2);
     if (job->phase == BACKWARD) numbers = QUERY_TILE * (2 * ROW_STRIDE + job->width) + packed;
-    if (numbers && posix_memalign((void **)&scratch, 64, numbers * sizeof(real))) {
+    if (numbers > kept_numbers) {
+        free(kept);
+        kept_numbers = posix_memalign((void **)&kept, 64, numbers * sizeof(real)) ? 0 : numbers;
+        if (!kept_numbers) kept = NULL;
+    }
+    return kept;
+}
+
+static void work(void *data) {
+    struct job *job = data;
+    long count = units(job), unit;
+    real *scratch = scratch_of(job);
+    if (!scratch) {
         __atomic_store_n(&job->failed, 1, __ATOMIC_RELAXED);
         return;
     }
@@ -380,11 +394,12 @@ static void work(void *data) {
         else if (job->phase == BACKWARD) backward_unit(job, unit, scratch);
         else gather_unit(job, unit);
     }
-    free(scratch);
 }
 
 static void *work_as_thread(void *data) {
     work(data);
+    free(kept);
+    kept = NULL, kept_numbers = 0;
     return NULL;
 }
 

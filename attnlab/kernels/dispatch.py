@@ -16,7 +16,9 @@ from attnlab.kernels import banded, flex, hardware, reference, sdpa
 from attnlab.kernels.request import LinearBias, Request
 from attnlab.kernels.rotary import Rotation, check_rotation, rotate
 
-FEW_QUERIES = 8  # below this a tile is mostly empty, and a dense mask small
+FEW_QUERIES = 8  # up to this a tile is mostly empty, and a dense mask small
+# from here on our compiled path beats PyTorch's on the CPU at full causal attention (docs/notes.md)
+NATIVE_QUERIES, NATIVE_PAIRS = 32, 1 << 17
 
 
 @dataclass(frozen=True)
@@ -117,10 +119,21 @@ def choose(request: Request, path: str = "auto") -> Choice:
     if isinstance(request.bias, Tensor):
         return Choice("reference" if request.needs_grad else "sdpa", "the bias is a dense tensor")
     if not sdpa.needs_mask(request):
-        return Choice("sdpa", "every query sees all keys before it, which PyTorch does best")
+        return _full_choice(request)
     if request.queries <= FEW_QUERIES:
         return Choice("sdpa", f"{request.queries} queries need only a small mask")
     return _banded_choice(request)
+
+
+def _full_choice(request: Request) -> Choice:
+    pairs = request.q.shape[0] * request.q.shape[1] * request.queries * request.keys
+    large = request.queries >= NATIVE_QUERIES and pairs >= NATIVE_PAIRS
+    if request.q.device.type == "cpu" and request.causal and large:
+        reason = PATHS["native"].refusal(request)
+        if reason is None:
+            return Choice("native", f"full causal attention, {pairs:,} pairs, on cpu")
+        return Choice("sdpa", f"full attention; not native: {reason}")
+    return Choice("sdpa", "full attention that PyTorch does best")
 
 
 def _banded_choice(request: Request) -> Choice:

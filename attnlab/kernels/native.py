@@ -30,6 +30,7 @@ MACHINES: tuple[list[str], ...] = (
     [],
 )  # the second for compilers that do not know the first
 LONGEST_RUN = 512  # queries of a unit of work: each packed key tile serves so many, still in L2
+WORK_PER_THREAD = 1 << 19  # multiplications that are worth waking a thread for
 UNITS_PER_THREAD = 4  # enough to share the work evenly
 RUNS_PER_THREAD = 3  # likewise, but each has gradients of its own
 
@@ -145,7 +146,8 @@ class _Call:
         job.kv_heads, job.keys = k.shape[1:3]
         job.width, job.value_width = self.rounded(q.shape[3]), self.rounded(v.shape[3])
         job.left, job.right, job.scale = left, right, scale
-        job.threads = torch.get_num_threads()
+        work = job.batch * job.heads * job.queries * min(left + right + 1, job.keys) * job.width
+        job.threads = max(min(torch.get_num_threads(), work // WORK_PER_THREAD), 1)
         job.region = torch_thread_pool()
         if slopes is not None:
             self.pointer("slopes", slopes)

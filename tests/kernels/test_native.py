@@ -12,6 +12,7 @@ from attnlab.bench.measure import peak_memory
 from attnlab.kernels import Request, attention, choose, native
 
 PROBLEMS = [
+    Problem(queries=300, batch=1, kv_heads=1, ratio=1, width=16),
     Problem(queries=150, keys=190, window=37, width=24, alibi=True, padding=True),
     Problem(queries=700, window=90, batch=1, kv_heads=1, ratio=3, width=20),
     Problem(queries=60, keys=50, causal=False, window=11, value_width=9),
@@ -46,6 +47,7 @@ def test_every_instruction_set_gives_the_same(machine, monkeypatch, fresh_librar
 @pytest.mark.parametrize("threads", [1, 3, 8])
 @pytest.mark.parametrize("pool", ["torch's", "its own"])
 def test_any_number_of_threads_gives_the_same(threads, pool, monkeypatch):
+    monkeypatch.setattr(native, "WORK_PER_THREAD", 1)  # small problems too
     if pool == "its own":
         monkeypatch.setattr(native, "torch_thread_pool", lambda: None)
     before = torch.get_num_threads()
