@@ -126,11 +126,14 @@ def _candidates(
     yield Candidate("attnlab", _path("auto"), note=f"path {chosen.path}: {chosen.reason}")
     if device.type == "cpu" and chosen.path == "native":
         yield Candidate("  without compiler", _path("tiled"))
-    if q.shape[2] <= settings.dense_up_to and window == settings.middle:  # one time for all
+    if window >= q.shape[2]:
+        yield Candidate("SDPA, causal", _path("sdpa"))
+    elif q.shape[2] <= settings.dense_up_to and window == settings.middle:  # one time for all
         yield Candidate("dense mask", _path("sdpa"))
     if settings.flex and q.dtype != torch.float64:
         yield Candidate("FlexAttention", _path("flex"), backward=device.type == "cuda")
-    if importlib.util.find_spec("local_attention") and k.shape[1] == q.shape[1]:
+    local = importlib.util.find_spec("local_attention") and window < q.shape[2]
+    if local and k.shape[1] == q.shape[1]:
         note = "its window counts the keys before the query: one key more"
         yield Candidate("local-attention", _local_attention, keys_of_left_reach, note=note)
 

@@ -107,3 +107,11 @@ def test_the_dense_mask_stops_where_it_is_told():
     )
     rows = window.run(few)["rows"]
     assert [row["length"] for row in rows if row["name"] == "dense mask"] == [64]
+
+
+def test_a_window_of_everything_is_held_against_causal_attention():
+    full = WindowBench(
+        lengths=(64,), windows=(64,), heads=1, width=16, turns=1, flex=False, device="cpu"
+    )
+    names = [row["name"] for row in window.run(full)["rows"]]
+    assert "SDPA, causal" in names and "dense mask" not in names and "local-attention" not in names
