@@ -14,8 +14,9 @@ def show(report: dict[str, Any], screen: Console) -> None:
         f"{settings['width']}; median of up to {settings['turns']} turns; ratio = ours / theirs",
         highlight=False,
     )
-    table = Table("length", "window", "who", box=None, header_style="bold")
-    for heading in ("forward ms", "ratio", "+ backward ms", "ratio", "peak MB"):
+    table = Table("length", "window", box=None, header_style="bold")
+    table.add_column("who", no_wrap=True)
+    for heading in ("forward ms", "ratio", "with backward", "ratio", "peak MB"):
         table.add_column(heading, justify="right")
     ratios = {(place["length"], place["window"]): place for place in report["ratios"]}
     last = None
@@ -35,6 +36,8 @@ def show(report: dict[str, Any], screen: Console) -> None:
         table.add_row(*cells[:2], row["name"], *cells[2:], memory)
     screen.print(table)
     for axis, found in report["exponents"].items():
+        if found["forward"] is None:
+            continue
         screen.print(
             f"our time grows as {axis} to the power {_number(found['forward'])} (forward), "
             f"{_number(found['forward + backward'])} (with backward)",

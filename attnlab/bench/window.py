@@ -125,7 +125,7 @@ def _candidates(
     chosen = choose(Request(q=q, k=k, v=v, window=window))
     yield Candidate("attnlab", _path("auto"), note=f"path {chosen.path}: {chosen.reason}")
     if device.type == "cpu" and chosen.path == "native":
-        yield Candidate("  without compiler", _path("tiled"))
+        yield Candidate("attnlab, no compiler", _path("tiled"))
     if window >= q.shape[2]:
         yield Candidate("SDPA, causal", _path("sdpa"))
     elif q.shape[2] <= settings.dense_up_to and window == settings.middle:  # one time for all

@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnlab.kernels import native, tiled
+from attnlab.kernels.band import Band
 from attnlab.kernels.request import LinearBias, Request
 
 _ENGINES: dict[str, ModuleType] = {"native": native, "tiled": tiled}
@@ -52,7 +53,7 @@ def _forward(
     scale: float,
     engine: str,
 ) -> tuple[Tensor, Tensor]:
-    return _ENGINES[engine].forward(q, k, v, slopes, padding, left, right, scale)
+    return _ENGINES[engine].forward(Band(q, k, v, slopes, padding, left, right, scale))
 
 
 @torch.library.custom_op("attnlab::banded_backward", mutates_args=())
@@ -70,9 +71,8 @@ def _backward(
     scale: float,
     engine: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    return _ENGINES[engine].backward(
-        grad_out, q, k, v, out, softmax, slopes, padding, left, right, scale
-    )
+    band = Band(q, k, v, slopes, padding, left, right, scale)
+    return _ENGINES[engine].backward(band, out, softmax, grad_out)
 
 
 @_forward.register_fake

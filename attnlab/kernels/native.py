@@ -18,9 +18,10 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
+from attnlab.kernels.band import Band
 from attnlab.kernels.hardware import cache_folder, machine_id
 
 SOURCES = [Path(__file__).with_name(name) for name in ("banded.c", "vectors.h")]
@@ -70,17 +71,10 @@ class Unavailable(Exception):
     """Why there is no compiled path on this machine."""
 
 
-def forward(
-    q: Float[Tensor, "b h q d"],
-    k: Float[Tensor, "b g k d"],
-    v: Float[Tensor, "b g k e"],
-    slopes: Float[Tensor, " h"] | None,
-    padding: Bool[Tensor, "b k"] | None,
-    left: int,
-    right: int,
-    scale: float,
-) -> tuple[Tensor, Tensor]:
-    call = _Call(q, k, v, slopes, padding, left, right, scale)
+def forward(band: Band) -> tuple[Tensor, Tensor]:
+    """The output, and what the backward pass needs of the softmax: [b, h, q, 2]."""
+    q, v = band.q, band.v
+    call = _Call(band)
     out = call.result("out", q, v.shape[3])
     softmax = call.buffer("softmax", *q.shape[:3], 2)
     units = q.shape[0] * q.shape[1]
@@ -90,19 +84,13 @@ def forward(
 
 
 def backward(
-    grad_out: Float[Tensor, "b h q e"],
-    q: Float[Tensor, "b h q d"],
-    k: Float[Tensor, "b g k d"],
-    v: Float[Tensor, "b g k e"],
+    band: Band,
     out: Float[Tensor, "b h q e"],
     softmax: Float[Tensor, "b h q 2"],
-    slopes: Float[Tensor, " h"] | None,
-    padding: Bool[Tensor, "b k"] | None,
-    left: int,
-    right: int,
-    scale: float,
+    grad_out: Float[Tensor, "b h q e"],
 ) -> tuple[Tensor, Tensor, Tensor]:
-    call = _Call(q, k, v, slopes, padding, left, right, scale)
+    q, k, v = band.q, band.k, band.v
+    call = _Call(band)
     call.tensor("grad_out", grad_out)
     call.tensor("out", out)
     call.pointer("softmax", softmax)
@@ -122,17 +110,8 @@ def backward(
 class _Call:
     """One call into the library: fills in struct job and keeps alive what it points to."""
 
-    def __init__(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        slopes: Tensor | None,
-        padding: Tensor | None,
-        left: int,
-        right: int,
-        scale: float,
-    ) -> None:
+    def __init__(self, band: Band) -> None:
+        q, k, v = band.q, band.k, band.v
         # half precisions are computed in float32
         self.dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
         self.library = library(self.dtype)
@@ -145,16 +124,17 @@ class _Call:
         job.batch, job.heads, job.queries = q.shape[:3]
         job.kv_heads, job.keys = k.shape[1:3]
         job.width, job.value_width = self.rounded(q.shape[3]), self.rounded(v.shape[3])
-        job.left, job.right, job.scale = left, right, scale
-        work = job.batch * job.heads * job.queries * min(left + right + 1, job.keys) * job.width
+        job.left, job.right, job.scale = band.left, band.right, band.scale
+        seen = min(band.left + band.right + 1, job.keys)
+        work = job.batch * job.heads * job.queries * seen * job.width
         job.threads = max(min(torch.get_num_threads(), work // WORK_PER_THREAD), 1)
         job.region = torch_thread_pool()
-        if slopes is not None:
-            self.pointer("slopes", slopes)
-        if padding is not None:
+        if band.slopes is not None:
+            self.pointer("slopes", band.slopes)
+        if band.padding is not None:
             room = self.library.attnlab_key_tile()  # vectors may read past the last key
             hidden = torch.zeros(job.batch, job.keys + room, dtype=self.dtype)
-            hidden[:, : job.keys].masked_fill_(padding, -torch.inf)
+            hidden[:, : job.keys].masked_fill_(band.padding, -torch.inf)
             self.pointer("padding", hidden)
 
     def rounded(self, width: int) -> int:

@@ -97,14 +97,26 @@ class Bidirectional(nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ElmanSettings:
+class RecurrentSettings:
+    """What the three language models have in common."""
+
     vocabulary: int = 256
     width: int = 128
     activation: Activation = "tanh"
 
     def __post_init__(self) -> None:
-        _check(self)
+        for name in ("vocabulary", "width"):
+            value = getattr(self, name)
+            if not 1 <= value <= 1 << 20:
+                raise ValueError(f"{name} is {value}; use 1 to {1 << 20}")
+        if self.activation not in _ACTIVATIONS:
+            raise ValueError(
+                f"activation is {self.activation!r}; choose from {', '.join(_ACTIVATIONS)}"
+            )
 
+
+@dataclass(frozen=True, kw_only=True)
+class ElmanSettings(RecurrentSettings):
     def build(self) -> "ElmanLM":
         return ElmanLM(self)
 
@@ -131,14 +143,7 @@ class ElmanLM(nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BidirectionalSettings:
-    vocabulary: int = 256
-    width: int = 128
-    activation: Activation = "tanh"
-
-    def __post_init__(self) -> None:
-        _check(self)
-
+class BidirectionalSettings(RecurrentSettings):
     def build(self) -> "BidirectionalReader":
         return BidirectionalReader(self)
 
@@ -160,14 +165,8 @@ class BidirectionalReader(nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrefixBidirectionalSettings:
-    vocabulary: int = 256
-    width: int = 128
-    activation: Activation = "tanh"
+class PrefixBidirectionalSettings(RecurrentSettings):
     readout: Literal["mean", "last"] = "mean"
-
-    def __post_init__(self) -> None:
-        _check(self)
 
     def build(self) -> "PrefixBidirectionalLM":
         return PrefixBidirectionalLM(self)
@@ -205,16 +204,3 @@ class PrefixBidirectionalLM(nn.Module):
             count = torch.arange(1, length + 1, device=tokens.device, dtype=total.dtype)
             total = total / count[:, None]
         return self.head(total)
-
-
-def _check(
-    settings: ElmanSettings | BidirectionalSettings | PrefixBidirectionalSettings,
-) -> None:
-    for name in ("vocabulary", "width"):
-        value = getattr(settings, name)
-        if not 1 <= value <= 1 << 20:
-            raise ValueError(f"{name} is {value}; use 1 to {1 << 20}")
-    if settings.activation not in _ACTIVATIONS:
-        raise ValueError(
-            f"activation is {settings.activation!r}; choose from {', '.join(_ACTIVATIONS)}"
-        )

@@ -7,8 +7,9 @@ import torch
 from problems import Problem
 
 from attnlab.kernels import LinearBias, Request, attention, choose, hardware
+from attnlab.kernels.band import Band
 from attnlab.kernels.request import keys_of_course_width, keys_of_left_reach, visible
-from attnlab.kernels.tiled import _Band
+from attnlab.kernels.tiled import _Tiling
 
 
 def request(**changes):
@@ -105,7 +106,7 @@ def test_other_conventions_are_converted_by_name():
 
 def test_the_tiled_path_computes_no_more_than_the_band():
     q = torch.empty(1, 8, 16_384, 64)
-    tiles = _Band(q, q, None, None, left=255, right=0, scale=1.0).tiles()
+    tiles = _Tiling(Band(q, q, q, None, None, left=255, right=0, scale=1.0)).tiles()
     pairs = sum(
         (tile.queries.stop - tile.queries.start) * (tile.keys.stop - tile.keys.start)
         for tile in tiles
