@@ -35,6 +35,8 @@ def show(report: dict[str, Any], screen: Console) -> None:
         memory = "–" if row["memory"] is None else f"{row['memory'] / 1e6:,.0f}"
         table.add_row(*cells[:2], row["name"], *cells[2:], memory)
     screen.print(table)
+    for note in dict.fromkeys(f"{r['name']}: {r['note']}" for r in report["rows"] if r["note"]):
+        screen.print(note, highlight=False, markup=False)
     for axis, found in report["exponents"].items():
         if found["forward"] is None:
             continue

@@ -77,6 +77,7 @@ class Row:
     both: Timing | None = None  # forward + backward
     memory: int | None = None  # peak bytes of forward + backward beyond the inputs
     wrong: str | None = None
+    note: str = ""
 
 
 def run(settings: WindowBench, tick: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
@@ -163,7 +164,7 @@ def _measure(
 ) -> list[Row]:
     length, device = inputs[0].shape[2], inputs[0].device
     candidates = list(_candidates(settings, inputs, window))
-    rows = {c.name: Row(length, window, c.name) for c in candidates}
+    rows = {c.name: Row(length, window, c.name, note=c.note) for c in candidates}
     place = f"length {length:,}, window {window:,}: "
     for candidate in candidates:
         tick(place + f"checking {candidate.name}")

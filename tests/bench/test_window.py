@@ -34,6 +34,7 @@ def test_the_table_shows_every_row(capsys):
     show(report, Console(width=100))
     shown = capsys.readouterr().out
     assert shown.count("dense mask") == 2 and "to the power" in shown
+    assert "attnlab: path native: a window on cpu" in shown
 
 
 def inputs():
