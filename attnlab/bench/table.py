@@ -11,12 +11,12 @@ def show(report: dict[str, Any], screen: Console) -> None:
     screen.print(
         f"sliding-window attention on {report['device']}, {report['dtype']}, "
         f"{report['threads']} threads, batch {settings['batch']}, {settings['heads']} heads of "
-        f"{settings['width']}; median of up to {settings['turns']} turns; ratio = ours / theirs",
+        f"{settings['width']}; median ms of up to {settings['turns']} turns; ratio = ours / theirs",
         highlight=False,
     )
     table = Table("length", "window", box=None, header_style="bold")
     table.add_column("who", no_wrap=True)
-    for heading in ("forward ms", "ratio", "with backward", "ratio", "peak MB"):
+    for heading in ("forward", "ratio", "+ backward", "ratio", "peak MB"):
         table.add_column(heading, justify="right")
     ratios = {(place["length"], place["window"]): place for place in report["ratios"]}
     last = None
