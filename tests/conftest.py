@@ -10,6 +10,18 @@ if importlib.util.find_spec("beartype"):
     jaxtyping.install_import_hook("attnlab", "typechecker.check")
 
 
+def pytest_collection_modifyitems(items):
+    """Without a C compiler, what tests the compiled path is skipped and says so."""
+    from attnlab.kernels import native
+
+    reason = native.why_unavailable()
+    for item in items if reason else []:
+        values = item.callspec.params.values() if hasattr(item, "callspec") else ()
+        by_name = any(isinstance(value, str) and value == "native" for value in values)
+        if by_name or item.get_closest_marker("needs_compiler"):
+            item.add_marker(pytest.mark.skip(reason=f"no compiled path here: {reason}"))
+
+
 @pytest.fixture
 def unchecked_shapes(monkeypatch):
     """Without the shape checks of the tests: what a person's wrong input meets."""

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from attnlab.bench.measure import Timing, exponent, peak_memory, take_turns
 from attnlab.kernels import Request, attention, choose, hardware
+from attnlab.kernels.dispatch import PATHS
 from attnlab.kernels.request import keys_of_left_reach
 
 Function = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -123,7 +124,8 @@ def _candidates(
 ) -> Iterator[Candidate]:
     q, k, v = inputs
     device = q.device
-    chosen = choose(Request(q=q, k=k, v=v, window=window))
+    request = Request(q=q, k=k, v=v, window=window)
+    chosen = choose(request)
     yield Candidate("attnlab", _path("auto"), note=f"path {chosen.path}: {chosen.reason}")
     if device.type == "cpu" and chosen.path == "native":
         yield Candidate("attnlab, no compiler", _path("tiled"))
@@ -131,7 +133,7 @@ def _candidates(
         yield Candidate("SDPA, causal", _path("sdpa"))
     elif q.shape[2] <= settings.dense_up_to and window == settings.middle:  # one time for all
         yield Candidate("dense mask", _path("sdpa"))
-    if settings.flex and q.dtype != torch.float64:
+    if settings.flex and PATHS["flex"].refusal(request) is None:
         yield Candidate("FlexAttention", _path("flex"), backward=device.type == "cuda")
     local = importlib.util.find_spec("local_attention") and window < q.shape[2]
     if local and k.shape[1] == q.shape[1]:

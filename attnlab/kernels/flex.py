@@ -34,6 +34,8 @@ def refusal(request: Request) -> str | None:
         return "there is nothing to attend to"
     if request.queries < FEWEST_QUERIES:
         return f"{request.queries} queries are fewer than the {FEWEST_QUERIES} of its main kernel"
+    if request.q.device.type == "cpu" and _cpp_compiler() is None:
+        return "FlexAttention needs a C++ compiler on the CPU, and none was found"
     return None
 
 
@@ -48,6 +50,16 @@ def attend(request: Request) -> Float[Tensor, "b h q e"]:
     # there may be as many shapes and windows as a person has, and never a silent substitute.
     with torch._dynamo.config.patch(recompile_limit=1 << 10, accumulated_recompile_limit=1 << 12):
         return _compiled()(q, k, v, score, blocks, request.factor, request.group > 1)
+
+
+@functools.cache
+def _cpp_compiler() -> str | None:
+    from torch._inductor.cpp_builder import get_cpp_compiler
+
+    try:
+        return get_cpp_compiler()
+    except RuntimeError:
+        return None
 
 
 @functools.cache

@@ -80,6 +80,7 @@ def test_nothing_to_attend_to():
         out.sum().backward()
 
 
+@pytest.mark.needs_compiler
 def test_weights_are_the_references_and_add_up_to_one():
     (q, k, v), _, options = Problem(queries=20, window=6, padding=True).tensors()
     out, weights = attention(q, k, v, return_weights=True, **options)
@@ -154,6 +155,7 @@ def test_flex_on_the_cpu_says_that_it_has_no_backward():
         attention(q, q, q, window=5, path="flex")
 
 
+@pytest.mark.needs_compiler
 def test_flex_equals_the_definition_going_forward():
     q, k, v = (torch.randn(1, heads, 200, 16) for heads in (4, 2, 2))
     got = attention(q, k, v, window=33, path="flex")
@@ -168,6 +170,7 @@ def fresh_probe(monkeypatch, tmp_path):
     hardware.cpu_multiplies.cache_clear()
 
 
+@pytest.mark.needs_compiler
 def test_bfloat16_on_a_cpu_that_would_crash_is_an_error_not_a_dead_process(
     monkeypatch, fresh_probe
 ):

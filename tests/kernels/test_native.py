@@ -11,6 +11,8 @@ from problems import Problem, errors, solve
 from attnlab.bench.measure import peak_memory
 from attnlab.kernels import Request, attention, choose, native
 
+needs_compiler = pytest.mark.needs_compiler
+
 PROBLEMS = [
     Problem(queries=300, batch=1, kv_heads=1, ratio=1, width=16),
     Problem(queries=150, keys=190, window=37, width=24, alibi=True, padding=True),
@@ -33,6 +35,7 @@ def _forget():
     native.why_unavailable.cache_clear()
 
 
+@needs_compiler
 @pytest.mark.parametrize("machine", [["-mavx2", "-mfma"], ["-mavx"], ["-msse2"], ["-O0"]], ids=str)
 def test_every_instruction_set_gives_the_same(machine, monkeypatch, fresh_library):
     if os.uname().machine != "x86_64":
@@ -44,6 +47,7 @@ def test_every_instruction_set_gives_the_same(machine, monkeypatch, fresh_librar
         assert max(errors(single, solve(problem, "reference"))) < 2e-5
 
 
+@needs_compiler
 @pytest.mark.parametrize("threads", [1, 3, 8])
 @pytest.mark.parametrize("pool", ["torch's", "its own"])
 def test_any_number_of_threads_gives_the_same(threads, pool, monkeypatch):
@@ -59,12 +63,14 @@ def test_any_number_of_threads_gives_the_same(threads, pool, monkeypatch):
         torch.set_num_threads(before)
 
 
+@needs_compiler
 def test_the_same_call_gives_the_same_bits():
     for problem in PROBLEMS:
         first, second = (solve(problem, "native", torch.float32) for _ in range(2))
         assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
+@needs_compiler
 def test_scratch_memory_is_written_before_it_is_read():
     """glibc fills fresh memory with bytes that make large numbers, in a child process."""
     code = (
@@ -78,6 +84,7 @@ def test_scratch_memory_is_written_before_it_is_read():
     assert done.returncode == 0, done.stderr
 
 
+@needs_compiler
 def test_extra_memory_grows_with_the_length_not_with_its_square():
     length, width = 1 << 16, 16
     q, k, v = (torch.randn(1, 1, length, width, requires_grad=True) for _ in range(3))
@@ -109,12 +116,14 @@ def test_without_a_compiler_the_tiled_path_serves_and_says_why(monkeypatch, fres
         attention(q, q, q, window=5, path="native")
 
 
+@needs_compiler
 def test_a_compiler_that_fails_is_a_reason(monkeypatch, fresh_library):
     monkeypatch.setattr(native, "FLAGS", [*native.FLAGS, "-DROWS_MISSING", "-include", "no-such.h"])
     assert "could not compile banded.c" in _pick().reason
     assert not list(fresh_library.glob("attnlab/*.so"))
 
 
+@needs_compiler
 def test_a_library_that_dies_in_its_trial_is_a_reason_not_a_dead_process(
     monkeypatch, fresh_library
 ):
@@ -124,6 +133,7 @@ def test_a_library_that_dies_in_its_trial_is_a_reason_not_a_dead_process(
     assert not list(fresh_library.glob("attnlab/*.so"))
 
 
+@needs_compiler
 def test_a_cache_folder_open_to_others_is_not_used(monkeypatch, fresh_library):
     folder = fresh_library / "attnlab"
     folder.mkdir()
@@ -132,18 +142,21 @@ def test_a_cache_folder_open_to_others_is_not_used(monkeypatch, fresh_library):
     assert choice.path == "tiled" and "can be written by others" in choice.reason
 
 
+@needs_compiler
 def test_a_cache_folder_that_cannot_be_made_is_a_reason(monkeypatch, fresh_library):
     (fresh_library / "file").write_text("")
     monkeypatch.setenv("ATTNLAB_CACHE", str(fresh_library / "file"))
     assert "no place for compiled code" in _pick().reason
 
 
+@needs_compiler
 def test_the_library_is_built_once(monkeypatch, fresh_library):
     first = native._build(torch.float32)
     monkeypatch.setattr(native, "_compile", lambda *args: pytest.fail("compiled twice"))
     assert native._build(torch.float32) == first
 
 
+@needs_compiler
 def test_torch_compile_takes_it_as_one_operation():
     from torch.library import opcheck
 
