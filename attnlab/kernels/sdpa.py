@@ -4,10 +4,12 @@ Axes: b batch, h heads, q queries, e value width.
 Cost: O(q · k) time; O(q · k) memory as soon as a mask is needed.
 """
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from attnlab.kernels import reference
 from attnlab.kernels.request import Request
 
 
@@ -24,6 +26,15 @@ def needs_mask(request: Request) -> bool:
 
 
 def attend(request: Request) -> Float[Tensor, "b h q e"]:
+    out = _attend(request)
+    # On the CPU PyTorch takes scores as they are: one too large for the dtype makes a row NaN. (On
+    # CUDA looking would mean waiting for the device, and scores are float32 there.)
+    if out.device.type == "cpu" and not torch.compiler.is_compiling() and out.isnan().any():
+        return reference.attend(request)
+    return out
+
+
+def _attend(request: Request) -> Float[Tensor, "b h q e"]:
     grouped = request.group > 1
     if not needs_mask(request):
         return F.scaled_dot_product_attention(
