@@ -45,6 +45,28 @@ def split_word(word: str) -> tuple[list[str], str]:
     return path, text.strip()
 
 
+def words_of(plain: Any, prefix: str = "") -> list[str]:
+    """Settings from a file, as saved by `to_dict` or a part of that, as words."""
+    if not isinstance(plain, dict):
+        raise ConfigError(f"settings in a file are an object, not {plain!r}")
+    words = []
+    for name, value in plain.items():
+        if isinstance(value, dict):
+            if "name" in value:
+                words.append(f"{prefix}{name}={value['name']}")
+            rest = {inner: v for inner, v in value.items() if inner != "name"}
+            words += words_of(rest, f"{prefix}{name}.")
+        else:
+            words.append(f"{prefix}{name}={_spelled(value)}")
+    return words
+
+
+def _spelled(value: Any) -> str:
+    if isinstance(value, list):
+        return ",".join(map(_spelled, value))
+    return "none" if value is None else str(value)
+
+
 def to_dict(settings: Any) -> dict[str, Any]:
     """Plain JSON values; a chosen option carries its name under "name"."""
     plain: dict[str, Any] = {}

@@ -49,6 +49,53 @@ _TABLE = {
         "birnn": ("BidirectionalSettings", "bidirectional RNN: sees the future, no language model"),
         "prefix-birnn": ("PrefixBidirectionalSettings", "bidirectional RNN of each prefix, O(t²)"),
     },
+    ("corpus", "attnlab.data.corpora"): {
+        "python-docs": ("PythonDocs", "English about Python, from the standard library"),
+        "text": ("TextFiles", "a text file or a folder of them; path"),
+    },
+    ("corpus", "attnlab.data.birthplaces"): {
+        "birthplaces": ("Birthplaces", "a sentence a person, and where they were born; path"),
+    },
+    ("corpus", "attnlab.data.biographies"): {
+        "biographies": ("Biographies", "invented people, with questions about them"),
+    },
+    ("tokenizer", "attnlab.data.tokens"): {
+        "characters": ("Characters", "a token for each character of the text"),
+        "bytes": ("Bytes", "a token for each byte of UTF-8"),
+    },
+    ("tokenizer", "attnlab.data.bpe"): {
+        "bpe": ("Bpe", "byte-level pairs, learned from the text; vocabulary"),
+    },
+    ("objective", "attnlab.data.objectives"): {
+        "causal": ("Causal", "the next token"),
+        "span-corruption": ("SpanCorruption", "a span that was taken out"),
+        "questions": ("Questions", "the answer to a question, and only that"),
+    },
+    ("optimiser", "attnlab.training.optim"): {
+        "adamw": ("AdamW", "AdamW for every parameter"),
+        "muon": ("Muon", "orthogonalised momentum for matrices, AdamW for the rest"),
+    },
+    ("preset", "attnlab.presets"): {
+        "tiny": ("tiny", "English about Python, a minute on two cores"),
+        "shakespeare-cpu": ("shakespeare_cpu", "character Shakespeare on two cores; data=PATH"),
+        "shakespeare-gpu": ("shakespeare_gpu", "character Shakespeare on one GPU; data=PATH"),
+        "birthplaces-pretrain": ("birthplaces_pretrain", "span corruption, rotary; data=FOLDER"),
+        "birthplaces-pretrain-learned": ("birthplaces_pretrain_learned", "… learned positions"),
+        "birthplaces-finetune": ("birthplaces_finetune", "questions after it; start=RUN"),
+        "birthplaces-finetune-learned": ("birthplaces_finetune_learned", "… learned positions"),
+        "birthplaces-none": ("birthplaces_none", "questions without pretraining"),
+        "rope-gqa-absolute": ("rope_gqa_absolute", "learned positions, six heads; data=PATH"),
+        "rope-gqa-rotary": ("rope_gqa_rotary", "rotary positions, six heads"),
+        "rope-gqa-grouped": ("rope_gqa_grouped", "learned positions, two key/value heads"),
+        "rope-gqa-both": ("rope_gqa_both", "rotary positions, two key/value heads"),
+        "elman": ("elman", "a recurrent language model of English about Python"),
+    },
+    ("check", "attnlab.checks.kill"): {
+        "kill": ("KillCheck", "killed at any moment, a run ends with the same bits; kills"),
+    },
+    ("check", "attnlab.checks.corruption"): {
+        "corruption": ("CorruptionCheck", "a damaged checkpoint is found before use; trials"),
+    },
     ("bench", "attnlab.bench.window"): {
         "window": ("WindowBench", "sliding-window attention against its peers"),
     },

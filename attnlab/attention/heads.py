@@ -9,6 +9,7 @@ heads the query heads share.
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
@@ -103,6 +104,7 @@ class HeadedAttention(nn.Module):
         width: int,
         window: int | None = None,
         linear_bias: bool = False,
+        norm_heads: bool = False,
     ) -> None:
         super().__init__()
         if window is not None and window < 1:
@@ -111,6 +113,7 @@ class HeadedAttention(nn.Module):
         self.head_width = head_width(settings, width)
         self.window = window
         self.score = score
+        self.norm_heads = norm_heads
         together = (self.heads + 2 * self.kv_heads) * self.head_width
         self.project = nn.Linear(width, together, bias=linear_bias)  # q, k and v in one product
         self.merge = nn.Linear(self.heads * self.head_width, width, bias=linear_bias)
@@ -139,6 +142,11 @@ class HeadedAttention(nn.Module):
         return (merged, weights) if return_weights else merged
 
     def _split(self, projected: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        heads = projected.unflatten(-1, (-1, self.head_width)).transpose(1, 2)
-        q, k, v = heads.split([self.heads, self.kv_heads, self.kv_heads], dim=1)
-        return q, k, v
+        heads = projected.unflatten(-1, (-1, self.head_width))
+        if self.norm_heads:
+            compared, v = heads.split([self.heads + self.kv_heads, self.kv_heads], dim=2)
+            compared = F.rms_norm(compared, (self.head_width,))
+            q, k = compared.split([self.heads, self.kv_heads], dim=2)
+        else:
+            q, k, v = heads.split([self.heads, self.kv_heads, self.kv_heads], dim=2)
+        return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)

@@ -3,7 +3,8 @@
 Axes: b batch, h query heads, g key/value heads, q queries, k keys, d head width, e value width.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, overload
@@ -19,6 +20,8 @@ from attnlab.kernels.rotary import Rotation, check_rotation, rotate
 FEW_QUERIES = 8  # up to this a tile is mostly empty, and a dense mask small
 # from here on our compiled path beats PyTorch's on the CPU at full causal attention (docs/notes.md)
 NATIVE_QUERIES, NATIVE_PAIRS = 32, 1 << 17
+
+_seen: "set[Choice] | None" = None
 
 
 @dataclass(frozen=True)
@@ -97,12 +100,26 @@ def attention(  # type: ignore[misc]
             raise ValueError(f"path {path!r} keeps no weights; use path='reference' or 'auto'")
         hardware.require(q.dtype, q.device)
         return reference.attend_with_weights(request)
-    chosen = choose(request, path).path
+    choice = choose(request, path)
+    chosen = choice.path
+    if _seen is not None:
+        _seen.add(choice)
     if chosen != "reference":
         request = request.trimmed()
     if chosen != "native":  # which computes half precisions in float32
         hardware.require(q.dtype, q.device)
     return PATHS[chosen].attend(request)
+
+
+@contextmanager
+def watching() -> Iterator[set[Choice]]:
+    """Collects the choices made meanwhile: which paths a model takes, and why."""
+    global _seen
+    before, _seen = _seen, set()
+    try:
+        yield _seen
+    finally:
+        _seen = before
 
 
 def choose(request: Request, path: str = "auto") -> Choice:

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import torch
 
+from attnlab import files
+
 _PROBE = """
 import torch
 q = torch.randn(1, 2, 64, 64, dtype=torch.{dtype}, requires_grad=True)
@@ -46,7 +48,7 @@ def cpu_multiplies(dtype: str) -> bool:
     answer = subprocess.run(command, capture_output=True, check=False, timeout=120)
     works = answer.returncode == 0
     if memory is not None:
-        replace_file(memory, b"works" if works else b"fails")
+        files.write_whole(memory, b"works" if works else b"fails")
     return works
 
 
@@ -75,10 +77,3 @@ def cache_folder() -> Path:
             "chmod go-w it, or set ATTNLAB_CACHE to a folder of your own"
         )
     return folder
-
-
-def replace_file(path: Path, content: bytes) -> None:
-    """Written whole or not at all, also when two processes write at once."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    temporary.write_bytes(content)
-    temporary.replace(path)

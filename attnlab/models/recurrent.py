@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 Activation = Literal["tanh", "relu", "sigmoid", "slide"]
@@ -47,13 +47,17 @@ class Recurrence(nn.Module):
         return x.new_zeros(x.shape[0], self.from_hidden.in_features)
 
     def forward(
-        self, x: Float[Tensor, "b t i"], state: Float[Tensor, "b c"] | None = None
+        self,
+        x: Float[Tensor, "b t i"],
+        state: Float[Tensor, "b c"] | None = None,
+        padding: Bool[Tensor, "b t"] | None = None,
     ) -> tuple[Float[Tensor, "b t c"], Float[Tensor, "b c"]]:
-        """All hidden states, and the last one to go on from."""
+        """All hidden states, and the last one to go on from; padding leaves a state as it is."""
         state = self.start(x) if state is None else state
         states = []
-        for drive in self.from_input(x).unbind(1):
-            state = self.step(drive, state)
+        for time, drive in enumerate(self.from_input(x).unbind(1)):
+            new = self.step(drive, state)
+            state = new if padding is None else torch.where(padding[:, time, None], state, new)
             states.append(state)
         return torch.stack(states, dim=1), state
 
@@ -131,15 +135,42 @@ class ElmanLM(nn.Module):
         self.recurrence = Recurrence(settings.width, settings.width, settings.activation)
         self.head = nn.Linear(settings.width, settings.vocabulary)
 
-    def forward(self, tokens: Int[Tensor, "b t"]) -> Float[Tensor, "b t v"]:
-        return self.decode(tokens, None)[0]
+    def forward(
+        self,
+        tokens: Int[Tensor, "b t"],
+        *,
+        positions: Int[Tensor, "#b t"] | None = None,
+        key_padding: Bool[Tensor, "b t"] | None = None,
+        cache: "RecurrentCache | None" = None,
+    ) -> Float[Tensor, "b t v"]:
+        """Logits for the token after each one; with a cache, `tokens` are the next ones.
 
-    def decode(
-        self, tokens: Int[Tensor, "b t"], state: Float[Tensor, "b c"] | None
-    ) -> tuple[Float[Tensor, "b t v"], Float[Tensor, "b c"]]:
-        """Logits for the next tokens, and the state to go on from."""
-        states, state = self.recurrence(self.embed(tokens), state)
-        return self.head(states), state
+        `positions` are for other models: this one knows only what came before what.
+        """
+        state = None if cache is None else cache.state
+        states, state = self.recurrence(self.embed(tokens), state, key_padding)
+        if cache is not None:
+            cache.state = state.detach()
+            cache.length += tokens.shape[1]
+        return self.head(states)
+
+    def new_cache(self) -> "RecurrentCache":
+        return RecurrentCache()
+
+
+class RecurrentCache:
+    """The state after all that was read, of a size that does not grow with it."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        self.state: Tensor | None = None
+        self.length = 0
+
+    @property
+    def bytes(self) -> int:
+        return 0 if self.state is None else self.state.numel() * self.state.element_size()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,7 +37,8 @@ class TransformerSettings:
     positions: Any = choice("positions", "rotary")
     window: tuple[int | None, ...] = (None,)  # a pattern over the layers: 128,128,128,none
     norm: Literal["layer", "rms"] = "rms"
-    feedforward: Literal["gelu", "swiglu"] = "gelu"
+    norm_heads: bool = False  # RMS-norm on every query and key: no score can run away
+    feedforward: Literal["gelu", "swiglu", "squared-relu"] = "gelu"
     expansion: float = 4.0  # inner width of the feed-forward part, in widths
     bias: bool = False  # in the linear layers and layer norms
     tied: bool = True  # the head is the embedding
@@ -147,6 +148,7 @@ class Block(nn.Module):
             width=settings.width,
             window=settings.window_of(layer),
             linear_bias=settings.bias,
+            norm_heads=settings.norm_heads,
         )
         self.feedforward_norm = make_norm(settings)
         self.feedforward = _FEEDFORWARDS[settings.feedforward](settings)
@@ -157,8 +159,8 @@ class Block(nn.Module):
         return x + self.drop(self.feedforward(self.feedforward_norm(x)))
 
 
-class Gelu(nn.Module):
-    """down(gelu(up(x)))"""
+class FeedForward(nn.Module):
+    """down(activation(up(x)))"""
 
     def __init__(self, settings: TransformerSettings) -> None:
         super().__init__()
@@ -166,8 +168,19 @@ class Gelu(nn.Module):
         self.up = nn.Linear(settings.width, inner, bias=settings.bias)
         self.down = nn.Linear(inner, settings.width, bias=settings.bias)
 
+
+class Gelu(FeedForward):
+    """down(gelu(up(x)))"""
+
     def forward(self, x: Float[Tensor, "b t c"]) -> Float[Tensor, "b t c"]:
         return self.down(F.gelu(self.up(x)))
+
+
+class SquaredRelu(FeedForward):
+    """down(relu(up(x))²)"""
+
+    def forward(self, x: Float[Tensor, "b t c"]) -> Float[Tensor, "b t c"]:
+        return self.down(F.relu(self.up(x)).square())
 
 
 class SwiGlu(nn.Module):
@@ -184,7 +197,7 @@ class SwiGlu(nn.Module):
         return self.down(F.silu(self.gate(x)) * self.up(x))
 
 
-_FEEDFORWARDS = {"gelu": Gelu, "swiglu": SwiGlu}
+_FEEDFORWARDS = {"gelu": Gelu, "swiglu": SwiGlu, "squared-relu": SquaredRelu}
 
 
 def make_norm(settings: TransformerSettings) -> nn.Module:

@@ -63,11 +63,29 @@ def test_the_recurrence_is_that_of_torch(activation):
 
 def test_elman_decodes_as_it_reads():
     model = ElmanSettings(vocabulary=7, width=6).build().double()
-    tokens, state, steps = text(), None, []
-    for token in tokens.split([1, 3, 5], dim=1):
-        logits, state = model.decode(token, state)
-        steps.append(logits)
-    torch.testing.assert_close(torch.cat(steps, dim=1), model(tokens))
+    cache = model.new_cache()
+    assert cache.bytes == 0
+    for tokens in (text(), text().flip(1)):
+        steps = [model(part, cache=cache) for part in tokens.split([1, 3, 5], dim=1)]
+        torch.testing.assert_close(torch.cat(steps, dim=1), model(tokens))
+        assert cache.length == 9 and cache.bytes == 2 * 6 * 8
+        cache.reset()
+        assert cache.length == cache.bytes == 0
+
+
+def test_elman_reads_a_padded_row_as_if_alone():
+    model, tokens = ElmanSettings(vocabulary=7, width=6).build().double(), text()
+    padded = torch.cat((torch.full((2, 4), 3), tokens), dim=1)
+    hidden = torch.arange(13).expand(2, -1) < 4
+    want = model(tokens)
+    torch.testing.assert_close(model(padded, key_padding=hidden)[:, 4:], want)
+    cache, steps = model.new_cache(), []
+    for part, mask in zip(padded.split(3, dim=1), hidden.split(3, dim=1), strict=True):
+        steps.append(model(part, key_padding=mask, cache=cache))
+    torch.testing.assert_close(torch.cat(steps, dim=1)[:, 4:], want)
+    # padding at the end of one row, as when it has ended before the others
+    hidden = torch.tensor([[False] * 9, [False] * 5 + [True] * 4])
+    assert torch.equal(model(tokens, key_padding=hidden)[1, 4:], want[1, 4].expand(5, -1))
 
 
 def changed_outputs(model, tokens, place):

@@ -1,0 +1,1 @@
+"""Promises proved the hard way: commands that try to break what the laboratory says."""

@@ -1,0 +1,96 @@
+"""`attnlab check corruption`: a damaged checkpoint is found before any weight of it is used.
+
+One bit flipped anywhere, a file cut short, a file gone: each trial damages a good checkpoint, then
+it must be refused, and the good one before it taken. The control is what the tensor format notices
+by itself.
+"""
+
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+
+from attnlab import chance
+from attnlab.training import checkpoint
+from attnlab.training.checkpoint import BrokenCheckpoint, Checkpoint
+
+
+@dataclass(frozen=True, kw_only=True)
+class CorruptionCheck:
+    trials: int = 1000
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.trials < 1:
+            raise ValueError(f"trials is {self.trials}; use 1 or more")
+
+    def run(self, tick: Callable[[str], None]) -> dict[str, Any]:
+        found = fallen_back = alone = tensor_flips = 0
+        with tempfile.TemporaryDirectory(prefix="attnlab-corruption-") as place:
+            parent = Path(place)
+            older = checkpoint.save(parent, 1, example(self.seed))
+            newer = checkpoint.save(parent, 2, example(self.seed + 1))
+            spare = shutil.copytree(newer, parent / "spare")
+            for trial in range(self.trials):
+                path = damage(newer, self.seed, trial)
+                try:
+                    checkpoint.load(newer)
+                except BrokenCheckpoint:
+                    found += 1
+                fallen_back += checkpoint.newest_good(parent)[0] == older
+                if path.suffix == ".safetensors" and path.exists():
+                    tensor_flips += 1
+                    with contextlib.suppress(Exception):
+                        safetensors.torch.load(path.read_bytes())
+                        alone -= 1
+                    alone += 1
+                shutil.rmtree(newer)
+                shutil.copytree(spare, newer)
+                tick(f"{trial + 1} checkpoints damaged, {found} found")
+            intact = checkpoint.is_good(newer)
+        return {
+            "trials": self.trials,
+            "found": found,
+            "older_one_used_instead": fallen_back,
+            "intact_one_accepted": intact,
+            "control_found_by_safetensors_alone": f"{alone} of {tensor_flips}",
+            "passed": found == fallen_back == self.trials and intact,
+        }
+
+
+def example(seed: int) -> Checkpoint:
+    """A checkpoint with tensors of several shapes and dtypes, of no model in particular."""
+    chance_of = torch.Generator().manual_seed(seed)
+    shapes = {"embed.weight": (65, 16), "blocks.0.up.weight": (64, 16), "norm.weight": (16,)}
+    model = {name: torch.randn(shape, generator=chance_of) for name, shape in shapes.items()}
+    optimiser = {f"{name}/momentum": torch.randn_like(tensor) for name, tensor in model.items()}
+    return Checkpoint(
+        model=model,
+        optimiser={**optimiser, "norm.weight/step": torch.tensor(3.0)},
+        config={"model": {"name": "transformer", "width": 16}},
+        tokenizer={"kind": "characters", "alphabet": "abc"},
+        state={"step": seed, "best_loss": 1.25},
+    )
+
+
+def damage(folder: Path, seed: int, trial: int) -> Path:
+    """Damage one file: mostly one bit, sometimes its end, sometimes all of it."""
+    names = sorted(path.name for path in folder.iterdir())
+    which, kind, where = chance.uniform(seed, "damage", trial, [0, 1, 2])
+    path = folder / names[int(which * len(names))]
+    content = bytearray(path.read_bytes())
+    if kind < 0.9:
+        bit = int(where * len(content) * 8)
+        content[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(content)
+    elif kind < 0.95:
+        path.write_bytes(content[: int(where * len(content))])
+    else:
+        path.unlink()
+    return path

@@ -1,0 +1,111 @@
+"""Batches: number n is a pure function of (seed, n), whatever was computed before it.
+
+Axes: b rows, t time (the context).
+
+A source has `count` samples in an epoch. Sample number n of a training belongs to epoch n // count
+and is item n % count of that epoch's permutation. Batches follow each other without a gap, so one
+may hold the end of an epoch and the beginning of the next.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+
+from attnlab import chance
+
+IGNORE = -100  # a target without a loss; what torch's cross-entropy skips
+
+
+@dataclass(frozen=True)
+class Batch:
+    tokens: Int64[Tensor, "b t"]
+    targets: Int64[Tensor, "b t"]  # the token after each, or IGNORE
+
+
+class Source(ABC):
+    """Samples to train on and to validate with."""
+
+    count: int  # samples in an epoch
+    tokens: int  # tokens of text in an epoch
+    validation_count: int  # samples of validation; 0 when there is none
+
+    @abstractmethod
+    def batch(self, epochs: Int64[np.ndarray, " b"], indices: Int64[np.ndarray, " b"]) -> Batch: ...
+
+    @abstractmethod
+    def validation_rows(
+        self, indices: Int64[np.ndarray, " b"]
+    ) -> tuple[Int64[np.ndarray, "b t"], Int64[np.ndarray, "b t"]]:
+        """Tokens and targets of these samples of validation."""
+
+    def validation(self, size: int) -> Iterator[Batch]:
+        """All of validation in order, `size` rows at a time; the last batch may have fewer."""
+        if size < 1:
+            raise ValueError(f"size is {size}; a batch has 1 or more rows")
+        for start in range(0, self.validation_count, size):
+            indices = np.arange(start, min(start + size, self.validation_count))
+            yield as_batch(*self.validation_rows(indices))
+
+
+def as_batch(tokens: Int64[np.ndarray, "b t"], targets: Int64[np.ndarray, "b t"]) -> Batch:
+    """A copy: what the caller does with it changes no other batch."""
+    return Batch(torch.from_numpy(tokens.copy()), torch.from_numpy(targets.copy()))
+
+
+def rows_of(
+    seed: int, step: int, size: int, count: int
+) -> tuple[Int64[np.ndarray, " {size}"], Int64[np.ndarray, " {size}"]]:
+    """Epoch and index of every row of the global batch of a step."""
+    if count < 1:
+        raise ValueError("the source has no samples; it needs 1 or more")
+    numbers = step * size + np.arange(size)
+    epochs, places = np.divmod(numbers, count)
+    indices = np.empty_like(numbers)
+    for epoch in np.unique(epochs).tolist():
+        here = epochs == epoch
+        indices[here] = _order(count, seed, epoch)[places[here]]
+    return epochs, indices
+
+
+def batch_of(
+    source: Source,
+    *,
+    seed: int,
+    step: int,
+    size: int,
+    rank: int = 0,
+    world: int = 1,
+    part: int = 0,
+    parts: int = 1,
+) -> Batch:
+    """What this rank computes in this part of a step.
+
+    Ranks take slices of the global batch in order, parts (of gradient accumulation) slices of
+    those: which samples a step holds does not depend on how many machines share it.
+    """
+    if world < 1 or parts < 1 or size < 1 or size % (world * parts):
+        nearest = max(1, round(size / max(1, world * parts))) * max(1, world * parts)
+        raise ValueError(
+            f"a batch of {size} cannot be shared by {world} ranks in {parts} parts; "
+            f"it must be a multiple of {world * parts}, such as {nearest}"
+        )
+    if not (0 <= rank < world and 0 <= part < parts and step >= 0):
+        raise ValueError(
+            f"step is {step}, rank {rank} of {world}, part {part} of {parts}; "
+            "they count from 0 and stay below their number"
+        )
+    share = size // (world * parts)
+    first = (rank * parts + part) * share
+    epochs, indices = rows_of(seed, step, size, source.count)
+    return source.batch(epochs[first : first + share], indices[first : first + share])
+
+
+@lru_cache(maxsize=4)
+def _order(count: int, seed: int, epoch: int) -> Int64[np.ndarray, " {count}"]:
+    return chance.permutation(count, seed, "order", epoch)

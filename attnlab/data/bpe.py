@@ -1,0 +1,105 @@
+"""Byte-pair encoding over bytes, by the `tokenizers` package: imported only when it is used.
+
+Cost: about a microsecond a character to encode, a few to train.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int64
+
+from attnlab.data.tokens import MASK, PAD, Tokenizer, utf8, without_marks
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bpe:
+    """Byte-pair encoding over bytes: frequent pairs become tokens, no text is unknown."""
+
+    vocabulary: int = 1024
+
+    def __post_init__(self) -> None:
+        if self.vocabulary < 258:
+            raise ValueError(
+                f"vocabulary is {self.vocabulary}; 256 bytes and 2 marks come first, "
+                "so use 258 or more"
+            )
+
+    def train(self, pieces: Iterable[str], special: bool) -> "BpeTokenizer":
+        library = _library()
+        blank = library.Tokenizer(library.models.BPE())
+        blank.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
+        trainer = library.trainers.BpeTrainer(
+            vocab_size=self.vocabulary,
+            special_tokens=[PAD, MASK] if special else [],
+            initial_alphabet=sorted(library.pre_tokenizers.ByteLevel.alphabet()),
+            show_progress=False,
+        )
+        blank.train_from_iterator(without_marks(pieces, special), trainer)
+        model = json.loads(blank.to_str())["model"]
+        merges = [(left, right) for left, right in model["merges"]]
+        return BpeTokenizer(model["vocab"], merges, special)
+
+
+class BpeTokenizer(Tokenizer):
+    def __init__(
+        self, vocabulary: dict[str, int], merges: list[tuple[str, str]], special: bool
+    ) -> None:
+        super().__init__(special)
+        library = _library()
+        self._inner = library.Tokenizer(library.models.BPE(vocab=vocabulary, merges=merges))
+        self._inner.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
+        self._inner.decoder = library.decoders.ByteLevel()
+        if special:
+            self._inner.add_special_tokens([PAD, MASK])
+        self.size = len(vocabulary)
+
+    def encode(self, text: str) -> Int64[np.ndarray, " t"]:
+        utf8(text)
+        return np.array(self._inner.encode(text).ids, dtype=np.int64)
+
+    def _text(self, ids: Int64[np.ndarray, " t"]) -> str:
+        return self._inner.decode(ids.tolist(), skip_special_tokens=False)
+
+    def to_json(self) -> dict[str, Any]:
+        inner = json.loads(self._inner.to_str())
+        return {"name": "bpe", "special": self.special, "tokenizers": inner}
+
+
+def bpe_from_json(plain: Any, special: bool) -> BpeTokenizer:
+    """Only words and merges are taken over, so that no foreign pipeline runs."""
+    parts = plain if isinstance(plain, dict) else {}
+    model = parts.get("model")
+    for part in (model, parts.get("pre_tokenizer"), parts.get("decoder")):
+        wanted = "BPE" if part is model else "ByteLevel"
+        if not isinstance(part, dict) or part.get("type") != wanted:
+            raise ValueError("tokenizers must hold byte-level BPE as this package writes it")
+    assert isinstance(model, dict)
+    vocabulary, merges = model.get("vocab"), model.get("merges")
+    if not isinstance(vocabulary, dict) or not isinstance(merges, list):
+        raise ValueError("tokenizers.model needs vocab (an object) and merges (a list)")
+    ids = list(vocabulary.values())
+    if any(type(value) is not int for value in ids) or sorted(ids) != list(range(len(ids))):
+        raise ValueError("tokenizers.model.vocab must number its words 0, 1, 2, … without a gap")
+    if special and (vocabulary.get(PAD), vocabulary.get(MASK)) != (0, 1):
+        raise ValueError(f"tokenizers.model.vocab must have {PAD} at 0 and {MASK} at 1")
+    missing = set(_library().pre_tokenizers.ByteLevel.alphabet()) - set(vocabulary)
+    if missing:
+        raise ValueError(f"tokenizers.model.vocab lacks {len(missing)} of the 256 bytes")
+    for merge in merges:
+        pair = merge if isinstance(merge, list) else []
+        words = [*pair, "".join(pair)] if all(isinstance(word, str) for word in pair) else []
+        if len(words) != 3 or not all(word in vocabulary for word in words):
+            raise ValueError(f"tokenizers.model.merges holds {merge!r}; write two known words")
+    return BpeTokenizer(vocabulary, [(left, right) for left, right in merges], special)
+
+
+def _library() -> Any:
+    try:
+        import tokenizers
+        from tokenizers import decoders, models, pre_tokenizers, trainers  # noqa: F401
+    except ImportError:
+        raise ValueError("BPE needs the tokenizers package; pip install 'attnlab[hf]'") from None
+    return tokenizers

@@ -1,0 +1,280 @@
+"""Generation: texts of any lengths go on side by side, one token of each at a step.
+
+Axes: b rows, t time, v vocabulary.
+Cost: a step is one forward pass over one token of every row, through the model's cache.
+
+Rows are padded on the left and never see each other. What a row reads depends on that row alone, so
+its answer does too: at temperature 0 everything is computed in float64, where the rounding that
+changes with the batch (1e-15) is far below what decides between two tokens (1e-9). Above 0 the
+model computes in its own precision, and each token takes one uniform number of its own.
+
+Where positions are limited, a row of n tokens is read from s(n), which moves on in halves of the
+limit; the cache is filled anew when it does.
+"""
+
+import copy
+import math
+import operator
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from attnlab import chance
+
+TIE = 1e-9  # logits so near the top one are equal, and the lowest token wins
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """How a token is picked; at temperature 0 the likeliest, and the rest does not matter."""
+
+    temperature: float = 1.0
+    top_k: int | None = None  # only the so many likeliest
+    top_p: float | None = None  # only the likeliest that together reach this probability
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.temperature < math.inf:
+            raise ValueError(
+                f"temperature is {self.temperature}; logits are divided by it: use 0 (always the "
+                "likeliest token) or more"
+            )
+        if self.top_k is not None and self.top_k < 1:
+            raise ValueError(
+                f"top_k is {self.top_k}; it counts tokens: use 1 or more, or none for all of them"
+            )
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            raise ValueError(
+                f"top_p is {self.top_p}; it is a probability: use more than 0, at most 1"
+            )
+
+
+PLAIN = Sampling()
+
+
+class Picked(NamedTuple):
+    row: int
+    token: int
+    log_probability: float  # by the model itself, before temperature, top_k and top_p
+
+
+def generate(
+    model: nn.Module,
+    prompts: Sequence[Sequence[int]],
+    *,
+    tokens: int,
+    sampling: Sampling = PLAIN,
+    stop: int | None = None,
+    use_cache: bool = True,
+    on_token: Callable[[int, int], None] | None = None,
+) -> list[list[int]]:
+    """What the model adds to each prompt: up to `tokens` tokens, ending before `stop`.
+
+    `on_token(row, token)` is called for each token of the answers as it appears.
+    """
+    answers: list[list[int]] = [[] for _ in prompts]
+    taken = steps(model, prompts, tokens=tokens, sampling=sampling, stop=stop, use_cache=use_cache)
+    with closing(taken):
+        for row, token, _ in (picked for step in taken for picked in step):
+            if token != stop:
+                answers[row].append(token)
+                if on_token is not None:
+                    on_token(row, token)
+    return answers
+
+
+def steps(
+    model: nn.Module,
+    prompts: Sequence[Sequence[int]],
+    *,
+    tokens: int,
+    sampling: Sampling = PLAIN,
+    stop: int | None = None,
+    use_cache: bool = True,
+) -> Generator[list[Picked], None, None]:
+    """Step by step, the token of each row that has not ended; `stop` itself is among them.
+
+    The model is in eval mode until the steps are used up or closed.
+    """
+    if tokens < 1:
+        raise ValueError(f"tokens is {tokens}; ask for 1 or more")
+    settings: Any = model.settings
+    texts = _checked(prompts, settings.vocabulary)
+    if stop is not None and not 0 <= stop < settings.vocabulary:
+        raise ValueError(f"stop is {stop}; it is a token: use 0 to {settings.vocabulary - 1}")
+    if sampling.temperature == 0:
+        model = precise(model)
+    return _steps(model, texts, tokens, sampling, stop, use_cache)
+
+
+def precise(model: nn.Module) -> nn.Module:
+    """The model in float64: itself if it is, else a copy."""
+    if all(parameter.dtype == torch.float64 for parameter in model.parameters()):
+        return model
+    return copy.deepcopy(model).double()
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Every part of the model in eval mode, and afterwards each in the mode it was in."""
+    before = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in before:
+            module.training = training
+
+
+def _steps(
+    model: nn.Module,
+    texts: list[list[int]],
+    tokens: int,
+    sampling: Sampling,
+    stop: int | None,
+    use_cache: bool,
+) -> Generator[list[Picked], None, None]:
+    going = list(range(len(texts)))
+    reader = _Reader(model, texts, use_cache)
+    with evaluating(model):
+        for number in range(tokens):
+            if not going:
+                return
+            with torch.inference_mode():  # not around the yield: it would hold for the caller too
+                picked = reader.step(going, sampling, number)
+            yield picked
+            going = [row for row, token, _ in picked if token != stop]
+
+
+class _Reader:
+    """A model over texts that grow. Reads what is new, or all anew where it must."""
+
+    def __init__(self, model: Any, texts: list[list[int]], use_cache: bool) -> None:
+        self.model = model
+        self.texts = texts
+        self.device = next(model.parameters()).device
+        self.longest: int | None = getattr(getattr(model, "positions", None), "longest", None)
+        self.side_by_side = hasattr(model, "new_cache")
+        self.cache = model.new_cache() if self.side_by_side and use_cache else None
+        self.rows: list[int] = []  # those in the cache, also ended ones, which nobody looks at
+        self.starts: dict[int, int] = {}  # the first token of each that the cache holds
+        self.newest = self.positions = torch.empty(0)  # [b, 1], on the device
+
+    def step(self, going: list[int], sampling: Sampling, number: int) -> list[Picked]:
+        logits = self._logits(going)
+        chosen, logs = pick(logits, sampling, self.rows, number)
+        self.newest = chosen[:, None]
+        # the one time in a step that the device is waited for; float64 holds a token exactly
+        table = torch.stack((chosen.double(), logs), dim=1).tolist()
+        ongoing, picked = set(going), []
+        for row, (token, log) in zip(self.rows, table, strict=True):
+            if row not in ongoing:
+                continue
+            if math.isnan(log):
+                raise ValueError(
+                    f"the logits of row {row} after {len(self.texts[row])} tokens are not finite; "
+                    "the model has diverged: use an earlier checkpoint"
+                )
+            self.texts[row].append(int(token))
+            picked.append(Picked(row, int(token), log))
+        return picked
+
+    def _logits(self, going: list[int]) -> Float[Tensor, "b v"]:
+        """Logits for the next token of `self.rows`, among which are those that go on."""
+        if not self.side_by_side:
+            self.rows = going
+            alone = (torch.tensor([self.texts[row]], device=self.device) for row in going)
+            return torch.stack([self.model(tokens)[0, -1] for tokens in alone])
+        starts = {row: first_seen(len(self.texts[row]), self.longest) for row in going}
+        moved = any(start != self.starts.get(row) for row, start in starts.items())
+        if self.cache is None or moved:
+            self.rows, self.starts = going, starts
+            return self._read_anew()
+        self.positions = self.positions + 1
+        if self.longest is not None:  # a row that has ended goes on to be read; its last
+            self.positions = self.positions.clamp(max=self.longest - 1)  # position will do
+        return self.model(self.newest, positions=self.positions, cache=self.cache)[:, -1]
+
+    def _read_anew(self) -> Float[Tensor, "b v"]:
+        seen = [self.texts[row][self.starts[row] :] for row in self.rows]
+        length = max(map(len, seen))
+        padding = [length - len(text) for text in seen]
+        rows = [[0] * pad + text for pad, text in zip(padding, seen, strict=True)]
+        tokens = torch.tensor(rows, device=self.device)
+        positions = torch.arange(length, device=self.device) - torch.tensor(
+            padding, device=self.device
+        ).unsqueeze(1)
+        if self.cache is not None:
+            self.cache.reset()
+        self.positions = positions[:, -1:]
+        return self.model(
+            tokens,
+            positions=positions.clamp(min=0),
+            # without padding attention needs no mask, now and at each step to come
+            key_padding=positions < 0 if any(padding) else None,
+            cache=self.cache,
+        )[:, -1]
+
+
+def first_seen(length: int, longest: int | None) -> int:
+    """The first token that is read of a text: 0, or a multiple of half the limit."""
+    if longest is None or length <= longest:
+        return 0
+    half = max(longest // 2, 1)
+    return -(-(length - longest) // half) * half
+
+
+def pick(
+    logits: Float[Tensor, "b v"], sampling: Sampling, rows: Sequence[int], number: int
+) -> tuple[Int[Tensor, " b"], Float[Tensor, " b"]]:
+    """A token for each row, and the logarithm of its probability.
+
+    `rows` and `number` (of the token in its answer) choose the random numbers.
+    """
+    logits = logits.double()
+    if sampling.temperature == 0:
+        top = logits.amax(-1, keepdim=True)
+        near = logits >= top - TIE * top.abs().clamp(min=1)
+        chosen = near.byte().argmax(-1)  # the first of them
+    else:
+        total = probabilities(logits, sampling).cumsum(-1)
+        uniform = chance.uniform(sampling.seed, "sample", np.asarray(rows), [number])
+        level = torch.from_numpy(uniform).to(logits.device)[:, None] * total[:, -1:]
+        chosen = (total <= level).sum(-1)
+    return chosen, logits.log_softmax(-1).gather(-1, chosen[:, None])[:, 0]
+
+
+def probabilities(logits: Float[Tensor, "b v"], sampling: Sampling) -> Float[Tensor, "b v"]:
+    """Temperature, then top_k, then top_p. What is left of the last need not add up to 1."""
+    top = logits.amax(-1, keepdim=True)
+    scaled = (logits - top) / sampling.temperature  # so that a small temperature cannot overflow
+    if sampling.top_k is None and sampling.top_p is None:
+        return scaled.softmax(-1)
+    ranked, order = scaled.sort(dim=-1, descending=True, stable=True)  # a tie: the lower
+    if sampling.top_k is not None:
+        ranked[:, sampling.top_k :] = -math.inf
+    likely = ranked.softmax(-1)
+    if sampling.top_p is not None:
+        reached = nn.functional.pad(likely.cumsum(-1)[:, :-1], (1, 0))  # by those before each
+        likely = likely.masked_fill(reached >= sampling.top_p, 0)
+    return torch.zeros_like(likely).scatter(-1, order, likely)
+
+
+def _checked(prompts: Sequence[Sequence[int]], vocabulary: int) -> list[list[int]]:
+    texts = [[operator.index(token) for token in prompt] for prompt in prompts]
+    for row, text in enumerate(texts):
+        if not text:
+            raise ValueError(f"prompt {row} is empty; give at least one token to go on from")
+        for token in text:
+            if not 0 <= token < vocabulary:
+                raise ValueError(
+                    f"prompt {row} has token {token}; the model knows 0 to {vocabulary - 1}: "
+                    "use the tokenizer it was trained with"
+                )
+    return texts

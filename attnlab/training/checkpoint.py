@@ -1,0 +1,263 @@
+"""Checkpoints: a folder that is there whole or not at all, and whose every bit is checked.
+
+    step_000100/
+      model.safetensors  optimiser.safetensors    tensors
+      config.json  tokenizer.json  state.json     everything else
+      manifest.json                               sizes and hashes of the others; written last
+
+It is written under another name, forced to the disk, and renamed. Without a valid manifest there is
+no checkpoint. Nothing here reads a pickle.
+"""
+
+import errno
+import hashlib
+import json
+import os
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+from torch import Tensor
+
+from attnlab import files
+
+SCHEMA = 1
+_NAME = re.compile(r"step_(\d{6,12})")
+_TENSORS = ("model.safetensors", "optimiser.safetensors")
+_PLAIN = ("config.json", "tokenizer.json", "state.json")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What is in a checkpoint, as read: tensors on the CPU, the rest as plain JSON values."""
+
+    model: dict[str, Tensor]
+    optimiser: dict[str, Tensor]
+    config: dict[str, Any]
+    tokenizer: dict[str, Any]
+    state: dict[str, Any]
+
+
+class BrokenCheckpoint(ValueError):
+    """A checkpoint that must not be used: what is wrong with it, in one line."""
+
+
+def name_of(step: int) -> str:
+    return f"step_{step:06d}"
+
+
+def step_of(folder: Path) -> int:
+    found = _NAME.fullmatch(folder.name)
+    if not found:
+        raise BrokenCheckpoint(f"{folder} is not named as a checkpoint, such as step_000100")
+    return int(found.group(1))
+
+
+def save(parent: Path, step: int, checkpoint: Checkpoint) -> Path:
+    """Write checkpoints/step_…; afterwards it is there whole, or nothing has changed.
+
+    One that is there already with the same tensors is left: going on from it leads to the same run.
+    """
+    folder = parent / name_of(step)
+    contents = {
+        "model.safetensors": _tensor_bytes(checkpoint.model),
+        "optimiser.safetensors": _tensor_bytes(checkpoint.optimiser),
+        "config.json": files.as_json(checkpoint.config),
+        "tokenizer.json": files.as_json(checkpoint.tokenizer),
+        "state.json": files.as_json(checkpoint.state),
+    }
+    if folder.exists():
+        if _same_tensors(folder, contents):
+            return folder
+        discard(folder)
+    contents["manifest.json"] = _manifest(step, contents)
+    temporary = parent / f".{folder.name}.{os.getpid()}.tmp"
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        temporary.mkdir()
+        for name, content in contents.items():  # the manifest is the last of them
+            with (temporary / name).open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+        files.sync_folder(temporary)
+        temporary.rename(folder)
+        files.sync_folder(parent)
+    except OSError as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        size = sum(map(len, contents.values()))
+        raise OSError(
+            error.errno,
+            f"no checkpoint could be written to {folder} ({size:,} bytes): "
+            f"{error.strerror or error}; earlier ones are as they were" + _advice(error),
+        ) from None
+    return folder
+
+
+def load(folder: Path) -> Checkpoint:
+    """Read a checkpoint after checking all of it; BrokenCheckpoint says what is wrong."""
+    contents = verified(folder)
+    tensors = {}
+    for name in _TENSORS:
+        try:
+            tensors[name] = safetensors.torch.load(contents[name])
+        except (safetensors.SafetensorError, KeyError, ValueError) as error:
+            raise BrokenCheckpoint(f"{folder / name} is not safetensors: {error}") from None
+    plain = {}
+    for name in _PLAIN:
+        plain[name] = _object(contents[name], folder / name)
+    return Checkpoint(
+        tensors["model.safetensors"],
+        tensors["optimiser.safetensors"],
+        plain["config.json"],
+        plain["tokenizer.json"],
+        plain["state.json"],
+    )
+
+
+def verified(folder: Path) -> dict[str, bytes]:
+    """The bytes of every file, read once and held against the manifest."""
+    if not folder.is_dir():
+        raise BrokenCheckpoint(
+            f"{folder} is not a folder; a checkpoint is one, such as step_000100"
+        )
+    manifest = _read(folder / "manifest.json", "it was not finished, or is no checkpoint of ours")
+    described = _object(manifest, folder / "manifest.json")
+    body = described.get("body")
+    if not isinstance(body, dict) or manifest != _sealed(body):
+        raise BrokenCheckpoint(f"{folder / 'manifest.json'} is damaged: its hash does not match")
+    if body.get("schema") != SCHEMA:
+        raise BrokenCheckpoint(
+            f"{folder} has schema {body.get('schema')}; this attnlab reads {SCHEMA}"
+        )
+    if body.get("step") != step_of(folder):
+        raise BrokenCheckpoint(f"{folder} holds step {body.get('step')}, not the one in its name")
+    listed = body.get("files")
+    if not isinstance(listed, dict) or set(listed) != {*_TENSORS, *_PLAIN}:
+        raise BrokenCheckpoint(
+            f"{folder / 'manifest.json'} does not list the files of a checkpoint"
+        )
+    contents = {}
+    for name, expected in listed.items():
+        content = _read(folder / name, "the checkpoint is not whole")
+        if not isinstance(expected, dict) or len(content) != expected.get("bytes"):
+            raise BrokenCheckpoint(
+                f"{folder / name} has {len(content):,} bytes; the manifest says otherwise"
+            )
+        if hashlib.sha256(content).hexdigest() != expected.get("sha256"):
+            raise BrokenCheckpoint(f"{folder / name} is damaged: its hash does not match")
+        contents[name] = content
+    return contents
+
+
+def all_in(parent: Path) -> list[Path]:
+    """Checkpoint folders, newest first, whether good or not."""
+    if not parent.is_dir():
+        return []
+    found = [path for path in parent.iterdir() if _NAME.fullmatch(path.name) and path.is_dir()]
+    return sorted(found, key=step_of, reverse=True)
+
+
+def is_good(folder: Path) -> bool:
+    try:
+        verified(folder)
+    except BrokenCheckpoint:
+        return False
+    return True
+
+
+def _same_tensors(folder: Path, contents: dict[str, bytes]) -> bool:
+    try:
+        there = verified(folder)
+    except BrokenCheckpoint:
+        return False
+    return all(there[name] == contents[name] for name in _TENSORS)
+
+
+def newest_good(parent: Path) -> tuple[Path | None, list[str]]:
+    """The newest valid checkpoint, and what is wrong with those after it."""
+    broken = []
+    for folder in all_in(parent):
+        try:
+            verified(folder)
+        except BrokenCheckpoint as error:
+            broken.append(str(error))
+        else:
+            return folder, broken
+    return None, broken
+
+
+def retain(parent: Path, keep: int, protected: set[int]) -> None:
+    """Delete all but the newest `keep` and the protected steps.
+
+    Only what is older than one that has been read back from the disk and found good.
+    """
+    old = [folder for folder in all_in(parent)[keep:] if step_of(folder) not in protected]
+    last_good = newest_good(parent)[0] if old else None
+    for folder in old:
+        if last_good is not None and step_of(folder) < step_of(last_good):
+            discard(folder)
+
+
+def discard(folder: Path) -> None:
+    """Take a checkpoint away in one step, then delete what is left of it."""
+    doomed = folder.with_name(f".{folder.name}.{os.getpid()}.old")
+    shutil.rmtree(doomed, ignore_errors=True)
+    folder.rename(doomed)
+    shutil.rmtree(doomed, ignore_errors=True)
+
+
+def sweep(parent: Path) -> None:
+    """Remove what killed processes left half written or half deleted."""
+    if parent.is_dir():
+        for path in parent.iterdir():
+            if path.name.startswith(".step_") and path.suffix in (".tmp", ".old"):
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _tensor_bytes(tensors: dict[str, Tensor]) -> bytes:
+    return safetensors.torch.save(
+        {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
+    )
+
+
+def _manifest(step: int, contents: dict[str, bytes]) -> bytes:
+    described = {
+        name: {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        for name, content in contents.items()
+    }
+    return _sealed({"schema": SCHEMA, "step": step, "files": described})
+
+
+def _sealed(body: dict[str, Any]) -> bytes:
+    """A manifest's only spelling: any other byte in it is damage."""
+    seal = hashlib.sha256(files.as_json(body)).hexdigest()
+    return files.as_json({"body": body, "sha256": seal})
+
+
+def _object(content: bytes, path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(content)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise BrokenCheckpoint(f"{path} is damaged: it is not a JSON object")
+    return value
+
+
+def _read(path: Path, otherwise: str) -> bytes:
+    try:
+        if not path.is_file():  # opening a FIFO would wait for ever
+            raise BrokenCheckpoint(f"{path} is missing; {otherwise}")
+        return path.read_bytes()
+    except OSError as error:
+        raise BrokenCheckpoint(f"{path} cannot be read: {error.strerror}") from None
+
+
+def _advice(error: OSError) -> str:
+    full = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    return "; free some space and go on with --resume" if error.errno in full else ""

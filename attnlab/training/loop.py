@@ -1,0 +1,408 @@
+"""THE loop, for pretraining and finetuning alike, read from top to bottom.
+
+    batch(seed, step) → step → log;  now and then: evaluate, save, write a sample
+
+All that a run remembers is weights, the optimiser's state and the small State below. Batches,
+schedule and random streams are functions of the step, so a run that is stopped or killed goes on
+to the same bits.
+"""
+
+import dataclasses
+import os
+import platform
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attnlab import __version__, chance, config, files
+from attnlab.data.batches import Batch, batch_of, rows_of
+from attnlab.evaluate import validation_loss
+from attnlab.generate import Sampling, generate
+from attnlab.kernels import dispatch, hardware
+from attnlab.training import checkpoint, cost, parallel, runs
+from attnlab.training.checkpoint import Checkpoint
+from attnlab.training.parallel import World
+from attnlab.training.recipe import Recipe
+from attnlab.training.report import Opening, Report
+from attnlab.training.setup import Setup
+from attnlab.training.signals import StopNow, Stopping, stopping
+from attnlab.training.step import Outcome, Stepper
+from attnlab.training.weights import build_model, load_weights, refuse_other_model
+
+BUNCH = 50  # steps whose losses a GPU hands over together
+EVALUATION_TOKENS = 1 << 14  # in a batch of an evaluation
+
+
+class NotFinite(RuntimeError):
+    """A NaN or Inf in the loss or the gradient: training has stopped before the update."""
+
+
+@dataclass
+class State:
+    """What a run remembers besides weights and optimiser."""
+
+    step: int = 0  # updates made
+    evaluated: int = -1  # the step of the last evaluation
+    best_loss: float | None = None
+    best_step: int | None = None
+    worse: int = 0  # evaluations since the best
+    seconds: float = 0.0  # since the first step, over all processes that worked on this run
+    step_seconds: float = 0.0  # of these, in steps: without evaluating, saving and sampling
+
+    @classmethod
+    def from_json(cls, plain: dict[str, Any]) -> "State":
+        return config.from_dict(cls, plain, "state")
+
+
+@dataclass(frozen=True)
+class Result:
+    ending: str  # "finished", "stopped early", or the signal it was stopped by
+    step: int
+    loss: float | None
+    best_loss: float | None
+    best_step: int | None
+    seconds: float
+    step_seconds: float
+
+
+class Clock:
+    """Seconds of a run, and those of them spent in steps."""
+
+    def __init__(self, seconds: float, step_seconds: float) -> None:
+        self._began = time.monotonic() - seconds
+        self._aside = seconds - step_seconds
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._began
+
+    @property
+    def step_seconds(self) -> float:
+        return self.seconds - self._aside
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        before = self.seconds
+        try:
+            yield
+        finally:
+            self._aside += self.seconds - before
+
+
+def train(
+    setup: Setup, run: runs.Run, world: World, report: Report, resume: Path | None = None
+) -> Result:
+    """Train in a run folder, from the beginning or from one of its checkpoints."""
+    with stopping() as stop, run.locked() if world.first else nullcontext():
+        return Training(setup, run, world, report, stop).go(resume)
+
+
+class Training:
+    def __init__(
+        self, setup: Setup, run: runs.Run, world: World, report: Report, stop: Stopping
+    ) -> None:
+        self.recipe, self.source, self.model = setup.recipe, setup.source, setup.model
+        self.corpus, self.tokenizer = setup.corpus, setup.tokenizer
+        self.run, self.world, self.report, self.stop = run, world, report, stop
+        self.state = State()
+
+    def go(self, resume: Path | None) -> Result:
+        recipe, world = self.recipe, self.world
+        hardware.require(getattr(torch, recipe.dtype), world.device)
+        self._refuse_other_text()
+        self._prepare(checkpoint.load(resume) if resume else None)
+        opening = self._rehearsal()
+        self.clock = Clock(self.state.seconds, self.state.step_seconds)
+        with self.report.training(opening, self.state.step, recipe.batch * recipe.length):
+            with torch.random.fork_rng(devices=self._cuda()):
+                return self._steps()
+
+    def _steps(self) -> Result:
+        recipe, state = self.recipe, self.state
+        while True:
+            ending = self._between_steps()
+            if ending is not None:
+                return self._end(ending)
+            self.stepper.take(state.step, self._batch(state.step))
+            state.step += 1
+            if not self.stepper.asynchronous or state.step % BUNCH == 0:
+                self._log()
+            if due(recipe.save_every, state.step) and not due(recipe.evaluate_every, state.step):
+                self._log()
+                self._save()
+
+    def _between_steps(self) -> str | None:
+        """Evaluate, sample, save; and whether this is the end."""
+        recipe, state = self.recipe, self.state
+        last = state.step >= recipe.steps
+        asked = self.world.agreed(self.stop.asked)
+        evaluating = state.step > 0 and (last or due(recipe.evaluate_every, state.step))
+        if not asked and evaluating and state.evaluated != state.step:
+            self._log()
+            try:
+                with self.clock.aside():
+                    self._evaluate()
+            except StopNow:
+                asked = self.world.agreed(self.stop.asked)
+            if not asked and (
+                last or due(recipe.save_every, state.step) or state.best_step == state.step
+            ):
+                self._save()
+        if not asked and due(recipe.sample_every, state.step):
+            with self.clock.aside():
+                self._sample()
+        if asked:
+            self._log()
+            if state.step > 0:
+                self._save()
+            return signal.Signals(asked).name
+        if last:
+            return "finished"
+        if recipe.patience is not None and state.worse >= recipe.patience:
+            return "stopped early"
+        return None
+
+    def _refuse_other_text(self) -> None:
+        known = self.run.folder / "manifest.json"
+        if known.exists() and files.read_json(known).get("corpus") != self.corpus.fingerprint:
+            raise ValueError(
+                "the text has changed since this run began, so it cannot go on as it was; "
+                "bring the text back, or begin a new run with start=RUN"
+            )
+
+    def _prepare(self, resumed: Checkpoint | None) -> None:
+        recipe, world = self.recipe, self.world
+        if resumed is not None:
+            refuse_other_model(recipe, resumed.config)
+            load_weights(self.model, resumed.model)
+            self.state = State.from_json(resumed.state)
+        self.model.to(world.device)
+        spread = parallel.spread(self.model, recipe.parallel, world)
+        self.optimiser = recipe.optimiser.build(self.model)
+        self.stepper = Stepper(self.model, self.optimiser, recipe, world)
+        self.stepper.spread = spread
+        if resumed is not None:
+            self.optimiser.load(resumed.optimiser)
+        if world.first:
+            checkpoint.sweep(self.run.checkpoints)
+            self.run.checkpoints.mkdir(exist_ok=True)
+            (self.run.folder / "result.json").unlink(missing_ok=True)
+            self.run.cut_logs({"metrics": self.state.step, "eval": self.state.evaluated})
+
+    def _rehearsal(self) -> Opening:
+        recipe, world = self.recipe, self.world
+        with torch.random.fork_rng(devices=self._cuda()):
+            parts = self._batch(self.state.step)
+            with dispatch.watching() as seen, torch.no_grad():
+                self.model(parts[0].tokens[:1].to(world.device))
+            ready, step_seconds = self.stepper.rehearse(parts)
+        left = recipe.steps - self.state.step
+        flops = cost.flops_per_token(self.model, recipe.length)
+        opening = Opening(
+            run=str(self.run.folder),
+            parameters=cost.parameters(self.model),
+            tokens=recipe.steps * recipe.batch * recipe.length,
+            epochs=recipe.steps * recipe.batch / self.source.count,
+            flops=flops * recipe.steps * recipe.batch * recipe.length,
+            steps=recipe.steps,
+            ready_seconds=ready,
+            expected_seconds=left * step_seconds + self._evaluation_seconds(step_seconds, left),
+        )
+        if world.first:
+            manifest = {
+                **facts(recipe, world),
+                **dataclasses.asdict(opening),
+                "corpus": self.corpus.fingerprint,
+                "kernels": sorted({f"{choice.path}: {choice.reason}" for choice in seen}),
+            }
+            files.write_whole(self.run.folder / "manifest.json", files.as_json(manifest))
+            tokenizer = files.as_json(self.tokenizer.to_json())
+            files.write_whole(self.run.folder / "tokenizer.json", tokenizer)
+        return opening
+
+    def _evaluation_seconds(self, step_seconds: float, left: int) -> float:
+        """An evaluation is forward only: a third of a step for as many tokens."""
+        tokens = self.source.validation_count * self.recipe.length
+        times = left // self.recipe.evaluate_every + 1 if self.recipe.evaluate_every else 1
+        return times * tokens * step_seconds / (3 * self.recipe.batch * self.recipe.length)
+
+    def _batch(self, step: int) -> list[Batch]:
+        recipe, world = self.recipe, self.world
+        return [
+            batch_of(
+                self.source,
+                seed=recipe.seed,
+                step=step,
+                size=recipe.batch,
+                rank=world.rank,
+                world=world.size,
+                part=part,
+                parts=recipe.accumulate,
+            )
+            for part in range(recipe.accumulate)
+        ]
+
+    def _log(self) -> None:
+        """Write the losses that are there; stop if one of them is not a number."""
+        outcomes = self.stepper.outcomes()
+        first = self.state.step - len(outcomes)
+        rows: list[dict[str, Any]] = []
+        for step, outcome in enumerate(outcomes, start=first + 1):
+            if not outcome.finite:
+                self._append("metrics", rows)
+                raise NotFinite(self._what_broke(step, outcome))
+            rows.append({"step": step, "loss": outcome.loss, "norm": outcome.norm})
+        self._append("metrics", rows)
+        if outcomes:
+            factor = self.recipe.schedule.factor(self.state.step, self.recipe.steps)
+            self.report.stepped(self.state.step, outcomes[-1].loss, factor)
+
+    def _what_broke(self, step: int, outcome: Outcome) -> str:
+        recipe = self.recipe
+        epochs, samples = rows_of(recipe.seed, step - 1, recipe.batch, self.source.count)
+        named = ", ".join(map(str, samples[:8])) + (" …" if len(samples) > 8 else "")
+        newest = next(iter(checkpoint.all_in(self.run.checkpoints)), None)
+        kept = f"; {newest.name} is kept" if newest else ""
+        return (
+            f"step {step}: loss {outcome.loss}, gradient norm {outcome.norm}: not finite; stopped "
+            f"before the update{kept}. Its batch: samples {named} of epoch {epochs[0]}. "
+            "A lower optimiser.rate, clip=1 or dtype=float32 may help"
+        )
+
+    def _evaluate(self) -> None:
+        state, recipe = self.state, self.recipe
+        if self.source.validation_count == 0:
+            state.evaluated = state.step
+            return
+        half = torch.bfloat16 if recipe.dtype == "bfloat16" else None
+        size = max(EVALUATION_TOKENS // recipe.length, 1)
+        tokens = self.source.validation_count * recipe.length
+        with self.report.waiting("evaluating", tokens) as advance:
+            found = validation_loss(
+                self.model,
+                self.source.validation(size),
+                device=self.world.device,
+                autocast=half,
+                tick=self._interruptible(advance),
+            )
+        if not np.isfinite(found.loss):
+            raise NotFinite(f"step {state.step}: the validation loss is {found.loss}")
+        state.evaluated = state.step
+        better = state.best_loss is None or found.loss < state.best_loss
+        if better:
+            state.best_loss, state.best_step, state.worse = found.loss, state.step, 0
+        else:
+            state.worse += 1
+        row = {"step": state.step, "loss": found.loss, "tokens": found.tokens, "best": better}
+        self._append("eval", [row])
+        self._append("speed", [self._speed()])
+        self.report.evaluated(state.step, found.loss, better, self.clock.seconds)
+
+    def _interruptible(self, advance: Callable[[int], None]) -> Callable[[int], None]:
+        def tick(done: int) -> None:
+            if self.world.agreed(self.stop.asked):
+                raise StopNow
+            advance(done)
+
+        return tick
+
+    def _sample(self) -> None:
+        """Text as the model writes it now, from a beginning the training text has."""
+        recipe, model = self.recipe, self.model
+        if recipe.parallel == "fsdp" and self.world.size > 1:
+            weights = parallel.whole_weights(model)
+            model = build_model(recipe).to(self.world.device)
+            load_weights(model, weights)
+        if not self.world.first:
+            return
+        prompt = self._batch(0)[0].tokens[0, : min(16, recipe.length)].tolist()
+        sampling = Sampling(
+            temperature=0.8, seed=chance.number(recipe.seed, "text", self.state.step)
+        )
+        new = generate(model, [prompt], tokens=recipe.sample_tokens, sampling=sampling)[0]
+        before, text = self.tokenizer.decode(prompt), self.tokenizer.decode(new)
+        self._append("samples", [{"step": self.state.step, "prompt": before, "text": text}])
+        self.report.sampled(self.state.step, before, text)
+
+    def _save(self) -> None:
+        with self.clock.aside():
+            weights, optimiser = parallel.whole_weights(self.model), self.optimiser.state()
+            if self.world.first:
+                self._write(weights, optimiser)
+
+    def _write(self, weights: dict[str, Tensor], optimiser: dict[str, Tensor]) -> None:
+        self.state.seconds = self.clock.seconds
+        self.state.step_seconds = self.clock.step_seconds
+        kept = Checkpoint(
+            model=weights,
+            optimiser=optimiser,
+            config=config.to_dict(self.recipe),
+            tokenizer=self.tokenizer.to_json(),
+            state=dataclasses.asdict(self.state),
+        )
+        checkpoint.save(self.run.checkpoints, self.state.step, kept)
+        best = {self.state.best_step} if self.state.best_step is not None else set()
+        checkpoint.retain(self.run.checkpoints, self.recipe.keep, best)
+
+    def _end(self, ending: str) -> Result:
+        state = self.state
+        rows = self.run.read("metrics") if self.world.first else []
+        result = Result(
+            ending=ending,
+            step=state.step,
+            loss=rows[-1]["loss"] if rows else None,
+            best_loss=state.best_loss,
+            best_step=state.best_step,
+            seconds=self.clock.seconds,
+            step_seconds=self.clock.step_seconds,
+        )
+        if self.world.first and ending in ("finished", "stopped early"):
+            content = files.as_json(dataclasses.asdict(result))
+            files.write_whole(self.run.folder / "result.json", content)
+        return result
+
+    def _append(self, name: str, rows: list[dict[str, Any]]) -> None:
+        if rows and self.world.first:
+            with self.run.log(name).open("ab") as file:
+                file.write(b"".join(map(runs.line, rows)))
+
+    def _speed(self) -> dict[str, Any]:
+        tokens = self.state.step * self.recipe.batch * self.recipe.length
+        return {
+            "step": self.state.step,
+            "seconds": self.clock.seconds,
+            "step_seconds": self.clock.step_seconds,
+            "tokens_per_second": tokens / self.clock.step_seconds,
+        }
+
+    def _cuda(self) -> list[torch.device]:
+        return [self.world.device] if self.world.device.type == "cuda" else []
+
+
+def due(every: int | None, step: int) -> bool:
+    return every is not None and step > 0 and step % every == 0
+
+
+def facts(recipe: Recipe, world: World) -> dict[str, Any]:
+    """What is worth knowing about where a run was made."""
+    device = torch.cuda.get_device_name() if world.device.type == "cuda" else platform.machine()
+    return {
+        "attnlab": __version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "device": f"{world.device.type} {device}",
+        "threads": torch.get_num_threads(),
+        "processes": world.size,
+        "pid": os.getpid(),
+        "command": shlex.join(["attnlab", *sys.argv[1:]]),
+    }

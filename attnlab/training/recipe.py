@@ -1,0 +1,66 @@
+"""A recipe: everything that decides how a model is trained. The same recipe gives the same run."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from attnlab.config import choice
+from attnlab.training.optim import Schedule
+
+LARGEST_BATCH = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    corpus: Any = choice("corpus", "python-docs")
+    tokenizer: Any = choice("tokenizer", "characters")
+    objective: Any = choice("objective", "causal")
+    model: Any = choice("model", "transformer")  # its vocabulary is the tokenizer's
+    start: str | None = None  # a run or checkpoint whose weights and tokenizer are taken over
+
+    optimiser: Any = choice("optimiser", "adamw")
+    schedule: Schedule = field(default_factory=Schedule)
+    context: int | None = None  # tokens in a sample; the model's own if none
+    batch: int = 32  # samples in a step, over all processes
+    accumulate: int = 1  # parts that a process takes its share in: less memory, same gradient
+    steps: int = 1000
+    clip: float | None = 1.0  # largest norm of the gradient
+    seed: int = 0
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    dtype: Literal["float32", "bfloat16"] = "float32"  # of the products; weights stay float32
+    compile: bool = False
+    parallel: Literal["ddp", "fsdp"] = "ddp"  # under torchrun
+
+    evaluate_every: int | None = 250  # steps; the whole validation split
+    patience: int | None = None  # evaluations without a better one until it stops
+    save_every: int | None = 250  # steps; besides the best and the last
+    keep: int = 2  # newest checkpoints kept, besides the best
+    sample_every: int | None = None  # steps; writes some text
+    sample_tokens: int = 200
+    tensorboard: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "accumulate", "steps", "keep", "sample_tokens"):
+            _check(name, getattr(self, name), 1)
+        for name in ("context", "evaluate_every", "patience", "save_every", "sample_every"):
+            if getattr(self, name) is not None:
+                _check(name, getattr(self, name), 1)
+        if self.batch > LARGEST_BATCH:
+            raise ValueError(f"batch is {self.batch}; use at most {LARGEST_BATCH}")
+        if self.clip is not None and not self.clip > 0:
+            raise ValueError(f"clip is {self.clip}; use a norm above 0, or none")
+        if self.batch % self.accumulate:
+            raise ValueError(
+                f"batch {self.batch} does not divide into accumulate={self.accumulate} parts"
+            )
+
+    @property
+    def length(self) -> int:
+        """Tokens in a sample."""
+        own: int = getattr(self.model, "context", 128)
+        return own if self.context is None else self.context
+
+
+def _check(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise ValueError(f"{name} is {value}; use {least} or more")

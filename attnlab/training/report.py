@@ -1,0 +1,160 @@
+"""What a person sees of a training run: on the terminal, in TensorBoard, or nothing."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+
+@dataclass(frozen=True)
+class Opening:
+    """What is known before the first step."""
+
+    run: str
+    parameters: int
+    tokens: int
+    epochs: float
+    flops: float
+    steps: int
+    ready_seconds: float
+    expected_seconds: float
+
+    def sentence(self) -> str:
+        return (
+            f"{self.parameters:,} parameters · {self.tokens:,} tokens ({self.epochs:.1f} epochs) · "
+            f"{scaled(self.flops)}FLOP · about {duration(self.expected_seconds)}"
+        )
+
+
+class Report:
+    """Silence; the others override what they show."""
+
+    def note(self, text: str) -> None:
+        pass
+
+    @contextmanager
+    def training(self, opening: Opening, step: int, tokens_per_step: int) -> Iterator[None]:
+        yield
+
+    def stepped(self, step: int, loss: float, rate: float) -> None:
+        """Losses have come in; `rate` is the factor of the schedule."""
+
+    @contextmanager
+    def waiting(self, what: str, total: int) -> Iterator[Callable[[int], None]]:
+        yield lambda done: None
+
+    def evaluated(self, step: int, loss: float, better: bool, seconds: float) -> None:
+        pass
+
+    def sampled(self, step: int, prompt: str, text: str) -> None:
+        pass
+
+
+class Terminal(Report):
+    """A bar with loss, tokens a second and time left; a line for every evaluation."""
+
+    def __init__(self, screen: Console) -> None:
+        self.screen = screen
+        self.bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[detail]}"),
+            TimeRemainingColumn(),
+            console=screen,
+            disable=not screen.is_terminal,
+            transient=True,
+        )
+
+    def note(self, text: str) -> None:
+        self.screen.print(escape(text), highlight=False, soft_wrap=True)
+
+    @contextmanager
+    def training(self, opening: Opening, step: int, tokens_per_step: int) -> Iterator[None]:
+        self.note(f"run {opening.run}")
+        self.note(opening.sentence())
+        self.tokens_per_step = tokens_per_step
+        with self.bar:
+            self.steps = self.bar.add_task(
+                "training", total=opening.steps, completed=step, detail=""
+            )
+            yield
+
+    def stepped(self, step: int, loss: float, rate: float) -> None:
+        task = self.bar.tasks[self.steps]
+        speed = f"{scaled((task.speed or 0) * self.tokens_per_step)}tokens/s"
+        self.bar.update(self.steps, completed=step, detail=f"loss {loss:.3f} · {speed}")
+
+    @contextmanager
+    def waiting(self, what: str, total: int) -> Iterator[Callable[[int], None]]:
+        task = self.bar.add_task(what, total=total, detail="")
+        try:
+            yield lambda done: self.bar.update(task, completed=done)
+        finally:
+            self.bar.remove_task(task)
+
+    def evaluated(self, step: int, loss: float, better: bool, seconds: float) -> None:
+        mark = " (best so far)" if better else ""
+        self.note(f"step {step:,}: validation loss {loss:.4f} after {duration(seconds)}{mark}")
+
+    def sampled(self, step: int, prompt: str, text: str) -> None:
+        self.screen.rule(f"step {step:,}", align="left", style="dim")
+        self.screen.print(f"[dim]{escape(prompt)}[/]{escape(text)}", highlight=False)
+        self.screen.rule(style="dim")
+
+
+class TensorBoard(Report):
+    """Scalars and samples for `tensorboard --logdir runs`."""
+
+    def __init__(self, folder: Path, then: Report) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise ValueError(
+                "tensorboard=true needs the tensorboard package; pip install 'attnlab[track]'"
+            ) from None
+        self.writer: Any = SummaryWriter(str(folder))
+        self.then = then
+        self.note, self.waiting = then.note, then.waiting  # type: ignore[method-assign]
+
+    @contextmanager
+    def training(self, opening: Opening, step: int, tokens_per_step: int) -> Iterator[None]:
+        with self.then.training(opening, step, tokens_per_step):
+            try:
+                yield
+            finally:
+                self.writer.close()
+
+    def stepped(self, step: int, loss: float, rate: float) -> None:
+        self.writer.add_scalar("loss/train", loss, step)
+        self.writer.add_scalar("schedule", rate, step)
+        self.then.stepped(step, loss, rate)
+
+    def evaluated(self, step: int, loss: float, better: bool, seconds: float) -> None:
+        self.writer.add_scalar("loss/validation", loss, step)
+        self.then.evaluated(step, loss, better, seconds)
+
+    def sampled(self, step: int, prompt: str, text: str) -> None:
+        self.writer.add_text("sample", prompt + text, step)
+        self.then.sampled(step, prompt, text)
+
+
+def scaled(number: float) -> str:
+    """1234567 -> "1.23 M", to be followed by a unit."""
+    for size, letter in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= size:
+            return f"{number / size:.3g} {letter}"
+    return f"{number:.3g} "
+
+
+def duration(seconds: float) -> str:
+    if seconds < 100:
+        return f"{seconds:.3g} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"

@@ -1,0 +1,146 @@
+"""Run folders: the only thing that training, evaluation, generation and the page share.
+
+    runs/<date>-<preset>-<short id>/
+      config.json       the resolved settings        manifest.json  versions, device, command, paths
+      metrics.jsonl     a line for every step        eval.jsonl     a line for every evaluation
+      speed.jsonl       tokens a second, now and then samples.jsonl  text written while training
+      tokenizer.json    checkpoints/                 result.json    written when it has finished
+
+Metrics hold nothing that depends on the clock: the same run twice gives the same bytes.
+"""
+
+import fcntl
+import json
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from attnlab import config, files, registry
+from attnlab.training import checkpoint
+from attnlab.training.recipe import Recipe
+
+LOGS = ("metrics", "eval", "speed", "samples")
+
+
+@dataclass(frozen=True)
+class Run:
+    folder: Path
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.folder / "checkpoints"
+
+    def recipe(self) -> Recipe:
+        plain = files.read_json(self.folder / "config.json")
+        return config.from_dict(Recipe, plain)
+
+    def log(self, name: str) -> Path:
+        assert name in LOGS
+        return self.folder / f"{name}.jsonl"
+
+    def read(self, name: str) -> list[dict[str, Any]]:
+        return list(_lines(self.log(name)))
+
+    def cut_logs(self, steps: dict[str, int]) -> None:
+        """Forget what was logged after a step, torn last lines included: it will come again."""
+        for name in LOGS:
+            path, last = self.log(name), steps.get(name, steps["metrics"])
+            if path.exists():
+                kept = [row for row in _lines(path) if row["step"] <= last]
+                files.write_whole(path, b"".join(map(line, kept)))
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """One process writes in a run folder; the lock goes with the process, however it ends."""
+        with (self.folder / "lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ValueError(
+                    f"{self.folder} is being trained by another process; wait for it or stop it"
+                ) from None
+            yield
+
+    @property
+    def busy(self) -> bool:
+        try:
+            with self.locked():
+                return False
+        except (ValueError, OSError):
+            return True
+
+    @property
+    def finished(self) -> bool:
+        return (self.folder / "result.json").exists()
+
+
+def line(row: dict[str, Any]) -> bytes:
+    return (json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n").encode()
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The whole lines of a log: a process may have been killed in the middle of the last one."""
+    if not path.exists():
+        return
+    for text in path.read_bytes().split(b"\n"):
+        try:
+            row = json.loads(text)
+        except ValueError:
+            continue
+        if isinstance(row, dict) and isinstance(row.get("step"), int):
+            yield row
+
+
+def create(root: Path, preset: str) -> Run:
+    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+    folder = root / f"{stamp}-{preset}-{secrets.token_hex(3)}"
+    (folder / "checkpoints").mkdir(parents=True)
+    return Run(folder)
+
+
+def all_in(root: Path) -> list[Run]:
+    """Runs, newest first."""
+    if not root.is_dir():
+        return []
+    found = [path.parent for path in root.glob("*/config.json")]
+    return [Run(folder) for folder in sorted(found, reverse=True)]
+
+
+def find(word: str, root: Path) -> tuple[Run, Path | None]:
+    """A run by its path, its name or the end of its name; or a checkpoint inside one."""
+    path = Path(word)
+    candidates = [
+        path,
+        root / word,
+        *(r.folder for r in all_in(root) if r.folder.name.endswith(word)),
+    ]
+    for folder in candidates:
+        if (folder / "config.json").is_file() and (folder / "checkpoints").exists():
+            return Run(folder), None
+        if folder.parent.name == "checkpoints" and folder.is_dir():
+            return Run(folder.parent.parent), folder
+    names = [run.folder.name for run in all_in(root)]
+    hint = registry.suggest(word, names) if names else f"there are no runs in {root}"
+    raise ValueError(f"{word} is no run and no checkpoint; {hint}")
+
+
+def open_checkpoint(word: str, root: Path, best: bool = False) -> tuple[Path, list[str]]:
+    """The checkpoint a word stands for: itself, or a run's best or newest good one."""
+    run, folder = find(word, root)
+    if folder is not None:
+        checkpoint.verified(folder)
+        return folder, []
+    newest, broken = checkpoint.newest_good(run.checkpoints)
+    if newest is None:
+        why = f": {broken[0]}" if broken else ""
+        raise ValueError(f"{run.folder} has no checkpoint that can be used{why}")
+    if best:
+        step = checkpoint.load(newest).state.get("best_step")
+        named = run.checkpoints / checkpoint.name_of(step) if isinstance(step, int) else newest
+        if checkpoint.is_good(named):
+            return named, broken
+    return newest, broken

@@ -1,0 +1,35 @@
+"""A trained model to use: opened from a run or a checkpoint, every bit checked first."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from attnlab import config
+from attnlab.data.tokens import tokenizer_from_json
+from attnlab.training import checkpoint, runs
+from attnlab.training.recipe import Recipe
+from attnlab.training.weights import build_model, load_weights
+
+
+@dataclass(frozen=True)
+class Saved:
+    model: nn.Module
+    tokenizer: Any
+    recipe: Recipe
+    folder: Path  # the checkpoint
+    broken: list[str]  # checkpoints that were passed over, and why
+
+
+def open_saved(word: str, root: Path, device: str = "auto", best: bool = True) -> Saved:
+    """A run's best model (or its newest, if nothing was evaluated), or a checkpoint by its path."""
+    folder, broken = runs.open_checkpoint(word, root, best=best)
+    kept = checkpoint.load(folder)
+    recipe = config.from_dict(Recipe, kept.config)
+    tokenizer = tokenizer_from_json(kept.tokenizer)
+    model = build_model(recipe)
+    load_weights(model, kept.model)
+    kind = device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+    return Saved(model.to(kind).eval(), tokenizer, recipe, folder, broken)

@@ -1,0 +1,162 @@
+"""One step: forward, backward, clip, update; on CUDA, if compiled, a single captured graph.
+
+Axes: b batch, t time. A step's gradient is that of the mean loss over all targets of the whole
+batch, however many parts and processes share it out.
+"""
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from attnlab import chance
+from attnlab.data.batches import IGNORE, Batch
+from attnlab.training import parallel
+from attnlab.training.optim import Optimiser
+from attnlab.training.parallel import World
+from attnlab.training.recipe import Recipe
+
+WARM = 3  # steps before a graph is captured: libraries choose their kernels in the first ones
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Loss of the whole batch and norm of its gradient, before the update."""
+
+    loss: float
+    norm: float
+    finite: bool
+
+
+class Stepper:
+    """Takes steps; outcomes are read in bunches, so that a GPU never waits to be asked."""
+
+    def __init__(
+        self, model: nn.Module, optimiser: Optimiser, recipe: Recipe, world: World
+    ) -> None:
+        self.model, self.optimiser, self.recipe, self.world = model, optimiser, recipe, world
+        self.spread = model
+        self.asynchronous = world.device.type == "cuda"
+        self._loss = torch.compile(self._plain_loss, dynamic=False) if recipe.compile else None
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._inputs: list[Batch] = []
+        self._scale = torch.zeros((), device=world.device)
+        self._halted = torch.zeros((), device=world.device)
+        self._result: Tensor | None = None
+        self._pending: list[Tensor] = []
+        self._dropout = any(isinstance(m, nn.Dropout) and m.p > 0 for m in model.modules())
+        if self.asynchronous:
+            optimiser.skip_when(self._halted)
+
+    def take(self, step: int, parts: list[Batch]) -> None:
+        """One step; with a NaN or Inf in loss or gradient nothing is updated, then or later."""
+        recipe = self.recipe
+        self.optimiser.set_rates(recipe.schedule.factor(step, recipe.steps))
+        if self._dropout:
+            torch.manual_seed(chance.number(recipe.seed, "dropout", step, self.world.rank))
+        targets = sum(int((part.targets != IGNORE).sum()) for part in parts)
+        self._scale.fill_(self.world.size / max(self.world.total(targets), 1))
+        if self._graph is None:
+            result = self._whole_step([self._moved(part) for part in parts])
+        else:
+            for held, part in zip(self._inputs, parts, strict=True):
+                held.tokens.copy_(part.tokens, non_blocking=True)
+                held.targets.copy_(part.targets, non_blocking=True)
+            self._graph.replay()
+            assert self._result is not None
+            result = self._result.clone()
+        self._pending.append(result)
+
+    def outcomes(self) -> list[Outcome]:
+        """What the steps since the last call gave."""
+        rows = torch.stack(self._pending).tolist() if self._pending else []
+        self._pending = []
+        return [Outcome(loss, norm, halted == 0) for loss, norm, halted in rows]
+
+    def rehearse(self, parts: list[Batch]) -> tuple[float, float]:
+        """Seconds to get ready (compile, capture) and seconds a step takes; no weight changes."""
+        begin = time.perf_counter()
+        kept = [(tensor, tensor.detach().clone()) for tensor in self._tensors()]
+        for _ in range(WARM):
+            self.take(0, parts)
+        known = {id(tensor) for tensor, _ in kept}
+        if self.recipe.compile and self.asynchronous and self.world.size == 1:
+            self._capture(parts)
+        self._wait()
+        ready = time.perf_counter()
+        turns = 3 if self.asynchronous else 1
+        for _ in range(turns):
+            self.take(0, parts)
+        self._wait()
+        taken = (time.perf_counter() - ready) / turns
+        with torch.no_grad():
+            for tensor, before in kept:
+                tensor.copy_(before)
+            for tensor in self._tensors():
+                if id(tensor) not in known:
+                    tensor.zero_()  # the optimiser's state as it is before the first step
+            self._halted.zero_()
+        self._pending = []
+        return ready - begin, taken
+
+    def _whole_step(self, parts: list[Batch]) -> Tensor:
+        self.optimiser.zero_grad()
+        total = torch.zeros((), device=self.world.device)
+        for number, part in enumerate(parts):
+            with parallel.waiting(self.spread, number == len(parts) - 1):
+                loss = (self._loss or self._plain_loss)(part.tokens, part.targets) * self._scale
+                loss.backward()
+            total += loss.detach()
+        total = self.world.summed(total) / self.world.size
+        norm = self._clipped_norm()
+        bad = ~(torch.isfinite(total) & torch.isfinite(norm))
+        self._halted.copy_(torch.maximum(self._halted, bad.to(self._halted.dtype)))
+        if self.asynchronous or not bool(self._halted):
+            self.optimiser.step()
+        return torch.stack([total, norm, self._halted])
+
+    def _plain_loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        """Sum of the nats over all targets."""
+        half = self.recipe.dtype == "bfloat16"
+        with torch.autocast(self.world.device.type, torch.bfloat16, enabled=half):
+            logits = self.spread(tokens)
+        return F.cross_entropy(
+            logits.flatten(0, 1).float(), targets.flatten(), ignore_index=IGNORE, reduction="sum"
+        )
+
+    def _clipped_norm(self) -> Tensor:
+        grads = [p.grad for p in self.model.parameters() if p.grad is not None]
+        norm = torch.nn.utils.get_total_norm(grads)
+        if isinstance(norm, DTensor):
+            norm = norm.full_tensor()
+        if self.recipe.clip is not None:
+            factor = (self.recipe.clip / (norm + 1e-6)).clamp(max=1.0)
+            torch._foreach_mul_(grads, factor)
+        return norm
+
+    def _capture(self, parts: list[Batch]) -> None:
+        self._inputs = [self._moved(part) for part in parts]
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            self._result = self._whole_step(self._inputs)
+
+    def _moved(self, part: Batch) -> Batch:
+        device = self.world.device
+        if device.type == "cpu":
+            return part
+        return Batch(part.tokens.to(device), part.targets.to(device))
+
+    def _tensors(self) -> list[Tensor]:
+        """Everything a step changes: weights and the optimiser's state."""
+        states: list[Any] = [
+            list(s.values()) for p in self.optimiser.parts for s in p.state.values()
+        ]
+        return [*self.model.parameters(), *(tensor for slots in states for tensor in slots)]
+
+    def _wait(self) -> None:
+        if self.asynchronous:
+            torch.cuda.synchronize()
