@@ -50,6 +50,9 @@ GROUPS = {
 
 def main() -> None:
     """The entry point: what a person can correct is one line and exit code 2."""
+    # Before torch is loaded: its threads otherwise wait for each other in a long busy loop, and
+    # another process on the same cores makes a training step 50 times slower (docs/notes.md).
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     try:
         app()
     except (ValueError, OSError) as error:

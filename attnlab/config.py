@@ -30,10 +30,9 @@ def choice(kind: str, default: str) -> Any:
 
 def override(settings: S, words: Iterable[str]) -> S:
     """The settings with `key=value` words applied; later words win over earlier ones."""
-    pairs = [split_word(word) for word in words]
-    for path, text in sorted(pairs, key=lambda pair: len(pair[0])):
-        settings = _set(settings, path, text, ".".join(path))
-    return settings
+    return _changed(
+        settings, [(path, text, ".".join(path)) for path, text in map(split_word, words)]
+    )
 
 
 def split_word(word: str) -> tuple[list[str], str]:
@@ -106,26 +105,45 @@ def from_dict(cls: type[S], plain: Any, key: str = "") -> S:
     return _construct(cls, values)
 
 
-def _set(settings: Any, path: list[str], text: str, key: str) -> Any:
+Change = tuple[list[str], str, str]  # path from here, text, whole key
+
+
+def _changed(settings: Any, changes: list[Change]) -> Any:
+    """All changes at once: a width and heads that fit each other may come in any order."""
+    values: dict[str, Any] = {}
+    for name in dict.fromkeys(path[0] for path, _, _ in changes):
+        mine = [(path[1:], text, key) for path, text, key in changes if path[0] == name]
+        inside = [change for change in mine if change[0]]
+        for _, text, key in (change for change in mine if not change[0]):
+            values[name] = _new_value(settings, name, text, key)
+        if inside:
+            path, _, key = inside[0]
+            if name not in {field.name for field in dataclasses.fields(settings)}:
+                raise _unknown(settings, [name, *path], key)
+            current = values.get(name, getattr(settings, name))
+            if not dataclasses.is_dataclass(current):
+                raise ConfigError(f"{key}: {name} has no settings inside it; write {name}=value")
+            values[name] = _changed(current, inside)
+    return _construct(dataclasses.replace, values, settings)
+
+
+def _new_value(settings: Any, name: str, text: str, key: str) -> Any:
     fields = {field.name: field for field in dataclasses.fields(settings)}
-    name, rest = path[0], path[1:]
     if name not in fields:
-        prefix = key[: len(key) - len(".".join(path))]
-        known = [prefix + field for field in fields]
-        raise ConfigError(f"{key}: no such setting; {registry.suggest(prefix + name, known)}")
-    current, kind = getattr(settings, name), fields[name].metadata.get("kind")
-    if rest:
-        if not dataclasses.is_dataclass(current):
-            raise ConfigError(f"{key}: {name} has no settings inside it; write {name}=value")
-        value = _set(current, rest, text, key)
-    elif kind:
-        value = _construct(_option(kind, text, key), {})
-    elif dataclasses.is_dataclass(current):
+        raise _unknown(settings, [name], key)
+    kind, current = fields[name].metadata.get("kind"), getattr(settings, name)
+    if kind:
+        return _construct(_option(kind, text, key), {})
+    if dataclasses.is_dataclass(current):
         inside = ", ".join(f"{name}.{field.name}" for field in dataclasses.fields(current))
         raise ConfigError(f"{key} is a group of settings; set one of {inside}")
-    else:
-        value = _parsed(get_type_hints(type(settings))[name], text, key)
-    return _construct(dataclasses.replace, {name: value}, settings)
+    return _parsed(get_type_hints(type(settings))[name], text, key)
+
+
+def _unknown(settings: Any, path: list[str], key: str) -> ConfigError:
+    prefix = key[: len(key) - len(".".join(path))]
+    known = [prefix + field.name for field in dataclasses.fields(settings)]
+    return ConfigError(f"{key}: no such setting; {registry.suggest(prefix + path[0], known)}")
 
 
 def _construct(make: Any, values: dict[str, Any], *given: Any) -> Any:

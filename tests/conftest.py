@@ -1,6 +1,9 @@
 """Shapes in signatures are checked in every test, when beartype is installed."""
 
 import importlib.util
+import os
+
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # cli.py does the same and says why
 
 import jaxtyping
 import pytest

@@ -1,34 +1,28 @@
 """Evaluation: the mean surprise over a text, and answers to questions."""
 
-import importlib.util
+import copy
 import math
-import sys
-from dataclasses import dataclass
-from types import ModuleType
 
 import pytest
 import torch
 
+from attnlab.data.batches import IGNORE, Batch
 from attnlab.data.corpora import Question
 from attnlab.data.tokens import CharacterTokenizer
-from attnlab.models.transformer import TransformerSettings
-
-if not importlib.util.find_spec("attnlab.data.batches"):
-
-    @dataclass(frozen=True)
-    class StandIn:
-        tokens: torch.Tensor
-        targets: torch.Tensor
-
-    stand_in = ModuleType("attnlab.data.batches")
-    stand_in.IGNORE, stand_in.Batch = -100, StandIn
-    sys.modules["attnlab.data.batches"] = stand_in
-
-from attnlab.data.batches import IGNORE, Batch
 from attnlab.evaluate import Answer, Evaluation, accuracy, answer_questions, validation_loss
 from attnlab.kernels import hardware
+from attnlab.models.transformer import TransformerSettings
 
 TOKENIZER = CharacterTokenizer(list(" ?abcdefghijklmnopqrstuvwxyz"), special=True)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """For products this small a second thread is only waited for."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def build(dtype=torch.float32, **options):
@@ -112,7 +106,7 @@ def test_a_tick_tells_the_targets_so_far_and_may_stop_it_all():
     assert ticks == [sum(counts[: n + 1]) for n in range(3)] and ticks[-1] == first.tokens
 
     def stop(done):
-        assert not model.training
+        assert not model.training and not torch.is_grad_enabled()
         raise Enough
 
     with pytest.raises(Enough):
@@ -135,6 +129,7 @@ def test_autocast_computes_in_half_precision_or_says_why_not(monkeypatch):
         want = validation_loss(model, batches())
         assert got != want and got.loss == pytest.approx(want.loss, rel=0.03)  # 8 bits of mantissa
     monkeypatch.setattr(hardware, "cpu_multiplies", lambda name: False)
+    model.register_forward_pre_hook(lambda *_: pytest.fail("this would have ended the process"))
     with pytest.raises(ValueError, match="bfloat16 products do not run on this CPU"):
         validation_loss(model, batches(), autocast=torch.bfloat16)
 
@@ -197,6 +192,18 @@ def test_answers_do_not_depend_on_the_batch(taught):
     for other in others:
         assert [a.given for a in other] == [a.given for a in together]
         assert [a.confidence for a in other] == pytest.approx([a.confidence for a in together])
+
+
+def test_the_model_is_copied_once_for_all_the_batches(taught, monkeypatch):
+    copies, deepcopy = [], copy.deepcopy
+
+    def counted(x, *memo):
+        copies.extend([] if memo else [x])  # with a memo it is a part of another copy
+        return deepcopy(x, *memo)
+
+    monkeypatch.setattr(copy, "deepcopy", counted)
+    answer_questions(taught, TOKENIZER, ask(*FACTS), batch=1)
+    assert len(copies) == 1
 
 
 def test_an_answer_is_cut_at_the_longest(taught):

@@ -40,6 +40,12 @@ class Positions(nn.Module):
     def rotation(self, positions: Int[Tensor, "#b t"], dtype: torch.dtype) -> Rotation | None:
         return None
 
+    def rotation_of_span(
+        self, start: int, stop: int, device: torch.device, dtype: torch.dtype
+    ) -> Rotation | None:
+        """The rotation of the positions start … stop - 1."""
+        return self.rotation(torch.arange(start, stop, device=device)[None], dtype)
+
     def bias(self) -> LinearBias | None:
         return None
 
@@ -131,6 +137,9 @@ class RotaryPositions(Positions):
     def __init__(self, settings: Rotary, shape: Shape) -> None:
         super().__init__()
         self.settings = settings
+        self.context = shape.context
+        # no buffer: converting a model to a half precision would round the angles
+        self._tables: dict[tuple[torch.device, torch.dtype], Rotation] = {}
         self.pairs = int(shape.head_width * settings.fraction) // 2
         if self.pairs < 1:
             raise ValueError(
@@ -139,9 +148,26 @@ class RotaryPositions(Positions):
             )
 
     def rotation(self, positions: Int[Tensor, "#b t"], dtype: torch.dtype) -> Rotation:
-        # a half precision would round the angles; float32 is enough for it
-        wide = torch.float64 if dtype == torch.float64 else torch.float32
-        return rotation(positions, self.pairs, self.settings.base, self.settings.layout, wide)
+        settings = self.settings
+        return rotation(positions, self.pairs, settings.base, settings.layout, _wide(dtype))
+
+    def rotation_of_span(
+        self, start: int, stop: int, device: torch.device, dtype: torch.dtype
+    ) -> Rotation:
+        """From a table: a compiler would compute sines and cosines anew in every layer."""
+        key = device, _wide(dtype)
+        table = self._tables.get(key)
+        if table is None or table.cos.shape[2] < stop:
+            longest = max(self.context, stop if table is None else 2 * stop)
+            with torch.inference_mode(False):  # it will be used in training too
+                table = self.rotation(torch.arange(longest, device=device)[None], dtype)
+            self._tables[key] = table
+        return Rotation(table.cos[:, :, start:stop], table.sin[:, :, start:stop], table.layout)
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    """A half precision would round the angles; float32 is enough for it."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -66,10 +66,10 @@ class CorruptionCheck:
 
 def example(seed: int) -> Checkpoint:
     """A checkpoint with tensors of several shapes and dtypes, of no model in particular."""
-    chance_of = torch.Generator().manual_seed(seed)
+    dice = torch.Generator().manual_seed(seed)
     shapes = {"embed.weight": (65, 16), "blocks.0.up.weight": (64, 16), "norm.weight": (16,)}
-    model = {name: torch.randn(shape, generator=chance_of) for name, shape in shapes.items()}
-    optimiser = {f"{name}/momentum": torch.randn_like(tensor) for name, tensor in model.items()}
+    model = {name: torch.randn(shape, generator=dice) for name, shape in shapes.items()}
+    optimiser = {f"{name}/momentum": tensor.square() for name, tensor in model.items()}
     return Checkpoint(
         model=model,
         optimiser={**optimiser, "norm.weight/step": torch.tensor(3.0)},

@@ -36,7 +36,7 @@ class TransformerSettings:
     score: Any = choice("score", "scaled-dot")
     positions: Any = choice("positions", "rotary")
     window: tuple[int | None, ...] = (None,)  # a pattern over the layers: 128,128,128,none
-    norm: Literal["layer", "rms"] = "rms"
+    norm: Literal["layer", "rms", "unit"] = "rms"  # unit: RMS-norm with nothing learned
     norm_heads: bool = False  # RMS-norm on every query and key: no score can run away
     feedforward: Literal["gelu", "swiglu", "squared-relu"] = "gelu"
     expansion: float = 4.0  # inner width of the feed-forward part, in widths
@@ -95,11 +95,17 @@ class Transformer(nn.Module):
         need their own. With a cache, `tokens` are the next ones of the same sequences.
         """
         hardware.require(self.embed.weight.dtype, tokens.device)
+        start = 0 if cache is None else cache.length
+        stop = start + tokens.shape[1]
+        counted = positions is None
         if positions is None:
-            positions = self._next_positions(tokens, 0 if cache is None else cache.length)
+            self._refuse_past_the_end(stop)
+            positions = torch.arange(start, stop, device=tokens.device)[None]
         x = self.drop(self.positions.add_to(self.embed(tokens), positions))
         seeing = {
-            "rotary": self.positions.rotation(positions, x.dtype),
+            "rotary": self.positions.rotation_of_span(start, stop, tokens.device, x.dtype)
+            if counted
+            else self.positions.rotation(positions, x.dtype),
             "bias": self.positions.bias(),
             "key_padding": key_padding,
         }
@@ -118,14 +124,13 @@ class Transformer(nn.Module):
             layers.append(registry.load("cache", name)().build(window))
         return Cache(layers)
 
-    def _next_positions(self, tokens: Tensor, start: int) -> Tensor:
-        stop, longest = start + tokens.shape[1], self.positions.longest
+    def _refuse_past_the_end(self, stop: int) -> None:
+        longest = self.positions.longest
         if longest is not None and stop > longest:
             raise ValueError(
                 f"{stop} tokens are more than the {longest} learned positions; give fewer tokens, "
                 "raise context, or use positions that are not learned"
             )
-        return torch.arange(start, stop, device=tokens.device)[None]
 
     def _initialise(self) -> None:
         """Normal weights of 0.02; what adds to the residual stream is smaller the deeper it is."""
@@ -201,8 +206,8 @@ _FEEDFORWARDS = {"gelu": Gelu, "swiglu": SwiGlu, "squared-relu": SquaredRelu}
 
 
 def make_norm(settings: TransformerSettings) -> nn.Module:
-    if settings.norm == "rms":
-        return nn.RMSNorm(settings.width)
+    if settings.norm != "layer":
+        return nn.RMSNorm(settings.width, elementwise_affine=settings.norm == "rms")
     return nn.LayerNorm(settings.width, bias=settings.bias)
 
 

@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from attnlab.evaluate import validation_loss
 from attnlab.generate import Sampling, generate
 from attnlab.kernels import dispatch, hardware
 from attnlab.training import checkpoint, cost, parallel, runs
+from attnlab.training.average import Average, split
 from attnlab.training.checkpoint import Checkpoint
 from attnlab.training.parallel import World
 from attnlab.training.recipe import Recipe
@@ -115,6 +116,7 @@ class Training:
         self.corpus, self.tokenizer = setup.corpus, setup.tokenizer
         self.run, self.world, self.report, self.stop = run, world, report, stop
         self.state = State()
+        self.average: Average | None = None
 
     def go(self, resume: Path | None) -> Result:
         recipe, world = self.recipe, self.world
@@ -135,6 +137,8 @@ class Training:
                 return self._end(ending)
             self.stepper.take(state.step, self._batch(state.step))
             state.step += 1
+            if self.average is not None:
+                self.average.follow(state.step)
             if not self.stepper.asynchronous or state.step % BUNCH == 0:
                 self._log()
             if due(recipe.save_every, state.step) and not due(recipe.evaluate_every, state.step):
@@ -150,7 +154,7 @@ class Training:
         if not asked and evaluating and state.evaluated != state.step:
             self._log()
             try:
-                with self.clock.aside():
+                with self.clock.aside(), self._weights_to_use():
                     self._evaluate()
             except StopNow:
                 asked = self.world.agreed(self.stop.asked)
@@ -159,7 +163,7 @@ class Training:
             ):
                 self._save()
         if not asked and due(recipe.sample_every, state.step):
-            with self.clock.aside():
+            with self.clock.aside(), self._weights_to_use():
                 self._sample()
         if asked:
             self._log()
@@ -191,8 +195,13 @@ class Training:
         self.optimiser = recipe.optimiser.build(self.model)
         self.stepper = Stepper(self.model, self.optimiser, recipe, world)
         self.stepper.spread = spread
+        if recipe.average is not None:
+            self.average = Average(self.model, recipe.average)
         if resumed is not None:
-            self.optimiser.load(resumed.optimiser)
+            optimiser, averages = split(resumed.optimiser)
+            self.optimiser.load(optimiser)
+            if self.average is not None and averages:
+                self.average.load(averages)
         if world.first:
             checkpoint.sweep(self.run.checkpoints)
             self.run.checkpoints.mkdir(exist_ok=True)
@@ -337,8 +346,13 @@ class Training:
     def _save(self) -> None:
         with self.clock.aside():
             weights, optimiser = parallel.whole_weights(self.model), self.optimiser.state()
+            if self.average is not None:
+                optimiser |= self.average.state()
             if self.world.first:
                 self._write(weights, optimiser)
+
+    def _weights_to_use(self) -> AbstractContextManager[None]:
+        return nullcontext() if self.average is None else self.average.in_place()
 
     def _write(self, weights: dict[str, Tensor], optimiser: dict[str, Tensor]) -> None:
         self.state.seconds = self.clock.seconds

@@ -155,7 +155,7 @@ class StackedMuon(torch.optim.Muon):
                 grad = torch.where(skip > 0, buffer, grad)
             buffer.lerp_(grad, 1 - momentum)
             nesterov = grad.lerp(buffer, momentum)
-            moving.append(_whole(nesterov.T if nesterov.shape[0] > nesterov.shape[1] else nesterov))
+            moving.append(whole(nesterov.T if nesterov.shape[0] > nesterov.shape[1] else nesterov))
         turned = orthogonalised(torch.stack(moving), group["ns_steps"], group["ns_coefficients"])
         if skip is not None:
             turned = torch.where(skip > 0, 0, turned)
@@ -164,7 +164,7 @@ class StackedMuon(torch.optim.Muon):
             rows, columns = parameter.shape
             update = update.T if rows > columns else update
             parameter.mul_(1 - rate * group["weight_decay"])
-            parameter.sub_(_like(update, parameter) * (rate * math.sqrt(max(1, rows / columns))))
+            parameter.sub_(like(update, parameter) * (rate * math.sqrt(max(1, rows / columns))))
 
 
 def orthogonalised(
@@ -210,34 +210,29 @@ class Optimiser:
 
     def state(self) -> dict[str, Tensor]:
         """Every tensor of the state, whole, under "parameter/slot"."""
-        return {name: _whole(tensor) for name, tensor in self._slots()}
+        return {name: whole(tensor) for name, tensor in self._slots()}
 
     def load(self, saved: dict[str, Tensor]) -> None:
         """Put a saved state in place; a missing, foreign or misshapen tensor is refused."""
-        expected = {}
-        for part in self.parts:
-            for group in part.param_groups:
-                for parameter in group["params"]:
-                    for slot, like in _empty_slots(part, parameter).items():
-                        expected[f"{self._names[id(parameter)]}/{slot}"] = (
-                            part,
-                            parameter,
-                            slot,
-                            like,
-                        )
-        different = sorted(saved.keys() ^ expected.keys())
-        if different:
+        places = {
+            f"{self._names[id(parameter)]}/{slot}": (part, parameter, slot, empty)
+            for part in self.parts
+            for group in part.param_groups
+            for parameter in group["params"]
+            for slot, empty in _empty_slots(part, parameter).items()
+        }
+        for name in sorted(saved.keys() ^ places.keys()):
+            fault = "has no place" if name in saved else "is missing"
             raise ValueError(
-                f"the optimiser's state does not fit this model and optimiser: {different[0]} "
-                f"{'has no place' if different[0] in saved else 'is missing'}"
+                f"the optimiser's state does not fit this model and optimiser: {name} {fault}"
             )
-        for name, (part, parameter, slot, like) in expected.items():
-            if saved[name].shape != like.shape:
+        for name, (part, parameter, slot, empty) in places.items():
+            if saved[name].shape != empty.shape:
                 raise ValueError(
                     f"optimiser state {name} has shape {tuple(saved[name].shape)}; "
-                    f"this model needs {tuple(like.shape)}"
+                    f"this model needs {tuple(empty.shape)}"
                 )
-            value = _like(saved[name].to(like.device, like.dtype), like)
+            value = like(saved[name].to(empty.device, empty.dtype), empty)
             part.state[parameter][slot] = value.clone()
 
     def _groups(self) -> Iterator[dict[str, Any]]:
@@ -267,11 +262,11 @@ def rate_for(parameter: Tensor, rate: float) -> float | Tensor:
     return torch.tensor(rate, device=parameter.device) if parameter.is_cuda else rate
 
 
-def _whole(tensor: Tensor) -> Tensor:
+def whole(tensor: Tensor) -> Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def _like(tensor: Tensor, other: Tensor) -> Tensor:
+def like(tensor: Tensor, other: Tensor) -> Tensor:
     """The tensor, cut in shards as the other is."""
     if isinstance(other, DTensor):
         return distribute_tensor(tensor.contiguous(), other.device_mesh, other.placements)

@@ -24,6 +24,7 @@ class Recipe:
     accumulate: int = 1  # parts that a process takes its share in: less memory, same gradient
     steps: int = 1000
     clip: float | None = 1.0  # largest norm of the gradient
+    average: float | None = None  # memory of a moving average of the weights, which is then used
     seed: int = 0
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -49,6 +50,8 @@ class Recipe:
             raise ValueError(f"batch is {self.batch}; use at most {LARGEST_BATCH}")
         if self.clip is not None and not self.clip > 0:
             raise ValueError(f"clip is {self.clip}; use a norm above 0, or none")
+        if self.average is not None and not 0 < self.average < 1:
+            raise ValueError(f"average is {self.average}; use a number between 0 and 1, or none")
         if self.batch % self.accumulate:
             raise ValueError(
                 f"batch {self.batch} does not divide into accumulate={self.accumulate} parts"

@@ -10,6 +10,7 @@ from torch import nn
 from attnlab import config
 from attnlab.data.tokens import tokenizer_from_json
 from attnlab.training import checkpoint, runs
+from attnlab.training.average import weights_to_use
 from attnlab.training.recipe import Recipe
 from attnlab.training.weights import build_model, load_weights
 
@@ -30,6 +31,6 @@ def open_saved(word: str, root: Path, device: str = "auto", best: bool = True) -
     recipe = config.from_dict(Recipe, kept.config)
     tokenizer = tokenizer_from_json(kept.tokenizer)
     model = build_model(recipe)
-    load_weights(model, kept.model)
+    load_weights(model, weights_to_use(kept))
     kind = device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
     return Saved(model.to(kind).eval(), tokenizer, recipe, folder, broken)

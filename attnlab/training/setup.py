@@ -10,6 +10,7 @@ from attnlab.data.batches import Source
 from attnlab.data.corpora import Corpus
 from attnlab.data.tokens import Tokenizer, tokenizer_from_json
 from attnlab.training import checkpoint, runs
+from attnlab.training.average import weights_to_use
 from attnlab.training.recipe import Recipe
 from attnlab.training.weights import build_model, load_weights, refuse_other_model
 
@@ -39,5 +40,5 @@ def prepare(recipe: Recipe, root: Path) -> Setup:
     source = recipe.objective.source(corpus, tokenizer, context=recipe.length, seed=recipe.seed)
     model = build_model(recipe)
     if begun is not None:
-        load_weights(model, begun.model)
+        load_weights(model, weights_to_use(begun))
     return Setup(recipe, corpus, tokenizer, source, model)

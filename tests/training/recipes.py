@@ -4,9 +4,8 @@ import dataclasses
 
 import torch
 
-from attnlab import config
+from attnlab import config, files
 from attnlab.data.biographies import Biographies
-from attnlab.data.corpora import TextFiles
 from attnlab.data.objectives import Questions
 from attnlab.models.transformer import TransformerSettings
 from attnlab.training import runs
@@ -37,17 +36,9 @@ def small(*words, **changes):
     return dataclasses.replace(config.override(recipe, words), **changes)
 
 
-def text_recipe(path, *words, **changes):
+def text_recipe(path, *words):
     """Causal language modelling of a file."""
-    return small(
-        corpus=TextFiles(path=str(path)), objective=registered("causal"), *words, **changes
-    )
-
-
-def registered(name):
-    from attnlab import registry
-
-    return registry.load("objective", name)()
+    return small("corpus=text", f"corpus.path={path}", "objective=causal", *words)
 
 
 def begin(tmp_path, recipe, name="test", report=None, world=HERE):
@@ -57,7 +48,7 @@ def begin(tmp_path, recipe, name="test", report=None, world=HERE):
 
 def go_on(run, recipe, resume, report=None, world=HERE):
     setup = prepare(recipe, run.folder.parent)
-    (run.folder / "config.json").write_text(__import__("json").dumps(config.to_dict(setup.recipe)))
+    files.write_whole(run.folder / "config.json", files.as_json(config.to_dict(setup.recipe)))
     return train(setup, run, world, report or Report(), resume)
 
 

@@ -281,8 +281,9 @@ def test_finetuning_another_architecture_is_refused_with_the_difference(tmp_path
 
 def test_an_asynchronous_step_skips_every_update_after_a_nan(tmp_path):
     """What a GPU does, where the loss is looked at later: the flag alone must hold the update."""
-    from attnlab.training.setup import prepare
     from training.recipes import HERE
+
+    from attnlab.training.setup import prepare
 
     setup = prepare(small("model.dropout=0"), tmp_path)
     optimiser = setup.recipe.optimiser.build(setup.model)

@@ -1,0 +1,67 @@
+"""A moving average of the weights: while the rate is high, it is far better than the weights.
+
+The average follows the weights by a part of the way after each step. It is what is evaluated, and
+what is used of a finished run; training itself goes on with the weights.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from attnlab.training.checkpoint import Checkpoint
+from attnlab.training.optim import like, whole
+
+
+class Average:
+    def __init__(self, model: nn.Module, memory: float) -> None:
+        self.memory = memory
+        self._named = dict(model.named_parameters())
+        self._tensors = [p.detach().clone() for p in self._named.values()]
+
+    @torch.no_grad()
+    def follow(self, step: int) -> None:
+        """After update number `step` (1, 2, …); at first it forgets faster, being far behind."""
+        part = 1 - min(self.memory, step / (step + 9))
+        torch._foreach_lerp_(self._tensors, list(self._named.values()), part)
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """The model has the averaged weights meanwhile."""
+        kept = [p.detach().clone() for p in self._named.values()]
+        with torch.no_grad():
+            torch._foreach_copy_(list(self._named.values()), self._tensors)
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                torch._foreach_copy_(list(self._named.values()), kept)
+
+    def state(self) -> dict[str, Tensor]:
+        return {
+            f"{name}/{SLOT}": whole(tensor)
+            for name, tensor in zip(self._named, self._tensors, strict=True)
+        }
+
+    def load(self, saved: dict[str, Tensor]) -> None:
+        for name, tensor in zip(self._named, self._tensors, strict=True):
+            if saved[name].shape != tensor.shape:
+                raise ValueError(f"the average of {name} has another shape than the weight")
+            with torch.no_grad():
+                tensor.copy_(like(saved[name].to(tensor.device), tensor))
+
+
+SLOT = "average"
+
+
+def split(saved: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """A saved optimiser's state and the averaged weights kept with it, if there are any."""
+    ending = f"/{SLOT}"
+    averages = {n.removesuffix(ending): t for n, t in saved.items() if n.endswith(ending)}
+    return {n: t for n, t in saved.items() if not n.endswith(ending)}, averages
+
+
+def weights_to_use(kept: Checkpoint) -> dict[str, Tensor]:
+    """Of a checkpoint: the averaged weights if it has them."""
+    return split(kept.optimiser)[1] or kept.model
