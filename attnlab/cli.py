@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -56,15 +56,31 @@ def main() -> None:
     try:
         app()
     except (ValueError, OSError) as error:
-        errors.print(f"[bold red]error:[/] {_one_line(error)}", highlight=False, soft_wrap=True)
-        sys.exit(2)
+        _fail(_one_line(error))
+    except (MemoryError, RuntimeError) as error:
+        if not _is_about_memory(error):
+            raise
+        _fail("memory ran out; use a smaller batch, context or model, or a larger accumulate")
     except KeyboardInterrupt:
         errors.print("interrupted")
         sys.exit(130)
 
 
+def _fail(reason: str) -> NoReturn:
+    errors.print(f"[bold red]error:[/] {reason}", highlight=False, soft_wrap=True)
+    sys.exit(2)
+
+
 def _one_line(error: BaseException) -> str:
-    return escape(" ".join(str(error).split()))
+    """What an error says; of a very long value the beginning and the end will do."""
+    text = " ".join(str(error).split())
+    return escape(text if len(text) <= 600 else f"{text[:300]} … {text[-200:]}")
+
+
+def _is_about_memory(error: BaseException) -> bool:
+    """PyTorch has a class for CUDA; on the CPU there is only the text."""
+    named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    return named or "can't allocate memory" in str(error)
 
 
 def _version(show: bool) -> None:
@@ -106,7 +122,7 @@ def list_options(
     epilog="Example: attnlab bench window lengths=16384 windows=256 --json",
 )
 def bench(
-    name: Annotated[str, typer.Argument(help="Which benchmark: window.")],
+    name: Annotated[str, typer.Argument(help="Which benchmark: window or train.")],
     words: Words = None,
     as_json: AsJson = False,
 ) -> None:
@@ -114,19 +130,16 @@ def bench(
 
     Settings of window: lengths, windows (lists), batch, heads, kv_heads, width, dtype, device,
     turns, patience (seconds a candidate may take), dense_up_to (length), flex.
+    Settings of train: data (a path), losses to reach besides the peer's, seed, full.
     """
     settings = config.override(registry.load("bench", name)(), words or [])
-    from attnlab.bench import window
-
     with progress() as tick:
-        report = window.run(settings, tick)
+        report = settings.run(tick)
     if as_json:
         _print_json(report)
     else:
-        from attnlab.bench import table
-
-        table.show(report, screen)
-    if any(row["wrong"] for row in report["rows"]):
+        settings.show(report, screen)
+    if not settings.passed(report):
         raise typer.Exit(1)
 
 
@@ -157,6 +170,8 @@ def train(
     from attnlab.training.loop import NotFinite
     from attnlab.training.report import Report, Terminal, duration
 
+    if preset.startswith("-"):
+        raise ValueError("the preset comes first: attnlab train PRESET --resume …")
     resume, rest = _resume_word(words or [])
     try:
         run, result = launch.launch(
@@ -171,7 +186,8 @@ def train(
         errors.print(f"[bold red]stopped:[/] {_one_line(error)}", highlight=False, soft_wrap=True)
         raise typer.Exit(1) from None
     if int(os.environ.get("RANK", 0)) == 0:
-        best = f", best validation loss {result.best_loss:.4f}" if result.best_loss else ""
+        loss = result.best_loss
+        best = "" if loss is None else f", best validation loss {loss:.4f}"
         screen.print(
             f"{result.ending} at step {result.step:,} after {duration(result.seconds)} "
             f"({duration(result.step_seconds)} in steps){best}",
@@ -248,9 +264,11 @@ def evaluate(
     if as_json:
         _print_json(found)
         return
+    _name_skipped(found.pop("skipped", []))
     for name, value in found.items():
         shown = f"{value:.4f}" if isinstance(value, float) else str(value)
-        screen.print(f"{name.replace('_', ' '):20} {escape(shown)}", highlight=False)
+        line = f"{name.replace('_', ' '):20} {escape(shown)}"
+        screen.print(line, highlight=False, soft_wrap=True)
 
 
 @app.command(epilog='Example: attnlab generate RUN --prompt "The " --tokens 300 --temperature 0.8')
@@ -272,14 +290,13 @@ def generate(
 
     sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
     saved = open_saved(run, root, device)
-    for broken in saved.broken:
-        errors.print(f"skipped: {escape(broken)}", highlight=False, soft_wrap=True)
+    _name_skipped(saved.broken)
     prompts = [saved.tokenizer.encode(text).tolist() for text in prompt]
     shown = Stream(saved.tokenizer, prompts[0]) if len(prompts) == 1 and not as_json else None
     new = generate(saved.model, prompts, tokens=tokens, sampling=sampling, on_token=shown)
     texts = [saved.tokenizer.decode(answer) for answer in new]
     if shown:
-        print()
+        shown.end()
     elif as_json:
         _print_json([{"prompt": p, "text": t} for p, t in zip(prompt, texts, strict=True)])
     else:
@@ -288,18 +305,29 @@ def generate(
             screen.print(f"[bold]{escape(before)}[/]{escape(text)}", highlight=False)
 
 
+def _name_skipped(broken: list[str]) -> None:
+    """Checkpoints that were passed over, and why."""
+    for reason in broken:
+        errors.print(f"skipped: {escape(reason)}", highlight=False, soft_wrap=True)
+
+
 class Stream:
     """Prints a text as its tokens come; a character of several bytes is printed once whole."""
 
     def __init__(self, tokenizer: Any, prompt: list[int]) -> None:
-        self.tokenizer, self.tokens = tokenizer, list(prompt)
-        self.shown = tokenizer.decode(prompt)
-        print(self.shown, end="", flush=True)
+        self.tokenizer, self.tokens, self.shown = tokenizer, list(prompt), ""
 
     def __call__(self, row: int, token: int) -> None:
         self.tokens.append(token)
+        self._show(last=False)
+
+    def end(self) -> None:
+        self._show(last=True)
+        print(flush=True)
+
+    def _show(self, last: bool) -> None:
         text = self.tokenizer.decode(self.tokens)
-        if not text.endswith("\ufffd"):
+        if last or not text.endswith("\ufffd"):
             print(text[len(self.shown) :], end="", flush=True)
             self.shown = text
 

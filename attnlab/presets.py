@@ -6,6 +6,7 @@ Numbers without a reason beside them are the usual ones of the experiment they s
 from typing import Any
 
 from attnlab import config
+from attnlab.attention.positions import Rotary
 from attnlab.data.birthplaces import Birthplaces
 from attnlab.data.corpora import PythonDocs, TextFiles
 from attnlab.models.recurrent import ElmanSettings
@@ -14,7 +15,12 @@ from attnlab.training.optim import AdamW, Muon, Schedule
 from attnlab.training.recipe import Recipe
 
 # what lets a small model learn fast (docs/notes.md has the numbers)
-MODERN: dict[str, Any] = {"norm": "unit", "norm_heads": True, "feedforward": "squared-relu"}
+MODERN: dict[str, Any] = {
+    "norm": "unit",
+    "norm_heads": True,
+    "feedforward": "squared-relu",
+    "positions": Rotary(layout="interleaved"),
+}
 FAST: dict[str, Any] = {
     "optimiser": Muon(rate=0.01, momentum=0.9),
     "schedule": Schedule(warmup=10, hold=0.3, shape="linear", final=0.02),
@@ -48,8 +54,8 @@ def shakespeare_cpu() -> Recipe:
         model=transformer(context=64, width=128, depth=2, **MODERN),
         **FAST,
         batch=24,
-        steps=1300,
-        evaluate_every=100,
+        steps=1320,
+        evaluate_every=110,
         save_every=None,
     )
 
@@ -59,9 +65,9 @@ def shakespeare_gpu() -> Recipe:
     return Recipe(
         corpus=TextFiles(),
         model=transformer(context=256, width=384, depth=6, heads=6, dropout=0.2, **MODERN),
-        **FAST,
-        batch=32,
-        steps=900,
+        **{**FAST, "average": 0.99},
+        batch=40,
+        steps=850,
         dtype="bfloat16",
         compile=True,
         evaluate_every=100,

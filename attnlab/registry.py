@@ -99,6 +99,9 @@ _TABLE = {
     ("bench", "attnlab.bench.window"): {
         "window": ("WindowBench", "sliding-window attention against its peers"),
     },
+    ("bench", "attnlab.bench.train"): {
+        "train": ("TrainBench", "time to a given quality against a well-known recipe; data=PATH"),
+    },
 }
 
 _OPTIONS = [

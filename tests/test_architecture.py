@@ -12,19 +12,24 @@ FILES = sorted((ROOT / "attnlab").rglob("*.py"))
 
 # from the bottom up; a module may import from its own layer and the ones below
 LAYERS = [
-    ["attnlab", "attnlab.registry"],
+    ["attnlab", "attnlab.registry", "attnlab.files", "attnlab.chance"],
     ["attnlab.config"],
     ["attnlab.kernels"],
-    ["attnlab.attention"],
+    ["attnlab.attention", "attnlab.data"],
     ["attnlab.models"],
+    ["attnlab.generate"],
+    ["attnlab.evaluate"],
+    ["attnlab.training"],
+    ["attnlab.presets", "attnlab.checks"],
     ["attnlab.bench"],
     ["attnlab.tour"],
     ["attnlab.cli"],
     ["attnlab.__main__"],
 ]
 CORE = {"torch", "numpy", "safetensors", "jaxtyping", "rich", "typer"}
-STANDARD_LIBRARY_ONLY = ["attnlab.registry", "attnlab.config"]
-EXTRAS = {"local_attention": "attnlab.bench.window"}  # each imported where it is used
+STANDARD_LIBRARY_ONLY = ["attnlab.registry", "attnlab.config", "attnlab.files"]
+# each imported where it is used
+EXTRAS = {"local_attention": "attnlab.bench.window", "tokenizers": "attnlab.data.bpe"}
 
 
 def module_of(path):

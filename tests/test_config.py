@@ -154,3 +154,24 @@ def test_every_transformer_option_survives_json():
         for option in registry.options(kind):
             settings = config.override(TransformerSettings(), [f"{kind}={option.name}"])
             assert from_dict(TransformerSettings, to_dict(settings)) == settings
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_settings_that_fit_only_together_come_in_any_order(order):
+    from attnlab.models.transformer import TransformerSettings
+
+    words = ["width=15", "attention.heads=5"][::order]
+    settings = config.override(TransformerSettings(), words)
+    assert (settings.width, settings.attention.heads) == (15, 5)
+
+
+def test_a_file_of_settings_becomes_words():
+    from attnlab.models.transformer import TransformerSettings
+
+    changed = config.override(
+        TransformerSettings(), ["positions=alibi", "window=3,none", "bias=on"]
+    )
+    words = config.words_of(config.to_dict(changed))
+    assert config.override(TransformerSettings(), words) == changed
+    with pytest.raises(config.ConfigError, match="object"):
+        config.words_of([1])

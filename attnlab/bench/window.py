@@ -13,8 +13,10 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import torch
+from rich.console import Console
 from torch import Tensor
 
+from attnlab.bench import table
 from attnlab.bench.measure import Timing, exponent, peak_memory, take_turns
 from attnlab.kernels import Request, attention, choose, hardware
 from attnlab.kernels.dispatch import PATHS
@@ -48,6 +50,15 @@ class WindowBench:
                 raise ValueError(f"{name} is {getattr(self, name)}; use 1 or more")
         if self.kv_heads is not None and (self.kv_heads < 1 or self.heads % self.kv_heads):
             raise ValueError(f"kv_heads is {self.kv_heads}; it must divide heads = {self.heads}")
+
+    def run(self, tick: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
+        return run(self, tick)
+
+    def show(self, report: dict[str, Any], screen: Console) -> None:
+        table.show(report, screen)
+
+    def passed(self, report: dict[str, Any]) -> bool:
+        return not any(row["wrong"] for row in report["rows"])
 
     @property
     def middle(self) -> int:

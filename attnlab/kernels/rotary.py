@@ -47,6 +47,9 @@ def rotate(x: Float[Tensor, "b h t d"], by: Rotation) -> Float[Tensor, "b h t d"
     """x with its first 2p coordinates turned; computed in the precision of the angles."""
     pairs = by.cos.shape[-1]
     turned, rest = x[..., : 2 * pairs], x[..., 2 * pairs :]
+    if _as_complex(turned, by):
+        out = _rotate_complex(turned, by)
+        return torch.cat((out, rest), dim=-1) if rest.shape[-1] else out
     if by.layout == "half-split":
         first, second = turned[..., :pairs], turned[..., pairs:]
     else:
@@ -58,6 +61,29 @@ def rotate(x: Float[Tensor, "b h t d"], by: Rotation) -> Float[Tensor, "b h t d"
     else:
         out = torch.stack((new_first, new_second), dim=-1).flatten(-2)
     return torch.cat((out.to(x.dtype), rest), dim=-1) if rest.shape[-1] else out.to(x.dtype)
+
+
+def _as_complex(x: Tensor, by: Rotation) -> bool:
+    """Whether side by side pairs can be taken as complex numbers where they lie.
+
+    On the CPU one product then replaces six passes. Compilers fuse those, and have no complex
+    numbers.
+    """
+    return (
+        by.layout == "interleaved"
+        and x.device.type == "cpu"
+        and x.dtype == by.cos.dtype
+        and x.stride(-1) == 1
+        and x.storage_offset() % 2 == 0
+        and all(stride % 2 == 0 for stride in x.stride()[:-1])
+        and not torch.compiler.is_compiling()
+    )
+
+
+def _rotate_complex(x: Tensor, by: Rotation) -> Tensor:
+    """(first + i second) · (cos + i sin)"""
+    product = torch.view_as_complex(x.unflatten(-1, (-1, 2))) * torch.complex(by.cos, by.sin)
+    return torch.view_as_real(product).flatten(-2)
 
 
 def check_rotation(by: Rotation, batch: int, keys: int, width: int) -> None:

@@ -30,13 +30,16 @@ class Average:
     def in_place(self) -> Iterator[None]:
         """The model has the averaged weights meanwhile."""
         kept = [p.detach().clone() for p in self._named.values()]
-        with torch.no_grad():
-            torch._foreach_copy_(list(self._named.values()), self._tensors)
+        self._put(self._tensors)
         try:
             yield
         finally:
-            with torch.no_grad():
-                torch._foreach_copy_(list(self._named.values()), kept)
+            self._put(kept)
+
+    @torch.no_grad()
+    def _put(self, tensors: list[Tensor]) -> None:
+        for parameter, tensor in zip(self._named.values(), tensors, strict=True):
+            parameter.copy_(tensor)  # one by one: shards (FSDP) know no copy of many
 
     def state(self) -> dict[str, Tensor]:
         return {
@@ -46,8 +49,9 @@ class Average:
 
     def load(self, saved: dict[str, Tensor]) -> None:
         for name, tensor in zip(self._named, self._tensors, strict=True):
-            if saved[name].shape != tensor.shape:
-                raise ValueError(f"the average of {name} has another shape than the weight")
+            if name not in saved or saved[name].shape != tensor.shape:
+                fault = "has another shape than the weight" if name in saved else "is missing"
+                raise ValueError(f"the average of {name} {fault} in the checkpoint")
             with torch.no_grad():
                 tensor.copy_(like(saved[name].to(tensor.device), tensor))
 

@@ -22,15 +22,17 @@ def examine(
 ) -> dict[str, Any]:
     """Loss over the whole validation split; for a corpus of questions also the accuracy."""
     tick("opening")
+    _refuse_other_settings(words)
     saved = open_saved(word, root, device)
     recipe = config.override(saved.recipe, with_data(saved.recipe, words))
     corpus = recipe.corpus.load()
-    found: dict[str, Any] = {"checkpoint": str(saved.folder)}
+    found: dict[str, Any] = {}
     source = recipe.objective.source(
         corpus, saved.tokenizer, context=recipe.length, seed=recipe.seed
     )
     if source.validation_count:
-        size = max(EVALUATION_TOKENS // recipe.length, 1)
+        kind = next(saved.model.parameters()).device.type
+        size = max(EVALUATION_TOKENS[kind] // recipe.length, 1)
         batches = source.validation(size)
         result = validation_loss(
             saved.model, batches, tick=lambda done: tick(f"{done:,} tokens evaluated")
@@ -41,13 +43,27 @@ def examine(
             "bits_per_token": result.bits,
             "tokens": result.tokens,
         }
-    if saved.tokenizer.mask is not None and corpus.questions:
+    if saved.tokenizer.mask is not None and any(corpus.questions.values()):
         found |= _asked(saved, corpus.questions, predict, tick)
     elif predict is not None:
         raise ValueError("--predict needs a model and a corpus with questions")
-    if len(found) == 1:
+    if not found:
         raise ValueError(f"{word} has nothing to be evaluated on: no validation text, no questions")
-    return found
+    skipped = {"skipped": saved.broken} if saved.broken else {}
+    return {"checkpoint": str(saved.folder), **skipped, **found}
+
+
+def _refuse_other_settings(words: list[str]) -> None:
+    """What decides the model is in its checkpoint; saying it anew would change nothing."""
+    for key, _ in map(config.split_word, words):
+        if key[0] not in ABOUT_TEXT:
+            raise ValueError(
+                f"{'.'.join(key)} has no meaning for a trained model; evaluate takes "
+                f"{', '.join(ABOUT_TEXT)}"
+            )
+
+
+ABOUT_TEXT = ("data", "corpus", "objective", "context", "seed")
 
 
 def _asked(
@@ -61,7 +77,9 @@ def _asked(
             found[f"{split}_accuracy"] = accuracy(answers)
             found[f"{split}_questions"] = len(answers)
     if predict is not None:
-        answers = answer_questions(saved.model, saved.tokenizer, questions.get("test") or [])
+        if not questions.get("test"):
+            raise ValueError("--predict needs unlabelled questions, and this corpus has none")
+        answers = answer_questions(saved.model, saved.tokenizer, questions["test"])
         predict.write_text("".join(answer.given + "\n" for answer in answers), encoding="utf-8")
         found["predicted"] = len(answers)
     return found

@@ -1,7 +1,10 @@
 """From a preset and some words to a run: a new one, or one to go on with."""
 
 import json
-from collections.abc import Callable
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,29 +14,47 @@ from attnlab.training.loop import Result, train
 from attnlab.training.parallel import World
 from attnlab.training.recipe import Recipe
 from attnlab.training.report import Report, TensorBoard
-from attnlab.training.setup import prepare
+from attnlab.training.setup import prepare, refuse_large_step
 from attnlab.training.weights import flat
 
 
 def recipe_for(preset: str, words: list[str], file: Path | None = None) -> Recipe:
     """Defaults < preset < file < words. `data=PATH` is short for the corpus of that path."""
-    recipe: Recipe = registry.load("preset", preset)()
-    given = [*(config.words_of(files.read_json(file)) if file else []), *words]
-    return config.override(recipe, with_data(recipe, given))
+    return _with_file_and_words(registry.load("preset", preset)(), words, file)
+
+
+def _with_file_and_words(recipe: Recipe, words: list[str], file: Path | None) -> Recipe:
+    """One after the other: what a word chooses anew brings nothing of the file along."""
+    if file is not None:
+        given = config.words_of(_settings_in(file))
+        recipe = config.override(recipe, with_data(recipe, given))
+    return config.override(recipe, with_data(recipe, words))
+
+
+def _settings_in(file: Path) -> Any:
+    if file.exists() and not file.is_file():  # opening a FIFO would wait for ever
+        raise ValueError(f"{file} is no file; --config needs settings as JSON")
+    try:
+        return files.read_json(file)
+    except OSError as error:
+        raise ValueError(f"--config {file} cannot be read: {error.strerror}") from None
 
 
 def with_data(recipe: Recipe, words: list[str]) -> list[str]:
     """`data=PATH` spelled out: the path of the preset's corpus, or text instead of it."""
+    keys = [(config.split_word(word), word) for word in words]
+    chosen = [text for (path, text), _ in keys if path == ["corpus"]]
+    corpus = registry.load("corpus", chosen[-1])() if chosen else recipe.corpus
     spelled = []
-    for word in words:
-        path, text = config.split_word(word)
-        if path == ["data"]:
-            chosen = any(config.split_word(w)[0] == ["corpus"] for w in words)
-            if not chosen and not hasattr(recipe.corpus, "path"):
-                spelled.append("corpus=text")
-            spelled.append(f"corpus.path={text}")
-        else:
+    for (path, text), word in keys:
+        if path != ["data"]:
             spelled.append(word)
+            continue
+        if not hasattr(corpus, "path"):
+            if chosen:
+                raise ValueError(f"corpus={chosen[-1]} is not read from a path; leave out data=")
+            spelled.append("corpus=text")
+        spelled.append(f"corpus.path={text}")
     return spelled
 
 
@@ -47,47 +68,91 @@ def launch(
     file: Path | None = None,
 ) -> tuple[runs.Run, Result]:
     """Train; `resume` is None, "newest", "auto" (if there is one to go on with) or a path."""
+    preset = registry.find("preset", preset).name
     recipe = recipe_for(preset, words, file)
+    run, named = _to_go_on(preset, recipe, root, resume)
+    before = run.recipe() if run is not None else recipe
+    if run is not None:
+        recipe = _with_file_and_words(before, words, file)
     with parallel.world(recipe.device) as world:
         report = make_report(world)
-        run: runs.Run | None = None
         begin = None
-        if resume is not None:
-            run = world.told(_run_to_go_on(preset, recipe, root, resume) if world.first else None)
         if run is not None:
-            recipe = _going_on(run, words, file, report)
-            begin = _where_to_begin(run, resume or "", report)
+            _name_changes(before, recipe, report)
+            begin = named or goes_on(run, report)
+        if begin is not None and checkpoint.step_of(begin) > recipe.steps:
+            raise ValueError(
+                f"steps is {recipe.steps}, and the run is at step {checkpoint.step_of(begin)} "
+                "already; use more steps"
+            )
         setup = prepare(recipe, root)
+        refuse_large_step(setup.recipe, world)
+        new = run is None
         if run is None:
             run = world.told(runs.create(root, preset) if world.first else None)
         assert run is not None
-        if world.first:
-            resolved = files.as_json(config.to_dict(setup.recipe))
-            files.write_whole(run.folder / "config.json", resolved)
-        if recipe.tensorboard and world.first:
-            report = TensorBoard(run.folder / "tensorboard", report)
-        return run, train(setup, run, world, report, begin)
+        with _as_it_was_if_refused(run, new, world):
+            if world.first:
+                resolved = files.as_json(config.to_dict(setup.recipe))
+                files.write_whole(run.folder / "config.json", resolved)
+                if recipe.tensorboard:
+                    report = TensorBoard(run.folder / "tensorboard", report)
+            return run, train(setup, run, world, report, begin)
 
 
-def _run_to_go_on(preset: str, recipe: Recipe, root: Path, resume: str) -> runs.Run | None:
+@contextmanager
+def _as_it_was_if_refused(run: runs.Run, new: bool, world: World) -> Iterator[None]:
+    """A training that is refused before its first step leaves no run, and an old one unchanged.
+
+    The manifest is written last before the first step, and never twice the same.
+    """
+    if not new and run.busy:
+        raise ValueError(runs.taken(run.folder))
+    kept, manifest = run.folder / "config.json", run.folder / "manifest.json"
+    settings, begun = _bytes(kept), _bytes(manifest)
+    try:
+        yield
+    except Exception:
+        if world.first and _bytes(manifest) == begun:
+            if new:
+                shutil.rmtree(run.folder, ignore_errors=True)
+            elif settings is not None:
+                files.write_whole(kept, settings)
+        raise
+
+
+def _bytes(path: Path) -> bytes | None:
+    return path.read_bytes() if path.is_file() else None
+
+
+def _to_go_on(
+    preset: str, recipe: Recipe, root: Path, resume: str | None
+) -> tuple[runs.Run | None, Path | None]:
+    """The run to go on with, and the checkpoint if that was named itself."""
+    if resume is None:
+        return None, None
     if resume not in ("auto", "newest"):
-        return runs.find(resume, root)[0]
+        run, named = runs.find(resume, root)
+        if named is not None:
+            checkpoint.verified(named)
+        return run, named
     wanted = _settled(config.to_dict(recipe)) if resume == "auto" else None
+    ours = re.compile(rf"\d+-\d+-{re.escape(preset)}-[0-9a-f]+")
     for run in runs.all_in(root):
-        fits = f"-{preset}-" in run.folder.name and (wanted is None or _saved(run) == wanted)
+        fits = ours.fullmatch(run.folder.name) and (wanted is None or _saved(run) == wanted)
         if fits and not run.finished and not run.busy:
-            return run
+            return run, None
     if resume == "newest":
         raise ValueError(
             f"there is no unfinished {preset} run in {root} to go on with; leave out --resume, "
             "or name a run: --resume PATH"
         )
-    return None
+    return None, None
 
 
 def _saved(run: runs.Run) -> Any:
     try:
-        return _settled(files.read_json(run.folder / "config.json"))
+        return _settled(config.to_dict(run.recipe()))
     except (ValueError, OSError):
         return None
 
@@ -99,24 +164,11 @@ def _settled(plain: Any) -> Any:
     return plain
 
 
-def _going_on(run: runs.Run, words: list[str], file: Path | None, report: Report) -> Recipe:
-    """The run's own settings, with what was said anew; the differences are named."""
-    before = run.recipe()
-    given = [*(config.words_of(files.read_json(file)) if file else []), *words]
-    recipe = config.override(before, with_data(before, given))
+def _name_changes(before: Recipe, recipe: Recipe, report: Report) -> None:
     old, new = flat(config.to_dict(before)), flat(config.to_dict(recipe))
     for name in dict.fromkeys([*new, *old]):
         if old.get(name) != new.get(name):
             report.note(f"goes on with {name}={new.get(name)} instead of {old.get(name)}")
-    return recipe
-
-
-def _where_to_begin(run: runs.Run, resume: str, report: Report) -> Path | None:
-    named = Path(resume)
-    if named.parent.name == "checkpoints":
-        checkpoint.verified(named)
-        return named
-    return goes_on(run, report)
 
 
 def goes_on(run: runs.Run, report: Report) -> Path | None:

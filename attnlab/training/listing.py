@@ -1,5 +1,6 @@
 """Runs as a list: what `attnlab runs` shows."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,10 @@ def summaries(root: Path) -> list[dict[str, Any]]:
 
 
 def _summary(run: runs.Run) -> dict[str, Any]:
-    metrics, evaluations = run.read("metrics"), run.read("eval")
+    metrics, evaluations = _with_loss(run, "metrics"), _with_loss(run, "eval")
     best = min(evaluations, key=lambda row: row["loss"], default=None)
-    state = "running" if run.busy else "finished" if run.finished else "stopped"
     try:
+        state = "running" if run.busy else "finished" if run.finished else "stopped"
         steps = run.recipe().steps
     except (ValueError, OSError):
         steps, state = 0, "unreadable"
@@ -29,3 +30,12 @@ def _summary(run: runs.Run) -> dict[str, Any]:
         "best_step": best["step"] if best else None,
         "checkpoints": [folder.name for folder in checkpoint.all_in(run.checkpoints)],
     }
+
+
+def _with_loss(run: runs.Run, name: str) -> list[dict[str, Any]]:
+    """Rows as we write them; a log may have been edited, or be another program's."""
+    try:
+        rows = run.read(name)
+    except OSError:
+        return []
+    return [row for row in rows if type(row.get("loss")) is float and math.isfinite(row["loss"])]

@@ -170,15 +170,37 @@ class StackedMuon(torch.optim.Muon):
 def orthogonalised(
     matrices: Tensor, iterations: int, coefficients: tuple[float, float, float]
 ) -> Tensor:
-    """Newton–Schulz over a stack [n, rows ≤ columns]: singular values go near 1."""
+    """Newton–Schulz over a stack [n, rows ≤ columns]: singular values go near 1.
+
+    x ← a x + (b g + c g²) x with g = x xᵀ, again and again.
+    """
     a, b, c = coefficients
     dtype = torch.bfloat16 if matrices.is_cuda else torch.float32
     x = matrices.to(dtype)
     x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
+    if dtype == torch.float32 and x.shape[-1] >= 2 * x.shape[-2]:
+        return (_polynomial(x @ x.mT, iterations, coefficients) @ x).to(matrices.dtype)
     for _ in range(iterations):
         gram = x @ x.mT
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
     return x.to(matrices.dtype)
+
+
+def _polynomial(gram: Tensor, iterations: int, coefficients: tuple[float, float, float]) -> Tensor:
+    """What the iteration multiplies x by, from its first g alone: wide matrices cost rows³ only.
+
+    All powers of g commute, so with p = a + b g + c g² an iteration is x ← p x and g ← p² g.
+    """
+    a, b, c = coefficients
+    product: Tensor | None = None
+    for left in reversed(range(iterations)):
+        p = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
+        p.diagonal(dim1=-2, dim2=-1).add_(a)
+        product = p if product is None else p @ product
+        if left:
+            gram = p @ (p @ gram)
+    assert product is not None
+    return product
 
 
 class Optimiser:

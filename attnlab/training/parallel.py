@@ -4,6 +4,7 @@ A step's samples are the same for any number of processes; each takes its slice 
 gradient is that of the whole batch, so only rounding depends on how many there are.
 """
 
+import gc
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -73,7 +74,9 @@ def world(device: str = "auto") -> Iterator[World]:
     dist.init_process_group("nccl" if kind == "cuda" else "gloo", rank=rank, world_size=size)
     try:
         yield World(rank, size, here)
+        dist.barrier()  # one that ends early takes its half of the connection with it
     finally:
+        gc.collect()  # what uses the group must go before it
         dist.destroy_process_group()
 
 
@@ -88,7 +91,9 @@ def spread(model: nn.Module, kind: str, world: World) -> nn.Module:
         mesh = init_device_mesh(world.device.type, (world.size,))
         for block in getattr(model, "blocks", []):
             fully_shard(block, mesh=mesh)
-        fully_shard(model, mesh=mesh)
+        # The outermost would stay whole after a forward pass without a backward one, and an
+        # evaluation would leave old weights behind.
+        fully_shard(model, mesh=mesh, reshard_after_forward=True)
         return model
     from torch.nn.parallel import DistributedDataParallel
 

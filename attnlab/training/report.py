@@ -118,12 +118,14 @@ class TensorBoard(Report):
             raise ValueError(
                 "tensorboard=true needs the tensorboard package; pip install 'attnlab[track]'"
             ) from None
-        self.writer: Any = SummaryWriter(str(folder))
+        self.open = lambda step: SummaryWriter(str(folder), purge_step=step)
         self.then = then
         self.note, self.waiting = then.note, then.waiting  # type: ignore[method-assign]
 
     @contextmanager
     def training(self, opening: Opening, step: int, tokens_per_step: int) -> Iterator[None]:
+        """Nothing is written before; what was written after `step` will come again."""
+        self.writer: Any = self.open(step + 1)
         with self.then.training(opening, step, tokens_per_step):
             try:
                 yield

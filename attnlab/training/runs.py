@@ -12,12 +12,13 @@ Metrics hold nothing that depends on the clock: the same run twice gives the sam
 import fcntl
 import json
 import secrets
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from attnlab import config, files, registry
 from attnlab.training import checkpoint
@@ -57,25 +58,38 @@ class Run:
     def locked(self) -> Iterator[None]:
         """One process writes in a run folder; the lock goes with the process, however it ends."""
         with (self.folder / "lock").open("w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise ValueError(
-                    f"{self.folder} is being trained by another process; wait for it or stop it"
-                ) from None
+            for _ in range(5):  # whoever only looks has it for a moment
+                if _got(file, fcntl.LOCK_EX):
+                    break
+                time.sleep(0.02)
+            else:
+                raise ValueError(taken(self.folder))
             yield
 
     @property
     def busy(self) -> bool:
-        try:
-            with self.locked():
-                return False
-        except (ValueError, OSError):
-            return True
+        """Whether a process has the lock. Looking writes nothing: the folder may be read-only."""
+        lock = self.folder / "lock"
+        if not lock.is_file():
+            return False
+        with lock.open("rb") as file:
+            return not _got(file, fcntl.LOCK_SH)
 
     @property
     def finished(self) -> bool:
         return (self.folder / "result.json").exists()
+
+
+def taken(folder: Path) -> str:
+    return f"{folder} is being trained by another process; wait for it or stop it"
+
+
+def _got(file: IO[Any], kind: int) -> bool:
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def line(row: dict[str, Any]) -> bytes:
@@ -84,12 +98,12 @@ def line(row: dict[str, Any]) -> bytes:
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
     """The whole lines of a log: a process may have been killed in the middle of the last one."""
-    if not path.exists():
+    if not path.is_file():
         return
     for text in path.read_bytes().split(b"\n"):
         try:
             row = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(row, dict) and isinstance(row.get("step"), int):
             yield row
@@ -98,7 +112,11 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
 def create(root: Path, preset: str) -> Run:
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
     folder = root / f"{stamp}-{preset}-{secrets.token_hex(3)}"
-    (folder / "checkpoints").mkdir(parents=True)
+    try:
+        (folder / "checkpoints").mkdir(parents=True)
+    except OSError as error:
+        reason = error.strerror or error
+        raise ValueError(f"no run can be made in {root}: {reason}; use --runs FOLDER") from None
     return Run(folder)
 
 
@@ -106,26 +124,27 @@ def all_in(root: Path) -> list[Run]:
     """Runs, newest first."""
     if not root.is_dir():
         return []
-    found = [path.parent for path in root.glob("*/config.json")]
+    found = [path.parent for path in root.glob("*/config.json") if path.is_file()]
     return [Run(folder) for folder in sorted(found, reverse=True)]
 
 
 def find(word: str, root: Path) -> tuple[Run, Path | None]:
     """A run by its path, its name or the end of its name; or a checkpoint inside one."""
-    path = Path(word)
-    candidates = [
-        path,
-        root / word,
-        *(r.folder for r in all_in(root) if r.folder.name.endswith(word)),
-    ]
-    for folder in candidates:
-        if (folder / "config.json").is_file() and (folder / "checkpoints").exists():
+    known = all_in(root)
+    names = [run.folder.name for run in known]
+    ending = [run for run in known if word and run.folder.name.endswith(word)]
+    for folder in [Path(word), root / word] if word else []:
+        if (folder / "config.json").is_file() and (folder / "checkpoints").is_dir():
             return Run(folder), None
-        if folder.parent.name == "checkpoints" and folder.is_dir():
-            return Run(folder.parent.parent), folder
-    names = [run.folder.name for run in all_in(root)]
+        if folder.absolute().parent.name == "checkpoints" and folder.is_dir():
+            return Run(folder.absolute().parent.parent), folder
+    if len(ending) == 1:
+        return ending[0], None
+    if ending:
+        several = ", ".join(run.folder.name for run in ending)
+        raise ValueError(f"{word} is the end of several runs; write more of one of {several}")
     hint = registry.suggest(word, names) if names else f"there are no runs in {root}"
-    raise ValueError(f"{word} is no run and no checkpoint; {hint}")
+    raise ValueError(f"{word!r} is no run and no checkpoint; {hint}")
 
 
 def open_checkpoint(word: str, root: Path, best: bool = False) -> tuple[Path, list[str]]:

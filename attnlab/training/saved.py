@@ -26,11 +26,24 @@ class Saved:
 
 def open_saved(word: str, root: Path, device: str = "auto", best: bool = True) -> Saved:
     """A run's best model (or its newest, if nothing was evaluated), or a checkpoint by its path."""
+    place = _place(device)
     folder, broken = runs.open_checkpoint(word, root, best=best)
     kept = checkpoint.load(folder)
     recipe = config.from_dict(Recipe, kept.config)
     tokenizer = tokenizer_from_json(kept.tokenizer)
     model = build_model(recipe)
     load_weights(model, weights_to_use(kept))
-    kind = device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
-    return Saved(model.to(kind).eval(), tokenizer, recipe, folder, broken)
+    if tokenizer.size != recipe.model.vocabulary:
+        raise ValueError(
+            f"{folder} has a tokenizer of {tokenizer.size} tokens and a model of "
+            f"{recipe.model.vocabulary}; they do not belong together"
+        )
+    return Saved(model.to(place).eval(), tokenizer, recipe, folder, broken)
+
+
+def _place(device: str) -> str:
+    if device not in ("auto", "cpu", "cuda"):
+        raise ValueError(f"device is {device!r}; choose from auto, cpu, cuda")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device is cuda, and there is no CUDA device here; use cpu")
+    return device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"

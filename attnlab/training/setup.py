@@ -4,6 +4,7 @@ import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from torch import nn
 
 from attnlab.data.batches import Source
@@ -11,8 +12,9 @@ from attnlab.data.corpora import Corpus
 from attnlab.data.tokens import Tokenizer, tokenizer_from_json
 from attnlab.training import checkpoint, runs
 from attnlab.training.average import weights_to_use
+from attnlab.training.parallel import World
 from attnlab.training.recipe import Recipe
-from attnlab.training.weights import build_model, load_weights, refuse_other_model
+from attnlab.training.weights import build_model, load_weights, memory, refuse_other_model
 
 
 @dataclass(frozen=True)
@@ -42,3 +44,21 @@ def prepare(recipe: Recipe, root: Path) -> Setup:
     if begun is not None:
         load_weights(model, weights_to_use(begun))
     return Setup(recipe, corpus, tokenizer, source, model)
+
+
+def refuse_large_step(recipe: Recipe, world: World) -> None:
+    """Before memory runs out: what a backward pass must find again, counted low.
+
+    Logits, their softmax and its gradient; in each layer eight vectors a token.
+    """
+    model = recipe.model
+    tokens = recipe.batch * recipe.length / (recipe.accumulate * world.size)
+    kept = 8 * model.width * getattr(model, "depth", 1) / (1 if recipe.dtype == "float32" else 2)
+    wanted = 4 * tokens * (3 * model.vocabulary + kept)
+    on_cuda = world.device.type == "cuda"
+    there = torch.cuda.mem_get_info(world.device)[1] if on_cuda else memory()
+    if wanted > there:
+        raise ValueError(
+            f"a step needs {wanted / 1e9:,.0f} GB or more and there are {there / 1e9:,.0f}; "
+            "use a smaller batch or context, or a larger accumulate"
+        )

@@ -1,6 +1,9 @@
 """Weights: made from a recipe, put in place from a checkpoint, refused where they do not fit."""
 
+import dataclasses
+import math
 import os
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -9,25 +12,50 @@ from torch import nn
 from attnlab import chance, config
 from attnlab.training.recipe import Recipe
 
+LAYER = 40_000  # bytes of Python objects that a layer needs besides its weights
+
 
 def build_model(recipe: Recipe) -> nn.Module:
     """The model with the weights it begins with: a function of the recipe."""
-    with torch.device("meta"):
-        wanted = sum(p.numel() * p.element_size() for p in recipe.model.build().parameters())
-    _refuse_too_large(wanted)
+    _refuse_too_large(recipe.model)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(chance.number(recipe.seed, "weights"))
         return recipe.model.build()
 
 
-def _refuse_too_large(wanted: int) -> None:
+def _refuse_too_large(settings: Any) -> None:
     """Before the machine begins to swap or ends the process."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if wanted > memory:
+    wanted, there = bytes_wanted(settings), memory()
+    if wanted > there:
         raise ValueError(
             f"the weights alone need {wanted / 1e9:,.0f} GB and this machine has "
-            f"{memory / 1e9:,.0f}; use a smaller width, depth or vocabulary"
+            f"{there / 1e9:,.0f}; use a smaller width, depth or vocabulary"
         )
+
+
+def bytes_wanted(settings: Any) -> float:
+    """What a model takes, without making it: a layer more is always as much more."""
+    depth = getattr(settings, "depth", 1)
+    if depth <= 2:
+        return _bytes_of(settings)
+    one, two = (_bytes_of(dataclasses.replace(settings, depth=layers)) for layers in (1, 2))
+    return one + (depth - 1) * (two - one + LAYER)
+
+
+def _bytes_of(settings: Any) -> float:
+    try:
+        with torch.device("meta"):
+            return sum(p.numel() * p.element_size() for p in settings.build().parameters())
+    except (RuntimeError, OverflowError, TypeError):  # a number that no tensor can count to
+        return math.inf
+
+
+def memory() -> int:
+    """Bytes of this machine, or of the container that the process may not leave."""
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = Path("/sys/fs/cgroup/memory.max")
+    text = limit.read_text().strip() if limit.is_file() else ""
+    return min(there, int(text)) if text.isdigit() else there
 
 
 def load_weights(model: nn.Module, weights: dict[str, torch.Tensor]) -> None:
@@ -42,6 +70,8 @@ def load_weights(model: nn.Module, weights: dict[str, torch.Tensor]) -> None:
                 f"weight {name} has shape {tuple(weights[name].shape)} in the checkpoint and "
                 f"{tuple(parameter.shape)} here; use the settings the checkpoint was made with"
             )
+        if not weights[name].is_floating_point():
+            raise ValueError(f"weight {name} has dtype {weights[name].dtype}; a weight has floats")
     with torch.no_grad():
         for name, parameter in own.items():
             parameter.copy_(weights[name])
@@ -50,16 +80,19 @@ def load_weights(model: nn.Module, weights: dict[str, torch.Tensor]) -> None:
 def refuse_other_model(recipe: Recipe, saved: dict[str, Any]) -> None:
     """Weights mean something only in the architecture they were trained in."""
     here = flat(config.to_dict(recipe)["model"])
-    there = flat(saved.get("model", {}))
+    theirs = saved.get("model")
+    there = flat(theirs) if isinstance(theirs, dict) else {}
     free = {"dropout"}
     if here.get("positions.name") != "learned":
         free.add("context")  # any length will do
     names = [n for n in [*here, *there] if n not in free and here.get(n) != there.get(n)]
     if names:
         name = names[0]
+        word = f"model.{name}".removesuffix(".name")  # positions.name is set by positions=…
+        advice = f"; set {word}={there[name]} to go on from it" if name in there else ""
         raise ValueError(
             f"model.{name} is {there.get(name, 'not set')} in the checkpoint and "
-            f"{here.get(name, 'not set')} here; set model.{name}={there.get(name)} to go on from it"
+            f"{here.get(name, 'not set')} here{advice}"
         )
 
 

@@ -6,7 +6,14 @@ import pytest
 import torch
 from problems import Problem
 
-from attnlab.kernels import LinearBias, Request, attention, choose, hardware
+from attnlab.kernels import (
+    LinearBias,
+    Request,
+    attention,
+    choose,
+    dispatch,
+    hardware,
+)
 from attnlab.kernels.band import Band
 from attnlab.kernels.request import keys_of_course_width, keys_of_left_reach, visible
 from attnlab.kernels.tiled import _Tiling
@@ -194,3 +201,13 @@ def test_the_probe_needs_no_place_to_remember(monkeypatch, fresh_probe, tmp_path
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("ATTNLAB_CACHE", str(tmp_path / "file"))
     assert hardware.cpu_multiplies("float32")
+
+
+def test_choices_can_be_watched():
+    q = torch.randn(1, 1, 40, 8)
+    with dispatch.watching() as seen:
+        attention(q, q, q)
+        attention(q, q, q, window=5, path="tiled")
+    attention(q, q, q, path="reference")
+    assert {choice.path for choice in seen} == {"sdpa", "tiled"}
+    assert all(choice.reason for choice in seen)

@@ -89,3 +89,39 @@ def test_angles_that_do_not_fit_are_refused(shape, message, unchecked_shapes):
     angles = torch.zeros(shape)
     with pytest.raises(ValueError, match=message):
         attention(q, q, q, rotary=Rotation(angles, angles))
+
+
+@pytest.mark.parametrize("pairs", [8, 3])
+@pytest.mark.parametrize("rows", [1, 2])
+def test_complex_products_equal_the_six_passes(pairs, rows, monkeypatch):
+    """The short cut of the CPU against the plain formula, outputs and gradients, where q and k lie
+    in a model: a slice of a larger tensor, transposed."""
+    from attnlab.kernels import rotary
+
+    projected = torch.randn(2, 7, 5, 16, dtype=torch.float64, requires_grad=True)
+    by = rotation(torch.arange(7).expand(rows, 7), pairs, layout="interleaved", dtype=torch.float64)
+    upstream = torch.randn(2, 3, 7, 16, dtype=torch.float64)
+    x = projected[:, :, 1:4].transpose(1, 2)
+    assert rotary._as_complex(x, by)
+    results = []
+    for plain in (False, True):
+        if plain:
+            monkeypatch.setattr(rotary, "_as_complex", lambda x, by: False)
+        out = rotate(x, by)
+        (grad,) = torch.autograd.grad((out * upstream).sum(), projected, retain_graph=True)
+        results.append((out, grad))
+    for fast, slow in zip(*results, strict=True):
+        torch.testing.assert_close(fast, slow, atol=1e-14, rtol=0)
+
+
+def test_complex_products_are_left_out_where_pairs_do_not_lie_side_by_side():
+    from attnlab.kernels import rotary
+
+    by = rotation(torch.arange(7)[None], 4, layout="interleaved")
+    x = torch.randn(2, 3, 7, 17)[..., 1:9]  # begins in the middle of a pair
+    assert not rotary._as_complex(x, by)
+    strided = torch.randn(2, 3, 8, 7).transpose(-1, -2)
+    assert not rotary._as_complex(strided, by)
+    half = torch.randn(2, 3, 7, 8, dtype=torch.bfloat16)
+    assert not rotary._as_complex(half, by)
+    rotate(x, by), rotate(strided, by), rotate(half, by)  # and these work the plain way

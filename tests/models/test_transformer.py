@@ -112,8 +112,8 @@ def test_the_pattern_of_windows_repeats():
     assert windows == [16, 16, 16, None] * 2
 
 
-@pytest.mark.parametrize("norm", ["layer", "rms"])
-@pytest.mark.parametrize("feedforward", ["gelu", "swiglu"])
+@pytest.mark.parametrize("norm", ["layer", "rms", "unit"])
+@pytest.mark.parametrize("feedforward", ["gelu", "swiglu", "squared-relu"])
 @pytest.mark.parametrize("bias", ["true", "false"])
 @pytest.mark.parametrize("tied", ["true", "false"])
 def test_every_kind_of_block_trains(norm, feedforward, bias, tied):
@@ -121,6 +121,8 @@ def test_every_kind_of_block_trains(norm, feedforward, bias, tied):
     torch.manual_seed(0)
     model = config.override(SMALL, words).build()
     assert (model.head.weight is model.embed.weight) == (tied == "true")
+    if norm == "unit":
+        assert not any("norm" in name for name, _ in model.named_parameters())
     biases = [name for name, _ in model.named_parameters() if name.endswith("bias")]
     assert bool(biases) == (bias == "true")
     optimizer, tokens = torch.optim.Adam(model.parameters(), 1e-2), text()
@@ -139,6 +141,41 @@ def test_every_kind_of_block_trains(norm, feedforward, bias, tied):
         optimizer.step()
     assert abs(first - torch.log(torch.tensor(13.0))) < 0.1  # at the start it knows nothing
     assert loss() < first - 1  # 40 tokens of 2 texts are soon known by heart
+
+
+def test_the_squared_relu_is_its_formula():
+    model = build("feedforward=squared-relu")
+    part, x = model.blocks[0].feedforward, torch.randn(2, 3, 24, dtype=torch.float64)
+    up = x @ part.up.weight.T
+    torch.testing.assert_close(part(x), (up * (up > 0)) ** 2 @ part.down.weight.T)
+
+
+@pytest.mark.parametrize("heads", HEADS)
+def test_normed_heads_do_not_feel_the_size_of_what_they_compare(heads):
+    """q and k scaled by any number give the same attention; without the norm they do not."""
+    for words, same in ((["norm_heads=true"], True), ([], False)):
+        attend = build(f"attention={heads}", *words).blocks[0].attention
+        x = torch.randn(1, 9, 24, dtype=torch.float64)
+        before = attend(x)
+        compared = (attend.heads + attend.kv_heads) * attend.head_width
+        with torch.no_grad():
+            attend.project.weight[:compared] *= 7
+        assert torch.allclose(attend(x), before, atol=1e-9) == same
+
+
+def test_rotations_from_the_table_are_those_computed():
+    """Also past the context, where the table grows, and after inference, which leaves no trace."""
+    model = build("positions=rotary", "context=8").float()
+    scheme = model.positions
+    with torch.inference_mode():
+        model(text(length=20))
+    model(text(length=20)).sum().backward()
+    for start, stop in ((0, 8), (3, 40), (17, 18)):
+        table = scheme.rotation_of_span(start, stop, torch.device("cpu"), torch.float32)
+        computed = scheme.rotation(torch.arange(start, stop)[None], torch.float32)
+        assert torch.equal(table.cos, computed.cos) and torch.equal(table.sin, computed.sin)
+    half = scheme.rotation_of_span(0, 5, torch.device("cpu"), torch.bfloat16)
+    assert half.cos.dtype == torch.float32
 
 
 def test_the_course_model_has_the_published_size():

@@ -26,9 +26,11 @@ def step_once(net, optimiser, seed=0):
     optimiser.step()
 
 
-def test_orthogonalised_is_the_iteration_written_out():
+@pytest.mark.parametrize("shape", [(5, 9), (5, 12), (1, 3), (4, 4)])
+def test_orthogonalised_is_the_iteration_written_out(shape):
+    """Also where it runs on the Gram matrix alone, from 1 : 2 on."""
     torch.manual_seed(0)
-    matrices = torch.randn(4, 5, 9)
+    matrices = torch.randn(4, *shape)
     a, b, c = COEFFICIENTS
     for matrix, result in zip(matrices, orthogonalised(matrices, 5, COEFFICIENTS), strict=True):
         x = matrix.double() / matrix.double().norm()

@@ -73,6 +73,7 @@ def test_the_samples_of_a_step_do_not_depend_on_the_number_of_processes(tmp_path
 def test_one_process_then_two_then_one_train_the_same_model(tmp_path, parallel, optimiser):
     words = ["model.dropout=0", f"optimiser={optimiser}", f"parallel={parallel}", "accumulate=2"]
     words += ["save_every=4", "sample_every=8", "sample_tokens=5", "schedule.shape=constant"]
+    words += ["average=0.9"]
     whole, _ = begin(tmp_path, small(*words))
     run, _ = begin(tmp_path, small(*words, "steps=4"))
     with_processes(2, run, *words, "steps=8")

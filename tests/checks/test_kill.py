@@ -1,0 +1,35 @@
+"""The short version of `attnlab check kill`; the full one is a command."""
+
+import subprocess
+import sys
+
+import pytest
+
+from attnlab.checks.kill import KillCheck
+
+# In a process of its own: this one has used its threads, and a fork would inherit them broken.
+SCRIPT = """
+import json, sys
+from attnlab.checks.kill import KillCheck
+print(json.dumps(KillCheck(kills=9, steps=24, control_kills=2).run(lambda text: None)))
+"""
+
+
+def test_a_killed_run_ends_with_the_same_bits_and_forgetful_ones_do_not():
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=280, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    import json
+
+    report = json.loads(done.stdout)
+    assert report["passed"], report
+    assert report["kills"] >= 9 and report["kills_inside_a_save"] >= 3
+    assert report["broken_checkpoints"] == 0
+    for control in ("optimiser", "random", "position"):
+        assert report[f"control_without_{control}"].startswith("0 of ")
+
+
+def test_nonsense_is_refused():
+    with pytest.raises(ValueError, match="kills is 0"):
+        KillCheck(kills=0)

@@ -1,0 +1,70 @@
+"""Files that are there whole or not at all."""
+
+import errno
+import os
+
+import pytest
+
+from attnlab import files
+
+
+def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path):
+    path = tmp_path / "a.json"
+    for content in (b"one", b"another"):
+        files.write_whole(path, content)
+        assert path.read_bytes() == content
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("step", ["fsync", "replace"])
+def test_an_error_while_writing_leaves_the_old_file_and_no_rest(tmp_path, monkeypatch, step):
+    path = tmp_path / "a.json"
+    files.write_whole(path, b"old")
+
+    def full(*args):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(*((os, "fsync") if step == "fsync" else (type(path), "replace")), full)
+    with pytest.raises(OSError, match="No space left"):
+        files.write_whole(path, b"new")
+    assert path.read_bytes() == b"old" and list(tmp_path.iterdir()) == [path]
+
+
+def test_the_bytes_are_on_the_disk_before_the_name_is(tmp_path, monkeypatch):
+    """Else a crash of the machine could leave an empty file under the right name."""
+    seen = []
+    fsync, replace = os.fsync, type(tmp_path).replace
+    monkeypatch.setattr(os, "fsync", lambda handle: (seen.append("sync"), fsync(handle)))
+    monkeypatch.setattr(
+        type(tmp_path), "replace", lambda *paths: (seen.append("name"), replace(*paths))
+    )
+    files.write_whole(tmp_path / "a", b"x")
+    assert seen == ["sync", "name", "sync"]
+
+
+def test_json_comes_back_and_keeps_its_order_and_letters(tmp_path):
+    value = {"b": [1, 2.5, None, True], "a": "π"}
+    path = tmp_path / "a.json"
+    path.write_bytes(files.as_json(value))
+    assert files.read_json(path) == value and list(files.read_json(path)) == ["b", "a"]
+    assert "π" in path.read_text(encoding="utf-8")
+
+
+def test_json_without_a_meaning_is_not_written():
+    with pytest.raises(ValueError, match="JSON"):
+        files.as_json({"loss": float("nan")})
+
+
+@pytest.mark.parametrize("content", [b"{", b"", b"\xff\xfe", b"[" * 100_000, b'{"a":' * 100_000])
+def test_what_is_not_json_is_named_by_its_file(tmp_path, content):
+    path = tmp_path / "wrong.json"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"wrong\.json is not JSON"):
+        files.read_json(path)
+
+
+def test_a_hash_is_that_of_the_bytes(tmp_path):
+    path = tmp_path / "a"
+    path.write_bytes(b"abc")
+    known = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    assert files.sha256(path) == known
