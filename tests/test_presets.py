@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from attnlab import config, presets, registry
+from attnlab import config, registry
 from attnlab.data.corpora import PythonDocs
 from attnlab.training.cost import parameters
 from attnlab.training.loop import train
@@ -93,7 +93,3 @@ def test_a_preset_runs_from_text_to_checkpoint(tmp_path, monkeypatch, name):
     result = train(prepare(recipe, tmp_path), run, HERE, Report())
     assert (result.ending, result.step) == ("finished", 2)
     assert (run.checkpoints / "step_000002").is_dir()
-
-
-def test_the_constants_shared_by_presets_are_settings():
-    assert config.override(recipe_of("tiny"), []).model.norm == presets.MODERN["norm"]

@@ -1,0 +1,94 @@
+"""What training costs: our count against PyTorch's own, and against pairs counted one by one."""
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from attnlab import config
+from attnlab.models.recurrent import ElmanSettings, PrefixBidirectionalSettings
+from attnlab.models.transformer import TransformerSettings
+from attnlab.training.cost import flops_per_token, parameters
+
+CONTEXT = 24
+
+
+def model_of(*words):
+    settings = TransformerSettings(vocabulary=31, context=CONTEXT, width=24, depth=3)
+    return config.override(settings, ["attention.heads=2", *words]).build()
+
+
+def counted_by_torch(model, context):
+    """Operations of the linear layers in a forward and a backward pass, for one token."""
+    tokens = torch.zeros(2, context, dtype=torch.long)
+    counter = FlopCounterMode(display=False)
+    with counter:
+        model(tokens).sum().backward()
+    products = counter.get_flop_counts()["Global"]
+    linear = sum(n for op, n in products.items() if str(op) in ("aten.mm", "aten.addmm"))
+    return linear / (2 * context)
+
+
+def pairs(context, window):
+    return sum(
+        1
+        for query in range(context)
+        for key in range(query + 1)
+        if window is None or query - key < window
+    )
+
+
+@pytest.mark.parametrize("window", ["none", "5", "5,none", "1", "24,23,25", "100"])
+def test_attention_is_counted_by_the_pairs_that_see_each_other(window):
+    model = model_of(f"window={window}")
+    linear = 6 * sum(m.weight.numel() for m in model.modules() if isinstance(m, nn.Linear))
+    seen = sum(pairs(CONTEXT, model.settings.window_of(layer)) for layer in range(3))
+    # scores and their use: two products of head_width for each head, with two operations each
+    attention = 3 * 4 * 24 * seen / CONTEXT
+    assert flops_per_token(model, CONTEXT) == pytest.approx(linear + attention, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["tied=false", "bias=true", "norm=layer"],
+        ["feedforward=swiglu"],
+        ["attention=grouped", "attention.heads=4", "attention.kv_heads=2"],
+        ["attention.head_width=7", "feedforward=squared-relu", "expansion=2.5"],
+    ],
+    ids=str,
+)
+def test_linear_layers_are_counted_as_torch_counts_them(words):
+    model = model_of(*words, "window=1")  # every query sees its own key alone
+    heads = model.blocks[0].attention
+    attention = 3 * 4 * heads.heads * heads.head_width * 3
+    assert flops_per_token(model, CONTEXT) - attention == counted_by_torch(model, CONTEXT)
+
+
+def test_control_a_missing_layer_is_noticed():
+    model = model_of("window=1")
+    expected = counted_by_torch(model, CONTEXT)
+    model.blocks = model.blocks[:2]
+    assert counted_by_torch(model, CONTEXT) < expected
+
+
+def test_an_elman_network_is_its_matrices():
+    """The state before the first token is zero and needs no gradient: one product less in all."""
+    model = ElmanSettings(vocabulary=31, width=24).build()
+    saved = 2 * model.recurrence.from_hidden.weight.numel() / CONTEXT
+    assert flops_per_token(model, CONTEXT) - saved == counted_by_torch(model, CONTEXT)
+
+
+def test_prefixes_are_counted_one_by_one():
+    """Rows that drop out at each step; states that begin at zero save a hundredth or so."""
+    model = PrefixBidirectionalSettings(vocabulary=31, width=24).build()
+    assert flops_per_token(model, CONTEXT) == pytest.approx(
+        counted_by_torch(model, CONTEXT), rel=0.02
+    )
+
+
+def test_parameters_are_each_counted_once():
+    tied, untied = model_of("tied=true"), model_of("tied=false")
+    assert parameters(untied) - parameters(tied) == 31 * 24
+    assert parameters(tied) == sum(p.numel() for p in tied.parameters())

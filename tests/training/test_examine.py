@@ -1,0 +1,102 @@
+"""What evaluate measures: the loss training saw, the answers, and no setting without effect."""
+
+import pytest
+from training.recipes import begin, small, text_recipe
+
+from attnlab.training.examine import examine
+
+TEXT = "the quick brown fox jumps over the lazy dog. " * 30
+
+
+def silent(text):
+    pass
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    root = tmp_path_factory.mktemp("examined")
+    (root / "text.txt").write_text(TEXT)
+    (root / "other.txt").write_text("a lazy fox jumps over a quick dog. " * 20)
+    return root
+
+
+@pytest.fixture(scope="module")
+def reader(place):
+    """A model of a text."""
+    return begin(place, text_recipe(place / "text.txt", "steps=4", "evaluate_every=2"))[0]
+
+
+@pytest.fixture(scope="module")
+def answerer(place):
+    """A model that was asked questions."""
+    return begin(place, small("steps=4", "evaluate_every=2"))[0]
+
+
+def ask(run, *words, predict=None):
+    return examine(
+        str(run.folder), list(words), root=run.folder, device="cpu", predict=predict, tick=silent
+    )
+
+
+def test_the_loss_is_the_best_one_of_the_training(reader):
+    found = ask(reader)
+    best = min(reader.read("eval"), key=lambda row: row["loss"])
+    assert found["loss"] == pytest.approx(best["loss"], rel=1e-6)  # float32, other batch sizes
+    assert found["tokens"] == best["tokens"]
+    assert found["checkpoint"].endswith(f"step_{best['step']:06d}")
+
+
+def test_another_text_is_read_instead(reader, place):
+    assert ask(reader, f"data={place / 'other.txt'}")["loss"] != ask(reader)["loss"]
+
+
+def test_questions_are_answered_too(answerer):
+    found = ask(answerer)
+    assert 0 <= found["train_accuracy"] <= 1 and found["train_questions"] == 7
+    assert {"dev_accuracy", "dev_questions", "loss"} <= found.keys()
+
+
+def test_a_model_of_text_is_asked_no_questions(reader):
+    assert "train_accuracy" not in ask(reader)
+
+
+@pytest.mark.parametrize("word", ["model.width=32", "steps=3", "optimiser=adamw", "batch=2"])
+def test_a_setting_without_effect_is_refused(reader, word):
+    with pytest.raises(ValueError, match="has no meaning for a trained model"):
+        ask(reader, word)
+
+
+def test_what_cannot_be_predicted_is_said_and_nothing_written(reader, answerer, tmp_path):
+    with pytest.raises(ValueError, match="needs a model and a corpus with questions"):
+        ask(reader, predict=tmp_path / "out")
+    with pytest.raises(ValueError, match="needs unlabelled questions"):
+        ask(answerer, predict=tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_unlabelled_questions_are_answered_line_by_line(tmp_path):
+    wiki = "Ann was born in Rome. Bob was born in Oslo. Where was ?\n" * 4
+    (tmp_path / "wiki.txt").write_text(wiki)
+    table = "Where was Ann born?\tRome\nWhere was Bob born?\tOslo\n"
+    for name in ("birth_places_train.tsv", "birth_dev.tsv"):
+        (tmp_path / name).write_text(table)
+    (tmp_path / "birth_test_inputs.tsv").write_text("Where was Ann born?\nWhere was Bob born?\n")
+    words = ["corpus=birthplaces", f"corpus.path={tmp_path}", "steps=2", "batch=2"]
+    run, _ = begin(tmp_path / "runs", small(*words))
+    found = ask(run, predict=tmp_path / "out.txt")
+    assert found["predicted"] == 2
+    assert (tmp_path / "out.txt").read_text().count("\n") >= 2
+
+
+def test_nothing_to_evaluate_on_is_said(place, tmp_path):
+    recipe = text_recipe(place / "text.txt", "corpus.validation=0", "steps=1")
+    run, _ = begin(tmp_path, recipe)
+    with pytest.raises(ValueError, match="nothing to be evaluated on"):
+        ask(run)
+
+
+def test_a_broken_newest_checkpoint_is_named(place):
+    run, _ = begin(place, text_recipe(place / "text.txt", "steps=4", "evaluate_every=none"))
+    (run.checkpoints / "step_000009").mkdir()
+    found = ask(run)
+    assert "step_000009" in found["skipped"][0] and found["checkpoint"].endswith("step_000004")

@@ -1,0 +1,241 @@
+"""From words to a run: what wins over what, which run goes on, and nothing left by a refusal."""
+
+import json
+import os
+import shutil
+
+import pytest
+
+from attnlab import config
+from attnlab.training import checkpoint, runs
+from attnlab.training.launch import launch, recipe_for, with_data
+from attnlab.training.report import Report
+
+TEXT = "the quick brown fox jumps over the lazy dog. " * 30
+SMALL = {
+    "model": {"width": 16, "depth": 1, "context": 16, "attention": {"heads": 2}},
+    "batch": 4,
+    "steps": 6,
+    "evaluate_every": 3,
+    "save_every": 2,
+    "device": "cpu",
+}
+
+
+class Notes(Report):
+    def __init__(self):
+        self.lines = []
+
+    def note(self, text):
+        self.lines.append(text)
+
+
+@pytest.fixture
+def place(tmp_path):
+    (tmp_path / "text.txt").write_text(TEXT)
+    (tmp_path / "small.json").write_text(json.dumps(SMALL))
+    return tmp_path
+
+
+def go(place, *words, resume=None, preset="shakespeare-cpu", report=None, file="small.json"):
+    return launch(
+        preset,
+        [f"data={place / 'text.txt'}", *words],
+        root=place / "runs",
+        make_report=lambda world: report or Report(),
+        resume=resume,
+        file=place / file if file else None,
+    )
+
+
+def folders(place):
+    return sorted(path.name for path in (place / "runs").glob("*"))
+
+
+def unfinished(run, *broken):
+    """As if it had been killed: no result, and the named checkpoints damaged."""
+    (run.folder / "result.json").unlink(missing_ok=True)
+    for name in broken:
+        (run.checkpoints / name / "model.safetensors").write_bytes(b"torn")
+    return run
+
+
+def test_words_win_over_the_file_and_the_file_over_the_preset(place):
+    default = recipe_for("tiny", [])
+    filed = recipe_for("tiny", [], place / "small.json")
+    worded = recipe_for("tiny", ["steps=9"], place / "small.json")
+    assert (default.steps, filed.steps, worded.steps) == (1000, 6, 9)
+    assert filed.optimiser == default.optimiser, "a partial file leaves the rest"
+    assert (filed.model.width, filed.model.norm) == (16, default.model.norm)
+
+
+def test_a_saved_config_is_a_file_and_a_new_choice_brings_nothing_of_it_along(place):
+    run, _ = go(place)
+    saved = run.folder / "config.json"
+    assert recipe_for("tiny", [], saved) == run.recipe()
+    changed = recipe_for("tiny", ["model.positions=learned", "corpus=python-docs"], saved)
+    assert config.to_dict(changed)["model"]["positions"]["name"] == "learned"
+    assert config.to_dict(changed)["corpus"]["name"] == "python-docs"
+
+
+@pytest.mark.parametrize(
+    ("preset", "words", "spelled"),
+    [
+        ("shakespeare-cpu", ["data=x"], ["corpus.path=x"]),
+        ("birthplaces-none", ["data=x"], ["corpus.path=x"]),
+        ("tiny", ["data=x"], ["corpus=text", "corpus.path=x"]),
+        ("tiny", ["corpus=birthplaces", "data=x"], ["corpus=birthplaces", "corpus.path=x"]),
+        ("tiny", ["data=x", "corpus=text"], ["corpus.path=x", "corpus=text"]),
+    ],
+)
+def test_data_is_the_path_of_the_corpus_or_of_a_text_instead(preset, words, spelled):
+    recipe = recipe_for(preset, [])
+    assert with_data(recipe, words) == spelled
+    assert config.override(recipe, spelled).corpus.path == "x"
+
+
+def test_data_for_a_corpus_without_a_path_is_refused():
+    with pytest.raises(ValueError, match="corpus=biographies is not read from a path"):
+        recipe_for("tiny", ["corpus=biographies", "data=x"])
+
+
+def test_resume_takes_the_newest_unfinished_run_of_just_this_preset(place):
+    wanted = unfinished(go(place)[0])
+    finished, _ = go(place)
+    other = wanted.folder.with_name(wanted.folder.name.replace("cpu-", "cpu-two-"))
+    shutil.copytree(wanted.folder, other)  # "shakespeare-cpu-two" is another preset
+    run, result = go(place, resume="newest", file=None)
+    assert run.folder == wanted.folder and result.ending == "finished"
+    with pytest.raises(ValueError, match="no unfinished shakespeare-cpu run"):
+        go(place, resume="newest", file=None)
+    assert finished.finished
+
+
+def test_underscores_in_a_preset_name_are_the_same_preset(place):
+    run = unfinished(go(place, preset="shakespeare_cpu")[0])
+    assert "-shakespeare-cpu-" in run.folder.name
+    assert go(place, resume="newest")[0].folder == run.folder
+
+
+def test_auto_goes_on_with_the_same_settings_only(place):
+    first, _ = go(place, resume="auto")
+    assert go(place, resume="auto")[0].folder != first.folder, "finished: a new one"
+    unfinished(first, "step_000006")
+    assert go(place, "steps=7", resume="auto")[0].folder != first.folder, "other settings"
+    assert go(place, resume="auto")[0].folder == first.folder
+    assert len(folders(place)) == 3
+
+
+@pytest.mark.parametrize("content", [b"{", b"[]", b'{"model": 5}', b"{}", b'{"a":' * 99_999])
+def test_auto_passes_over_a_run_that_cannot_be_read(place, content):
+    broken = place / "runs" / "20200101-000000-shakespeare-cpu-aaaaaa"
+    (broken / "checkpoints").mkdir(parents=True)
+    (broken / "config.json").write_bytes(content)
+    assert go(place, resume="auto")[0].folder != broken
+
+
+def test_resume_by_the_path_of_a_run_and_of_a_checkpoint(place):
+    whole, _ = go(place, "keep=9")
+    assert go(place, "steps=8", resume=str(whole.folder))[1].step == 8
+    notes = Notes()
+    named = f"{whole.folder.name}/checkpoints/step_000002"  # found in the folder of runs too
+    run, result = go(place, "steps=8", resume=named, report=notes)
+    assert (run.folder, result.step) == (whole.folder, 8)
+    rows = run.read("metrics")
+    assert [row["step"] for row in rows] == list(range(1, 9)), "the log was cut at step 2"
+
+
+def test_a_broken_checkpoint_is_named_and_the_one_before_it_used(place):
+    whole, _ = go(place, "keep=9")
+    expected = (whole.checkpoints / "step_000006" / "model.safetensors").read_bytes()
+    notes = Notes()
+    run, _ = go(place, resume=str(unfinished(whole, "step_000006").folder), report=notes)
+    assert any(n.startswith("skipped: ") and "step_000006" in n for n in notes.lines)
+    assert f"goes on from {run.checkpoints / 'step_000004'}" in notes.lines
+    assert (run.checkpoints / "step_000006" / "model.safetensors").read_bytes() == expected
+
+
+def test_a_run_killed_before_its_first_checkpoint_goes_on_from_the_beginning(place):
+    whole, _ = go(place)
+    expected = whole.log("metrics").read_bytes()
+    unfinished(whole)
+    shutil.rmtree(whole.checkpoints)
+    whole.log("metrics").write_bytes(expected[:50])
+    notes = Notes()
+    run, _ = go(place, resume="newest", report=notes)
+    assert run.folder == whole.folder and "goes on from the beginning" in notes.lines
+    assert run.log("metrics").read_bytes() == expected
+
+
+def test_changed_settings_are_named(place):
+    run, _ = go(place)
+    notes = Notes()
+    go(place, "steps=7", "clip=0.5", resume=str(run.folder), report=notes)
+    assert "goes on with steps=7 instead of 6" in notes.lines
+    assert "goes on with clip=0.5 instead of 1.0" in notes.lines
+    assert run.recipe().steps == 7
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["model.width=32"], "model.width is 16 in the checkpoint and 32 here"),
+        (["optimiser=adamw"], "the optimiser's state does not fit"),
+        (["corpus.validation=0.2"], "the text has changed"),
+        (["steps=5"], "steps is 5, and the run is at step 6 already"),
+        (["model=elman"], "model.name is transformer in the checkpoint and elman here"),
+    ],
+)
+def test_a_run_that_cannot_go_on_like_that_is_left_as_it_was(place, words, message):
+    run, _ = go(place)
+    before = {p: p.read_bytes() for p in run.folder.rglob("*") if p.is_file()}
+    with pytest.raises(ValueError, match=message):
+        go(place, *words, resume=str(run.folder), file=None)
+    assert {p: p.read_bytes() for p in run.folder.rglob("*") if p.is_file()} == before
+
+
+def test_a_run_at_work_is_left_as_it_was(place):
+    run, _ = go(place)
+    before = (run.folder / "config.json").read_bytes()
+    with run.locked(), pytest.raises(ValueError, match="another process"):
+        go(place, "steps=9", resume=str(run.folder))
+    assert (run.folder / "config.json").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["stpes=3"],
+        ["context=100000"],
+        ["start=nothing"],
+        ["batch=1048576", "model.width=1048576"],
+        ["dtype=bfloat16"],
+        ["tensorboard=true"],
+    ],
+    ids=str,
+)
+def test_bad_input_creates_no_run(place, monkeypatch, words):
+    from attnlab.kernels import hardware
+
+    monkeypatch.setattr(hardware, "cpu_multiplies", lambda dtype: False)
+    monkeypatch.setitem(__import__("sys").modules, "torch.utils.tensorboard", None)
+    with pytest.raises(ValueError):
+        go(place, *words)
+    assert folders(place) == []
+
+
+def test_what_is_no_file_is_no_config(place):
+    os.mkfifo(place / "fifo")
+    with pytest.raises(ValueError, match="is no file"):
+        go(place, file="fifo")
+    with pytest.raises(ValueError, match=r"missing\.json cannot be read"):
+        go(place, file="missing.json")
+
+
+def test_the_checkpoint_that_is_named_must_be_whole(place):
+    run = unfinished(go(place)[0], "step_000006")
+    with pytest.raises(checkpoint.BrokenCheckpoint):
+        go(place, resume=str(run.checkpoints / "step_000006"))
+    with pytest.raises(ValueError, match="is no run and no checkpoint"):
+        go(place, resume=str(run.checkpoints / "step_000099"))
+    assert runs.all_in(place / "runs") == [run]

@@ -1,0 +1,52 @@
+"""Stopping when asked: noted, not obeyed at once; a second Ctrl-C is."""
+
+import os
+import signal
+import threading
+
+import pytest
+
+from attnlab.training.signals import stopping
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_is_noted_and_the_work_goes_on(number):
+    with stopping() as stop:
+        assert stop.asked == 0
+        os.kill(os.getpid(), number)
+        assert stop.asked == number
+
+
+def test_a_second_interrupt_ends_it_at_once():
+    with pytest.raises(KeyboardInterrupt), stopping():
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+        signal.sigtimedwait([], 1)
+
+
+def test_a_second_sigterm_does_not():
+    with stopping() as stop:
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.asked == signal.SIGTERM
+
+
+def test_handlers_come_back_after_an_error():
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    with pytest.raises(ZeroDivisionError), stopping():
+        assert signal.getsignal(signal.SIGTERM) is not before[0]
+        _ = 1 / 0
+    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
+
+
+def test_another_thread_leaves_the_handlers_alone():
+    before, seen = signal.getsignal(signal.SIGTERM), []
+
+    def work():
+        with stopping() as stop:
+            seen.append((stop.asked, signal.getsignal(signal.SIGTERM)))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [(0, before)]
