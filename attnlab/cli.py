@@ -12,7 +12,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from attnlab import __version__, config, registry
 
@@ -83,10 +83,11 @@ def _is_about_memory(error: BaseException) -> bool:
     return named or "can't allocate memory" in str(error)
 
 
-def _version(show: bool) -> None:
+def _version(show: bool) -> bool:
     if show:
         print(f"attnlab {__version__}")
         raise typer.Exit
+    return show
 
 
 @app.callback()
@@ -144,7 +145,9 @@ def bench(
 
 
 Runs = Annotated[Path, typer.Option("--runs", help="The folder of run folders.")]
-Which = Annotated[str, typer.Argument(help="A run (path, name or its end) or a checkpoint.")]
+Which = Annotated[
+    str, typer.Argument(help="A run (path, name, or a preset for its newest) or a checkpoint.")
+]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 
 
@@ -231,7 +234,8 @@ def list_runs(root: Runs = Path("runs"), as_json: AsJson = False) -> None:
         return
     if not found:
         screen.print(f"no runs in {escape(str(root))}; begin one: attnlab train tiny")
-    table = Table("run", "state", "step", "loss", "validation", box=None, header_style="bold")
+    run = Column("run", overflow="fold")  # its name is what other verbs are given: never cut off
+    table = Table(run, "state", "step", "loss", "validation", box=None, header_style="bold")
     for row in found:
         losses = ["–" if row[k] is None else f"{row[k]:.4f}" for k in ("loss", "best_loss")]
         step = f"{row['step']:,}/{row['steps']:,}"

@@ -37,10 +37,10 @@ def tiny() -> Recipe:
         model=transformer(context=64, width=128, depth=2, **MODERN),
         **FAST,
         batch=16,
-        steps=1000,
-        evaluate_every=250,
-        save_every=250,
-        sample_every=500,
+        steps=800,
+        evaluate_every=200,
+        save_every=200,
+        sample_every=400,
     )
 
 

@@ -1,7 +1,6 @@
 """From a preset and some words to a run: a new one, or one to go on with."""
 
 import json
-import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -85,7 +84,7 @@ def launch(
                 f"steps is {recipe.steps}, and the run is at step {checkpoint.step_of(begin)} "
                 "already; use more steps"
             )
-        setup = prepare(recipe, root)
+        setup = prepare(recipe, root, begin)
         refuse_large_step(setup.recipe, world)
         new = run is None
         if run is None:
@@ -106,7 +105,7 @@ def _as_it_was_if_refused(run: runs.Run, new: bool, world: World) -> Iterator[No
 
     The manifest is written last before the first step, and never twice the same.
     """
-    if not new and run.busy:
+    if world.first and not new and run.busy:
         raise ValueError(runs.taken(run.folder))
     kept, manifest = run.folder / "config.json", run.folder / "manifest.json"
     settings, begun = _bytes(kept), _bytes(manifest)
@@ -137,9 +136,8 @@ def _to_go_on(
             checkpoint.verified(named)
         return run, named
     wanted = _settled(config.to_dict(recipe)) if resume == "auto" else None
-    ours = re.compile(rf"\d+-\d+-{re.escape(preset)}-[0-9a-f]+")
     for run in runs.all_in(root):
-        fits = ours.fullmatch(run.folder.name) and (wanted is None or _saved(run) == wanted)
+        fits = run.preset == preset and (wanted is None or _saved(run) == wanted)
         if fits and not run.finished and not run.busy:
             return run, None
     if resume == "newest":

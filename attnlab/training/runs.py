@@ -32,6 +32,11 @@ class Run:
     folder: Path
 
     @property
+    def preset(self) -> str:
+        """As its name says: <date>-<time>-<preset>-<short id>."""
+        return "-".join(self.folder.name.split("-")[2:-1])
+
+    @property
     def checkpoints(self) -> Path:
         return self.folder / "checkpoints"
 
@@ -129,8 +134,9 @@ def all_in(root: Path) -> list[Run]:
 
 
 def find(word: str, root: Path) -> tuple[Run, Path | None]:
-    """A run by its path, its name or the end of its name; or a checkpoint inside one."""
+    """A run by its path, its name or the end of its name; the newest of a preset; a checkpoint."""
     known = all_in(root)
+    of_preset = [run for run in known if run.preset == word]
     names = [run.folder.name for run in known]
     ending = [run for run in known if word and run.folder.name.endswith(word)]
     for folder in [Path(word), root / word] if word else []:
@@ -138,8 +144,8 @@ def find(word: str, root: Path) -> tuple[Run, Path | None]:
             return Run(folder), None
         if folder.absolute().parent.name == "checkpoints" and folder.is_dir():
             return Run(folder.absolute().parent.parent), folder
-    if len(ending) == 1:
-        return ending[0], None
+    if len(ending) == 1 or of_preset:
+        return (of_preset or ending)[0], None
     if ending:
         several = ", ".join(run.folder.name for run in ending)
         raise ValueError(f"{word} is the end of several runs; write more of one of {several}")

@@ -26,11 +26,17 @@ class Setup:
     model: nn.Module
 
 
-def prepare(recipe: Recipe, root: Path) -> Setup:
-    """What is wrong with a recipe or its text is found here; `start` is looked up in `root`."""
+def prepare(recipe: Recipe, root: Path, resume: Path | None = None) -> Setup:
+    """What is wrong with a recipe or its text is found here; `start` is looked up in `root`.
+
+    A run that goes on needs nothing but its own checkpoint: it has the tokenizer, and the loop
+    takes the weights from it.
+    """
     corpus = recipe.corpus.load()
     begun = None
-    if recipe.start is not None:
+    if resume is not None:
+        tokenizer = tokenizer_from_json(checkpoint.load(resume).tokenizer)
+    elif recipe.start is not None:
         begun = checkpoint.load(runs.open_checkpoint(recipe.start, root, best=True)[0])
         tokenizer = tokenizer_from_json(begun.tokenizer)
     else:

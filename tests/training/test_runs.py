@@ -1,5 +1,6 @@
 """Run folders: found by any of their names, locked by one process, logs cut at whole lines."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -136,8 +137,17 @@ def test_runs_come_newest_first_and_special_files_are_none(tmp_path):
 
 def test_a_place_where_no_run_can_be_made_is_named(tmp_path):
     (tmp_path / "file").write_text("x")
-    with pytest.raises(ValueError, match="no run can be made in .*Not a directory"):
+    with pytest.raises(ValueError, match=r"no run can be made in .*Not a directory"):
         runs.create(tmp_path / "file", "tiny")
+
+
+def test_a_read_only_place_is_named(tmp_path, monkeypatch):
+    def refuse(*args, **kwargs):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(type(tmp_path), "mkdir", refuse)
+    with pytest.raises(ValueError, match=f"no run can be made in {tmp_path}: Read-only"):
+        runs.create(tmp_path, "tiny")
 
 
 def test_the_best_checkpoint_is_opened_and_else_the_newest_good_one(trained):

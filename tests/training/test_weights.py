@@ -89,13 +89,13 @@ def test_dropout_and_context_may_differ(words):
 def test_the_context_may_not_differ_where_positions_are_learned():
     learned = small("model.positions=learned")
     refuse_other_model(learned, config.to_dict(learned))
-    with pytest.raises(ValueError, match="model.context is 64 in the checkpoint and 9 here"):
+    with pytest.raises(ValueError, match=r"model\.context is 64 in the checkpoint and 9 here"):
         refuse_other_model(config.override(learned, ["model.context=9"]), config.to_dict(learned))
 
 
 @pytest.mark.parametrize("model", [None, "x", [1], {}, 5])
 def test_a_hostile_config_is_refused(model):
-    with pytest.raises(ValueError, match="model.name is not set in the checkpoint"):
+    with pytest.raises(ValueError, match=r"model\.name is not set in the checkpoint"):
         refuse_other_model(small(), {"model": model})
 
 
@@ -120,7 +120,7 @@ def test_bytes_are_counted_without_making_the_model():
 )
 def test_a_model_larger_than_the_machine_is_refused_before_it_is_made(words):
     begin_time = time.monotonic()
-    with pytest.raises(ValueError, match="the weights alone need .* GB and this machine has"):
+    with pytest.raises(ValueError, match=r"the weights alone need .* GB and this machine has"):
         build_model(small(*words))
     assert time.monotonic() - begin_time < 5
 
