@@ -98,6 +98,10 @@ def test_training_that_diverges_is_exit_code_1(attnlab, monkeypatch):
     assert code == 1 and err.startswith("stopped: step 1:") and err.count("\n") == 1
 
 
+def test_resume_without_a_preset_is_told_the_order(attnlab):
+    assert "the preset comes first" in attnlab("train", "--resume")[2]
+
+
 def test_memory_that_runs_out_is_one_line(attnlab, monkeypatch):
     from attnlab.training import launch
 

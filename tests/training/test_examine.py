@@ -56,8 +56,13 @@ def test_questions_are_answered_too(answerer):
     assert {"dev_accuracy", "dev_questions", "loss"} <= found.keys()
 
 
-def test_a_model_of_text_is_asked_no_questions(reader):
+def test_a_model_of_text_is_asked_no_questions(reader, place, tmp_path):
     assert "train_accuracy" not in ask(reader)
+    words = ["objective=span-corruption", "steps=1"]  # its tokenizer could ask
+    filler, _ = begin(tmp_path, text_recipe(place / "text.txt", *words))
+    assert "loss" in ask(filler)
+    with pytest.raises(ValueError, match="needs a model and a corpus with questions"):
+        ask(filler, predict=tmp_path / "out")
 
 
 @pytest.mark.parametrize("word", ["model.width=32", "steps=3", "optimiser=adamw", "batch=2"])

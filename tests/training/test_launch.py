@@ -64,7 +64,7 @@ def test_words_win_over_the_file_and_the_file_over_the_preset(place):
     default = recipe_for("tiny", [])
     filed = recipe_for("tiny", [], place / "small.json")
     worded = recipe_for("tiny", ["steps=9"], place / "small.json")
-    assert (default.steps, filed.steps, worded.steps) == (1000, 6, 9)
+    assert (filed.steps, worded.steps) == (6, 9) and default.steps > 9
     assert filed.optimiser == default.optimiser, "a partial file leaves the rest"
     assert (filed.model.width, filed.model.norm) == (16, default.model.norm)
 
