@@ -6,7 +6,7 @@ in it. Shorter keys are applied first, so the order of the words does not matter
 """
 
 import dataclasses
-import math
+import sys
 import types
 from collections.abc import Iterable
 from pathlib import Path
@@ -54,6 +54,8 @@ def words_of(plain: Any, prefix: str = "") -> list[str]:
             if "name" in value:
                 words.append(f"{prefix}{name}={value['name']}")
             rest = {inner: v for inner, v in value.items() if inner != "name"}
+            if not value:
+                raise ConfigError(f"{prefix}{name} is an empty group of settings; leave it out")
             words += words_of(rest, f"{prefix}{name}.")
         else:
             words.append(f"{prefix}{name}={_spelled(value)}")
@@ -229,7 +231,7 @@ def _checked(hint: Any, value: Any, key: str) -> Any:
     elif hint is Path and isinstance(value, str | Path):
         return Path(value)
     elif hint is float and isinstance(value, int | float) and not isinstance(value, bool):
-        if math.isfinite(value):
+        if abs(value) <= sys.float_info.max:  # False for NaN; whole numbers may be larger
             return float(value)
     elif hint in (int, str, bool) and type(value) is hint:
         return value

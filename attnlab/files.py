@@ -45,7 +45,7 @@ def read_json(path: Path) -> Any:
     """What a JSON file holds; a ValueError that names the file when it holds something else."""
     try:
         return json.loads(path.read_bytes())
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:  # also a number of more digits than Python will read
         raise ValueError(f"{path} is not JSON: {error}") from None
     except RecursionError:
         raise ValueError(f"{path} is not JSON of ours: it is nested too deeply") from None

@@ -175,3 +175,10 @@ def test_a_file_of_settings_becomes_words():
     assert config.override(TransformerSettings(), words) == changed
     with pytest.raises(config.ConfigError, match="object"):
         config.words_of([1])
+
+
+def test_a_number_that_no_float_can_hold_is_refused():
+    from attnlab.training.recipe import Recipe
+
+    with pytest.raises(config.ConfigError, match="clip"):
+        config.from_dict(Recipe, {"clip": 10**400})

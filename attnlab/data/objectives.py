@@ -25,11 +25,20 @@ def _silent(line: str) -> None:
     pass
 
 
-@dataclass(frozen=True, kw_only=True)
-class Causal:
-    """Every token is predicted from those before it; the text is one stream cut into windows."""
+@dataclass(frozen=True)
+class Given:
+    """What a source is made of."""
 
-    special: ClassVar[bool] = False
+    corpus: Corpus
+    tokenizer: Tokenizer
+    context: int
+    seed: int
+    note: Callable[[str], None]  # hears when tokenizing takes a while
+
+
+@dataclass(frozen=True, kw_only=True)
+class Objective:
+    special: ClassVar[bool]  # whether the tokenizer needs PAD and MASK
 
     def source(
         self,
@@ -40,24 +49,31 @@ class Causal:
         seed: int,
         note: Callable[[str], None] = _silent,
     ) -> Source:
-        return CausalSource(corpus, tokenizer, context, seed, note)
+        return self._source(Given(corpus, tokenizer, context, seed, note))
+
+    def _source(self, given: Given) -> Source:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Causal(Objective):
+    """Every token is predicted from those before it; the text is one stream cut into windows."""
+
+    special: ClassVar[bool] = False
+
+    def _source(self, given: Given) -> Source:
+        return CausalSource(given)
 
 
 class CausalSource(Source):
     """Windows that do not overlap, cut at another place in every epoch."""
 
-    def __init__(
-        self,
-        corpus: Corpus,
-        tokenizer: Tokenizer,
-        context: int,
-        seed: int,
-        note: Callable[[str], None],
-    ) -> None:
+    def __init__(self, given: Given) -> None:
+        corpus, tokenizer, context = given.corpus, given.tokenizer, given.context
         _check_context(context)
-        self._context, self._seed = context, seed
-        self._train = stream_of(corpus, tokenizer, "train", note=note)
-        self._held = stream_of(corpus, tokenizer, "validation", note=note)
+        self._context, self._seed = context, given.seed
+        self._train = stream_of(corpus, tokenizer, "train", note=given.note)
+        self._held = stream_of(corpus, tokenizer, "validation", note=given.note)
         if self._train.count < context + 1:
             raise ValueError(
                 f"context is {context}, but the text to train on has {self._train.count} tokens; "
@@ -94,50 +110,37 @@ class CausalSource(Source):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpanCorruption:
+class SpanCorruption(Objective):
     """A document loses a span and is asked for it; see corruption.py."""
 
     special: ClassVar[bool] = True
 
-    def source(
-        self,
-        corpus: Corpus,
-        tokenizer: Tokenizer,
-        *,
-        context: int,
-        seed: int,
-        note: Callable[[str], None] = _silent,
-    ) -> Source:
-        return SpanSource(corpus, tokenizer, context, seed, note)
+    def _source(self, given: Given) -> Source:
+        return SpanSource(given)
 
 
 class SpanSource(Source):
     """One sample for each document; one long text is cut into documents as long as can be used."""
 
-    def __init__(
-        self,
-        corpus: Corpus,
-        tokenizer: Tokenizer,
-        context: int,
-        seed: int,
-        note: Callable[[str], None],
-    ) -> None:
-        self._context, self._seed = context, seed
+    def __init__(self, given: Given) -> None:
+        corpus, tokenizer, context = given.corpus, given.tokenizer, given.context
+        self._context, self._seed = context, given.seed
         self._room = corruption.room_of(context)
         self._pad, self._mask = _marks(tokenizer)
-        self._train = self._documents(corpus, tokenizer, "train", note)
-        self._held = self._documents(corpus, tokenizer, "validation", note)
+        self._train = self._documents(given, "train")
+        self._held = self._documents(given, "validation")
         self.count, self.validation_count = len(self._train[1]), len(self._held[1])
         self.tokens = int(self._train[2].sum())
         if self.count == 0:
             raise ValueError(f"{corpus.name} has no text to train on; span corruption needs some")
 
     def _documents(
-        self, corpus: Corpus, tokenizer: Tokenizer, split: str, note: Callable[[str], None]
+        self, given: Given, split: str
     ) -> tuple[Stream, Int64[np.ndarray, " n"], Int64[np.ndarray, " n"]]:
         """A stream, and where in it each document starts and how long it is."""
+        corpus, tokenizer = given.corpus, given.tokenizer
         if not corpus.documents:
-            stream = stream_of(corpus, tokenizer, split, note=note)
+            stream = stream_of(corpus, tokenizer, split, note=given.note)
             starts = np.arange(0, stream.count, self._room)
             return stream, starts, np.minimum(self._room, stream.count - starts)
         parts = [tokenizer.encode(piece)[: self._room] for piece in corpus.pieces(split) if piece]
@@ -182,21 +185,13 @@ class SpanSource(Source):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Questions:
+class Questions(Objective):
     """`question MASK answer MASK`, padded; a loss on `answer MASK` only."""
 
     special: ClassVar[bool] = True
 
-    def source(
-        self,
-        corpus: Corpus,
-        tokenizer: Tokenizer,
-        *,
-        context: int,
-        seed: int,
-        note: Callable[[str], None] = _silent,
-    ) -> Source:
-        return QuestionSource(corpus, tokenizer, context)
+    def _source(self, given: Given) -> Source:
+        return QuestionSource(given.corpus, given.tokenizer, given.context)
 
 
 class QuestionSource(Source):

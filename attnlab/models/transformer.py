@@ -23,7 +23,7 @@ from attnlab.attention.positions import Positions, Shape
 from attnlab.config import choice
 from attnlab.kernels import hardware
 
-LARGEST = 1 << 20  # a width or vocabulary beyond this is a slip of the finger
+LARGEST, DEEPEST = 1 << 20, 1 << 12  # beyond these a width or depth is a slip of the finger
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +47,9 @@ class TransformerSettings:
     def __post_init__(self) -> None:
         for name in ("vocabulary", "context", "width", "depth"):
             value = getattr(self, name)
-            if not 1 <= value <= LARGEST:
-                raise ValueError(f"{name} is {value}; use 1 to {LARGEST}")
+            most = DEEPEST if name == "depth" else LARGEST
+            if not 1 <= value <= most:
+                raise ValueError(f"{name} is {value}; use 1 to {most}")
         if not self.window or any(keys is not None and keys < 1 for keys in self.window):
             raise ValueError(
                 f"window is {list(self.window)}; give the keys each layer sees, 1 or more "

@@ -84,7 +84,7 @@ def launch(
                 f"steps is {recipe.steps}, and the run is at step {checkpoint.step_of(begin)} "
                 "already; use more steps"
             )
-        setup = prepare(recipe, root, begin)
+        setup = prepare(recipe, root, begin, report.note)
         refuse_large_step(setup.recipe, world)
         new = run is None
         if run is None:

@@ -124,7 +124,7 @@ class Training:
         recipe, world = self.recipe, self.world
         hardware.require(getattr(torch, recipe.dtype), world.device)
         self._refuse_other_text()
-        self._prepare(checkpoint.load(resume) if resume else None)
+        self._prepare(resume)
         opening = self._rehearsal()
         self.clock = Clock(self.state.seconds, self.state.step_seconds)
         with self.report.training(opening, self.state.step, recipe.batch * recipe.length):
@@ -186,12 +186,17 @@ class Training:
                 "bring the text back, or begin a new run with start=RUN"
             )
 
-    def _prepare(self, resumed: Checkpoint | None) -> None:
+    def _prepare(self, resume: Path | None) -> None:
         recipe, world = self.recipe, self.world
-        if resumed is not None:
+        resumed = checkpoint.load(resume) if resume is not None else None
+        if resumed is not None and resume is not None:
             refuse_other_model(recipe, resumed.config)
             load_weights(self.model, resumed.model)
             self.state = State.from_json(resumed.state)
+            if self.state.step != checkpoint.step_of(resume):
+                raise ValueError(
+                    f"{resume} holds a state of step {self.state.step}; it cannot be gone on from"
+                )
         self.model.to(world.device)
         spread = parallel.spread(self.model, recipe.parallel, world)
         self.optimiser = recipe.optimiser.build(self.model)

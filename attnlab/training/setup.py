@@ -1,6 +1,7 @@
 """Everything a recipe stands for, made before anything is written: text, tokens, model."""
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,7 +27,12 @@ class Setup:
     model: nn.Module
 
 
-def prepare(recipe: Recipe, root: Path, resume: Path | None = None) -> Setup:
+def prepare(
+    recipe: Recipe,
+    root: Path,
+    resume: Path | None = None,
+    note: Callable[[str], None] = lambda line: None,
+) -> Setup:
     """What is wrong with a recipe or its text is found here; `start` is looked up in `root`.
 
     A run that goes on needs nothing but its own checkpoint: it has the tokenizer, and the loop
@@ -45,7 +51,9 @@ def prepare(recipe: Recipe, root: Path, resume: Path | None = None) -> Setup:
     recipe = dataclasses.replace(recipe, model=model_settings)
     if begun is not None:
         refuse_other_model(recipe, begun.config)
-    source = recipe.objective.source(corpus, tokenizer, context=recipe.length, seed=recipe.seed)
+    source = recipe.objective.source(
+        corpus, tokenizer, context=recipe.length, seed=recipe.seed, note=note
+    )
     model = build_model(recipe)
     if begun is not None:
         load_weights(model, weights_to_use(begun))

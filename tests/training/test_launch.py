@@ -24,7 +24,11 @@ SMALL = {
 
 class Notes(Report):
     def __init__(self):
-        self.lines = []
+        self.lines, self.began_at = [], None
+
+    def training(self, opening, step, tokens_per_step):
+        self.began_at = step
+        return super().training(opening, step, tokens_per_step)
 
     def note(self, text):
         self.lines.append(text)
@@ -140,7 +144,7 @@ def test_resume_by_the_path_of_a_run_and_of_a_checkpoint(place):
     notes = Notes()
     named = f"{whole.folder.name}/checkpoints/step_000002"  # found in the folder of runs too
     run, result = go(place, "steps=8", resume=named, report=notes)
-    assert (run.folder, result.step) == (whole.folder, 8)
+    assert (run.folder, notes.began_at, result.step) == (whole.folder, 2, 8)
     rows = run.read("metrics")
     assert [row["step"] for row in rows] == list(range(1, 9)), "the log was cut at step 2"
 
@@ -196,10 +200,11 @@ def test_a_run_that_cannot_go_on_like_that_is_left_as_it_was(place, words, messa
 
 def test_a_run_at_work_is_left_as_it_was(place):
     run, _ = go(place)
-    before = (run.folder / "config.json").read_bytes()
+    before = (run.folder / "config.json").stat()
     with run.locked(), pytest.raises(ValueError, match="another process"):
         go(place, "steps=9", resume=str(run.folder))
-    assert (run.folder / "config.json").read_bytes() == before
+    now = (run.folder / "config.json").stat()
+    assert (now.st_ino, now.st_mtime_ns) == (before.st_ino, before.st_mtime_ns), "not for a moment"
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,13 @@ import threading
 import numpy as np
 import pytest
 import torch
-from training.recipes import begin, final_bits, go_on, small
+from training.recipes import HERE, begin, final_bits, go_on, small
 
 from attnlab.data.batches import Batch
 from attnlab.training import checkpoint, loop, runs
 from attnlab.training.loop import NotFinite
 from attnlab.training.report import Report
+from attnlab.training.setup import prepare
 from attnlab.training.step import Stepper
 
 
@@ -83,7 +84,7 @@ def test_100_steps_are_37_and_63(tmp_path, monkeypatch):
     assert [row["step"] for row in run.read("metrics")] == list(range(1, 101))
 
 
-@pytest.mark.parametrize("forgotten", ["optimiser", "state"])
+@pytest.mark.parametrize("forgotten", ["optimiser", "position"])
 def test_control_forgetting_something_is_noticed(tmp_path, monkeypatch, forgotten):
     recipe = small()
     whole, _ = begin(tmp_path, recipe)
@@ -91,10 +92,10 @@ def test_control_forgetting_something_is_noticed(tmp_path, monkeypatch, forgotte
         stop_at(patch, 6)
         run, _ = begin(tmp_path, recipe)
     if forgotten == "optimiser":
-        monkeypatch.setattr(loop.parallel, "whole_weights", loop.parallel.whole_weights)
         monkeypatch.setattr("attnlab.training.optim.Optimiser.load", lambda self, saved: None)
     else:
-        monkeypatch.setattr(loop.State, "from_json", classmethod(lambda cls, plain: cls()))
+        plain = loop.Training._batch
+        monkeypatch.setattr(loop.Training, "_batch", lambda self, step: plain(self, step - 7))
     go_on(run, recipe, checkpoint.newest_good(run.checkpoints)[0])
     assert final_bits(run) != final_bits(whole)
 
@@ -281,10 +282,6 @@ def test_finetuning_another_architecture_is_refused_with_the_difference(tmp_path
 
 def test_an_asynchronous_step_skips_every_update_after_a_nan(tmp_path):
     """What a GPU does, where the loss is looked at later: the flag alone must hold the update."""
-    from training.recipes import HERE
-
-    from attnlab.training.setup import prepare
-
     setup = prepare(small("model.dropout=0"), tmp_path)
     optimiser = setup.recipe.optimiser.build(setup.model)
     stepper = Stepper(setup.model, optimiser, setup.recipe, HERE)
@@ -305,3 +302,16 @@ def test_an_asynchronous_step_skips_every_update_after_a_nan(tmp_path):
     assert all(torch.equal(p, b) for p, b in zip(setup.model.parameters(), before, strict=True))
     after = optimiser.state()
     assert all(torch.equal(state[name], after[name]) for name in state if "momentum" in name)
+
+
+@pytest.mark.parametrize("step", [10**30, -4, 3])
+def test_a_state_of_another_step_than_the_checkpoints_is_refused(tmp_path, step):
+    """A checkpoint made by someone who knows the format: valid hashes, an absurd state."""
+    run, _ = begin(tmp_path, small("steps=4"))
+    folder = run.checkpoints / "step_000004"
+    kept = checkpoint.load(folder)
+    kept.state["step"] = step
+    checkpoint.discard(folder)
+    checkpoint.save(run.checkpoints, 4, kept)
+    with pytest.raises(ValueError, match="cannot be gone on from"):
+        go_on(run, small("steps=9"), folder)

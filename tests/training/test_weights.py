@@ -111,7 +111,7 @@ def test_bytes_are_counted_without_making_the_model():
     "words",
     [
         ["model.width=1048576"],
-        ["model.depth=1048576"],
+        ["model.depth=4096", "model.width=4096"],
         [f"model.attention.head_width={10**12}"],
         [f"model.attention.head_width={10**30}"],
         ["model=elman", "model.width=1048576"],
