@@ -143,7 +143,7 @@ class Training:
                 self.average.follow(state.step)
             if not self.stepper.asynchronous or state.step % BUNCH == 0:
                 self._log()
-            if due(recipe.save_every, state.step) and not due(recipe.evaluate_every, state.step):
+            if due(recipe.save_every, state.step) and not self._evaluation_due():
                 self._log()
                 self._save()
 
@@ -152,8 +152,7 @@ class Training:
         recipe, state = self.recipe, self.state
         last = state.step >= recipe.steps
         asked = self.world.agreed(self.stop.asked)
-        evaluating = state.step > 0 and (last or due(recipe.evaluate_every, state.step))
-        if not asked and evaluating and state.evaluated != state.step:
+        if not asked and self._evaluation_due() and state.evaluated != state.step:
             self._log()
             try:
                 with self.clock.aside(), self._weights_to_use():
@@ -177,6 +176,10 @@ class Training:
         if recipe.patience is not None and state.worse >= recipe.patience:
             return "stopped early"
         return None
+
+    def _evaluation_due(self) -> bool:
+        step, recipe = self.state.step, self.recipe
+        return due(recipe.evaluate_every, step) or 0 < step >= recipe.steps
 
     def _refuse_other_text(self) -> None:
         known = self.run.folder / "manifest.json"

@@ -163,9 +163,14 @@ def open_checkpoint(word: str, root: Path, best: bool = False) -> tuple[Path, li
     if newest is None:
         why = f": {broken[0]}" if broken else ""
         raise ValueError(f"{run.folder} has no checkpoint that can be used{why}")
-    if best:
-        step = checkpoint.load(newest).state.get("best_step")
-        named = run.checkpoints / checkpoint.name_of(step) if isinstance(step, int) else newest
-        if checkpoint.is_good(named):
-            return named, broken
+    for folder in _best_first(run) if best else []:
+        if checkpoint.is_good(folder):
+            return folder, broken
     return newest, broken
+
+
+def _best_first(run: Run) -> list[Path]:
+    """Where the checkpoints of the evaluated steps are, or were, the lowest loss first."""
+    rows = [row for row in run.read("eval") if isinstance(row.get("loss"), int | float)]
+    rows.sort(key=lambda row: row["loss"])
+    return [run.checkpoints / checkpoint.name_of(row["step"]) for row in rows if row["step"] > 0]

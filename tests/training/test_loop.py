@@ -216,6 +216,14 @@ def test_the_best_checkpoint_and_the_newest_are_kept(tmp_path):
     assert kept == {10, 11, result.best_step}
 
 
+def test_the_best_is_found_when_it_is_the_last_and_a_save_is_due_there(tmp_path):
+    """The last step is evaluated too, and what is saved there knows it."""
+    run, result = begin(tmp_path, small("save_every=4", "steps=12", "evaluate_every=5"))
+    assert result.best_step == 12, "this recipe is best at its end"
+    assert checkpoint.load(run.checkpoints / "step_000012").state["best_step"] == 12
+    assert runs.open_checkpoint(str(run.folder), tmp_path, best=True)[0].name == "step_000012"
+
+
 def test_samples_are_written_and_change_nothing(tmp_path):
     quiet, _ = begin(tmp_path, small())
     run, _ = begin(tmp_path, small("sample_every=6", "sample_tokens=9"))
