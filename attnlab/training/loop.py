@@ -305,6 +305,7 @@ class Training:
         if self.source.validation_count == 0:
             state.evaluated = state.step
             return
+        in_steps = self.clock.step_seconds  # before the evaluation, whose seconds are no step's
         half = torch.bfloat16 if recipe.dtype == "bfloat16" else None
         size = max(EVALUATION_TOKENS[self.world.device.type] // recipe.length, 1)
         tokens = self.source.validation_count * recipe.length
@@ -326,7 +327,7 @@ class Training:
             state.worse += 1
         row = {"step": state.step, "loss": found.loss, "tokens": found.tokens, "best": better}
         self._append("eval", [row])
-        self._append("speed", [self._speed()])
+        self._append("speed", [self._speed(in_steps)])
         self.report.evaluated(state.step, found.loss, better, self.clock.seconds)
 
     def _interruptible(self, advance: Callable[[int], None]) -> Callable[[int], None]:
@@ -402,13 +403,13 @@ class Training:
             with self.run.log(name).open("ab") as file:
                 file.write(b"".join(map(runs.line, rows)))
 
-    def _speed(self) -> dict[str, Any]:
+    def _speed(self, in_steps: float) -> dict[str, Any]:
         tokens = self.state.step * self.recipe.batch * self.recipe.length
         return {
             "step": self.state.step,
             "seconds": self.clock.seconds,
-            "step_seconds": self.clock.step_seconds,
-            "tokens_per_second": tokens / self.clock.step_seconds,
+            "step_seconds": in_steps,
+            "tokens_per_second": tokens / in_steps,
         }
 
     def _cuda(self) -> list[torch.device]:

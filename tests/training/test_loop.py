@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -44,7 +45,7 @@ def stop_at(monkeypatch, step, what=signal.SIGTERM, where=(Stepper, "take")):
         (["accumulate=2"], 6),
         (["optimiser=adamw"], 7),
         (["save_every=none"], 3),
-        (["steps=30", "model.dropout=0"], 7 * 2),  # the end of an epoch: 7 batches of 4 in 4 epochs
+        (["steps=30", "model.dropout=0"], 7 * 2 - 1),  # 14 batches of 4 are 8 epochs of 7, exactly
     ],
 )
 def test_a_run_that_is_stopped_and_goes_on_ends_with_the_same_bits(
@@ -222,6 +223,21 @@ def test_the_best_is_found_when_it_is_the_last_and_a_save_is_due_there(tmp_path)
     assert result.best_step == 12, "this recipe is best at its end"
     assert checkpoint.load(run.checkpoints / "step_000012").state["best_step"] == 12
     assert runs.open_checkpoint(str(run.folder), tmp_path, best=True)[0].name == "step_000012"
+
+
+def test_seconds_in_steps_leave_out_evaluations(tmp_path, monkeypatch):
+    plain = loop.validation_loss
+
+    def slow(*args, **kwargs):
+        time.sleep(0.5)
+        return plain(*args, **kwargs)
+
+    monkeypatch.setattr(loop, "validation_loss", slow)
+    run, result = begin(tmp_path, small("steps=4", "evaluate_every=2"))
+    first, second = run.read("speed")
+    assert first["seconds"] - first["step_seconds"] >= 0.5
+    assert second["seconds"] - second["step_seconds"] >= 1
+    assert result.seconds - result.step_seconds >= 1
 
 
 def test_samples_are_written_and_change_nothing(tmp_path):
