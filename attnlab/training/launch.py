@@ -88,8 +88,8 @@ def launch(
         refuse_large_step(setup.recipe, world)
         new = run is None
         if run is None:
-            run = world.told(runs.create(root, preset) if world.first else None)
-        assert run is not None
+            folder = world.told(str(runs.create(root, preset).folder) if world.first else "")
+            run = runs.Run(Path(folder))
         with _as_it_was_if_refused(run, new, world):
             if world.first:
                 resolved = files.as_json(config.to_dict(setup.recipe))
