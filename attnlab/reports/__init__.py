@@ -1,0 +1,1 @@
+"""Reports: plain data of what was found, written as one HTML page, as Markdown and as JSON."""

@@ -1,0 +1,100 @@
+"""The look of a report's page: fonts the reader has, colours that follow light and dark."""
+
+from attnlab.reports.vector import DARK, FONTS, LIGHT
+
+CSS = """
+:root {
+  color-scheme: light dark;
+  --page: #fdfdfc; --ink: LIGHT; --soft: #5b636d; --line: #dfe2e6;
+  --box: #f3f5f7; --answer: #eaf2f8; --accent: #0072b2;
+}
+@media screen and (prefers-color-scheme: dark) {
+  :root {
+    --page: #15181c; --ink: DARK; --soft: #a0a8b2; --line: #343a42;
+    --box: #1d2126; --answer: #172733; --accent: #58aee0;
+  }
+}
+* { box-sizing: border-box; }
+html { -webkit-text-size-adjust: 100%; text-size-adjust: 100%; }
+body {
+  margin: 0; background: var(--page); color: var(--ink);
+  font: 1.0625rem/1.65 FONTS;
+  overflow-wrap: break-word;
+}
+main { max-width: 43rem; margin: 0 auto; padding: clamp(1.5rem, 6vw, 4.5rem) 1.1rem 4rem; }
+h1, h2, h3 { line-height: 1.25; text-wrap: balance; font-weight: 650; }
+h1 { font-size: clamp(1.6rem, 5vw, 2.3rem); letter-spacing: -0.018em; margin: 0 0 0.9rem; }
+h2 { font-size: 1.35rem; letter-spacing: -0.01em; margin: 0 0 0.7rem; }
+h3 { font-size: 1rem; margin: 1.6rem 0 0.5rem; }
+p { margin: 0 0 1rem; text-wrap: pretty; }
+section { margin-top: 3rem; }
+.question { font-size: 1.15rem; color: var(--soft); margin-bottom: 1.4rem; }
+.answer {
+  background: var(--answer); border-left: 4px solid var(--accent); border-radius: 0 8px 8px 0;
+  padding: 1rem 1.25rem; font-size: 1.2rem; line-height: 1.5;
+}
+.answer p { margin: 0; }
+.answer p + p { margin-top: 0.6rem; }
+.label {
+  display: block; font-size: 0.8rem; font-weight: 650; letter-spacing: 0.06em;
+  text-transform: uppercase; color: var(--accent); margin-bottom: 0.25rem;
+}
+figure, .table { margin: 1.9rem 0; }
+figcaption, caption { font-size: 1.0625rem; font-weight: 600; line-height: 1.4; text-align: left; }
+figcaption { margin-bottom: 0.6rem; }
+caption { padding-bottom: 0.5rem; }
+.note { font-size: 0.9rem; line-height: 1.5; color: var(--soft); margin: 0.6rem 0 0; }
+svg { display: block; width: 100%; max-width: 38rem; height: auto; }
+.scroll { overflow-x: auto; }
+table {
+  border-collapse: collapse; min-width: 100%; font-size: 0.95rem; line-height: 1.4;
+  font-variant-numeric: tabular-nums;
+}
+th, td {
+  padding: 0.5rem 1.1rem 0.5rem 0; text-align: left; vertical-align: top;
+  border-bottom: 1px solid var(--line); overflow-wrap: normal;
+}
+th:last-child, td:last-child { padding-right: 0.2rem; }
+thead th {
+  font-weight: 600; color: var(--soft); vertical-align: bottom; border-bottom-color: var(--soft);
+}
+tbody th { font-weight: 500; }
+td, tbody th { max-width: 26rem; }
+td.long { min-width: 13rem; }
+.number { text-align: right; white-space: nowrap; }
+pre {
+  margin: 0; padding: 0.9rem 1.1rem; background: var(--box); border-radius: 8px; overflow-x: auto;
+  font: 0.875rem/1.55 ui-monospace, "SF Mono", "Cascadia Mono", Menlo, Consolas,
+    "Noto Sans Mono", "Liberation Mono", monospace;
+  tab-size: 4;
+}
+pre.wrap { white-space: pre-wrap; overflow-wrap: anywhere; }
+.origin { border-top: 1px solid var(--line); padding-top: 2rem; font-size: 0.95rem; }
+.origin pre + p { margin-top: 0.7rem; color: var(--soft); }
+.versions { margin: 0; display: flex; flex-wrap: wrap; gap: 0.2rem 1.6rem; }
+.versions div { display: flex; gap: 0.5rem; }
+dt { color: var(--soft); }
+dd { margin: 0; font-variant-numeric: tabular-nums; }
+details { margin-top: 1.6rem; }
+summary { cursor: pointer; font-weight: 600; margin-bottom: 0.5rem; }
+:focus-visible { outline: 2px solid var(--accent); outline-offset: 3px; }
+@media (max-width: 30rem) {
+  svg { width: calc(100% + 0.8rem); margin-right: -0.8rem; }
+}
+@media print {
+  @page { margin: 18mm; }
+  html { font-size: 9.5pt; }
+  body { background: none; }
+  svg { max-width: 34rem; margin: 0; }
+  main { max-width: none; padding: 0; }
+  section { margin-top: 1.8rem; }
+  h2, h3, figcaption, caption { break-after: avoid; }
+  figure, tr, .answer { break-inside: avoid; }
+  .scroll, pre { overflow: visible; }
+  pre { white-space: pre-wrap; overflow-wrap: anywhere; }
+  .answer, pre { print-color-adjust: exact; }
+  details::details-content { content-visibility: visible; block-size: auto; }
+}
+"""
+for name, value in (("LIGHT", LIGHT), ("DARK", DARK), ("FONTS", FONTS)):
+    CSS = CSS.replace(name, value)
