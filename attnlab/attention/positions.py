@@ -138,6 +138,7 @@ class RotaryPositions(Positions):
         super().__init__()
         self.settings = settings
         self.context = shape.context
+        self.heads = shape.heads
         # no buffer: converting a model to a half precision would round the angles
         self._tables: dict[tuple[torch.device, torch.dtype], Rotation] = {}
         self.pairs = int(shape.head_width * settings.fraction) // 2
@@ -149,13 +150,13 @@ class RotaryPositions(Positions):
 
     def rotation(self, positions: Int[Tensor, "#b t"], dtype: torch.dtype) -> Rotation:
         settings = self.settings
-        return rotation(positions, self.pairs, settings.base, settings.layout, _wide(dtype))
+        return rotation(positions, self.pairs, settings.base, settings.layout, wide(dtype))
 
     def rotation_of_span(
         self, start: int, stop: int, device: torch.device, dtype: torch.dtype
     ) -> Rotation:
         """From a table: a compiler would compute sines and cosines anew in every layer."""
-        key = device, _wide(dtype)
+        key = device, wide(dtype)
         table = self._tables.get(key)
         if table is None or table.cos.shape[2] < stop:
             longest = max(self.context, stop if table is None else 2 * stop)
@@ -165,7 +166,7 @@ class RotaryPositions(Positions):
         return Rotation(table.cos[:, :, start:stop], table.sin[:, :, start:stop], table.layout)
 
 
-def _wide(dtype: torch.dtype) -> torch.dtype:
+def wide(dtype: torch.dtype) -> torch.dtype:
     """A half precision would round the angles; float32 is enough for it."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 

@@ -19,15 +19,21 @@ Layout = Literal["half-split", "interleaved"]
 
 @dataclass(frozen=True)
 class Rotation:
-    """Cosines and sines of the angles at each position."""
+    """Cosines and sines of the angles at each position, the same for all heads or one a head."""
 
-    cos: Float[Tensor, "#b 1 t p"]
-    sin: Float[Tensor, "#b 1 t p"]
+    cos: Float[Tensor, "#b #h t p"]
+    sin: Float[Tensor, "#b #h t p"]
     layout: Layout = "half-split"
 
     def last(self, count: int) -> "Rotation":
         start = self.cos.shape[2] - count
         return Rotation(self.cos[:, :, start:], self.sin[:, :, start:], self.layout)
+
+    def of_heads(self, count: int) -> "Rotation":
+        """For a tensor of so many heads; keys may have fewer than queries."""
+        if self.cos.shape[1] in (1, count):
+            return self
+        return Rotation(self.cos[:, :count], self.sin[:, :count], self.layout)
 
 
 def rotation(
@@ -45,7 +51,7 @@ def rotation(
 
 def rotate(x: Float[Tensor, "b h t d"], by: Rotation) -> Float[Tensor, "b h t d"]:
     """x with its first 2p coordinates turned; computed in the precision of the angles."""
-    pairs = by.cos.shape[-1]
+    by, pairs = by.of_heads(x.shape[1]), by.cos.shape[-1]
     turned, rest = x[..., : 2 * pairs], x[..., 2 * pairs :]
     if _as_complex(turned, by):
         out = _rotate_complex(turned, by)
@@ -90,11 +96,12 @@ def check_rotation(by: Rotation, batch: int, keys: int, width: int) -> None:
     if by.cos.shape != by.sin.shape or by.cos.dim() != 4:
         raise ValueError(
             f"rotary has cos {list(by.cos.shape)} and sin {list(by.sin.shape)}; "
-            "both must be [1 or batch, 1, keys, pairs]"
+            "both must be [1 or batch, 1 or heads, keys, pairs]"
         )
     if by.cos.shape[0] not in (1, batch) or by.cos.shape[2] != keys:
         raise ValueError(
-            f"rotary covers {list(by.cos.shape[:3])}; it must be [1 or {batch}, 1, {keys} keys]"
+            f"rotary covers {list(by.cos.shape[:3])}; "
+            f"it must be [1 or {batch}, 1 or heads, {keys} keys]"
         )
     if 2 * by.cos.shape[3] > width:
         raise ValueError(f"rotary turns {2 * by.cos.shape[3]} coordinates of a width of {width}")

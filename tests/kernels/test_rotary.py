@@ -80,7 +80,7 @@ def test_rows_can_have_positions_of_their_own():
 @pytest.mark.parametrize(
     ("shape", "message"),
     [
-        ((1, 1, 9, 4), r"\[1 or 2, 1, 10 keys\]"),
+        ((1, 1, 9, 4), r"\[1 or 2, 1 or heads, 10 keys\]"),
         ((1, 1, 10, 5), "turns 10 coordinates of a width of 8"),
     ],
 )
