@@ -34,6 +34,7 @@ class Source(ABC):
     count: int  # samples in an epoch
     tokens: int  # tokens of text in an epoch
     validation_count: int  # samples of validation; 0 when there is none
+    answers: bool = False  # whether the targets of validation are answers, right only as a whole
 
     @abstractmethod
     def batch(self, epochs: Int64[np.ndarray, " b"], indices: Int64[np.ndarray, " b"]) -> Batch: ...

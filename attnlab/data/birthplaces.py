@@ -15,15 +15,28 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from attnlab import chance
 from attnlab.data.corpora import Corpus, Question, check_split, existing, read_text
 
 _TABLES = {"train": "birth_places_train.tsv", "dev": "birth_dev.tsv"}
 _TEST = "birth_test_inputs.tsv"
+MADE_OF = 3  # splits, each of which keeps at least one person
 
 
 @dataclass(frozen=True, kw_only=True)
 class Birthplaces:
+    """`people` takes that many, from the beginning of each file; `tuning` plays dev with training
+    questions: settings are chosen by those, so that dev is only looked at to report."""
+
     path: str = ""
+    people: int | None = None
+    tuning: int = 0
+
+    def __post_init__(self) -> None:
+        if self.people is not None and self.people < MADE_OF:
+            raise ValueError(f"people is {self.people}; use {MADE_OF} or more, or none for all")
+        if self.tuning < 0:
+            raise ValueError(f"tuning is {self.tuning}; it counts questions: use 0 or more")
 
     def load(self) -> "BirthplacesCorpus":
         if not self.path:
@@ -33,13 +46,13 @@ class Birthplaces:
             if not (folder / name).exists():
                 needed = ", ".join(["wiki.txt", *_TABLES.values()])
                 raise ValueError(f"{folder} has no {name}; birthplaces needs {needed}")
-        return BirthplacesCorpus(folder)
+        return BirthplacesCorpus(folder, self)
 
 
 class BirthplacesCorpus(Corpus):
     documents = True
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, settings: Birthplaces) -> None:
         self.name = "birthplaces"
         wiki = read_text(folder / "wiki.txt")
         # not splitlines(), which also cuts at characters that a sentence may hold
@@ -48,8 +61,45 @@ class BirthplacesCorpus(Corpus):
             raise ValueError(f"{folder / 'wiki.txt'} is empty; it needs one person a line")
         self.questions = {split: _table(folder / name, 2) for split, name in _TABLES.items()}
         self.questions["test"] = _table(folder / _TEST, 1) if (folder / _TEST).exists() else []
+        if settings.people is not None:
+            self._take(settings.people, folder)
+        if settings.tuning:
+            self._tune(settings.tuning, folder)
         digest = hashlib.sha256(repr((self._lines, sorted(self.questions.items()))).encode())
         self.fingerprint = digest.hexdigest()
+
+    def _take(self, people: int, folder: Path) -> None:
+        """The same part of each table, and the lines of those people."""
+        there = {split: len(table) for split, table in self.questions.items()}
+        total, lines = sum(there.values()), len(self._lines)
+        if people > lines:
+            raise ValueError(
+                f"people is {people}, but {folder / 'wiki.txt'} has {lines} lines, one a person; "
+                f"use {lines} or fewer"
+            )
+        if total != lines:
+            raise ValueError(
+                f"{folder / 'wiki.txt'} has {lines} lines and the tables {total} questions; "
+                "people= needs one line a question, in the same order"
+            )
+        kept, first = [], 0
+        for split, count in there.items():
+            part = -(-count * people // lines)
+            kept += self._lines[first : first + part]
+            self.questions[split] = self.questions[split][:part]
+            first += count
+        self._lines = kept
+
+    def _tune(self, count: int, folder: Path) -> None:
+        training = self.questions["train"]
+        if count >= len(training):
+            raise ValueError(
+                f"tuning is {count}, but {folder / _TABLES['train']} has {len(training)} "
+                f"questions; use {len(training) - 1} or fewer"
+            )
+        order = chance.permutation(len(training), 0, "tuning").tolist()
+        self.questions["dev"] = [training[number] for number in order[:count]]
+        self.questions["train"] = [training[number] for number in sorted(order[count:])]
 
     def pieces(self, split: str) -> Iterator[str]:
         check_split(split)

@@ -6,12 +6,15 @@ Axes: b documents, t time, room the longest text of a document that is used.
     row        prefix MASK suffix MASK span PAD …  context + 1 tokens
 
 The length is drawn evenly from 4 to 7/8 of the context; a shorter document stays whole. The span
-has on average L/4 tokens: evenly from 1 to L/2 - 1, and where L is odd the half is rounded up or
-down by a coin. It stands anywhere with equal chance. All draws are functions of
-(seed, epoch, index), so a document is corrupted anew in every epoch and the same way every time.
+has on average `part` of its tokens (a quarter): evenly from 1 to 2 part L - 1, and where 2 part L
+is no whole number it is rounded up or down by chance. It stands anywhere with equal chance. All
+draws are functions of (seed, epoch, index), so a document is corrupted anew in every epoch and the
+same way every time.
 
 Cost: O(b * t), no loop over documents.
 """
+
+import math
 
 import numpy as np
 from jaxtyping import Float64, Int64
@@ -19,6 +22,7 @@ from jaxtyping import Float64, Int64
 from attnlab import chance
 
 SHORTEST = 4
+QUARTER = 0.25  # the part of a text that is removed on average, unless another is asked for
 
 
 def room_of(context: int) -> int:
@@ -39,14 +43,20 @@ def draws_of(
 
 
 def corrupted(
-    document: list[int], draws: list[float], *, context: int, pad: int, mask: int
+    document: list[int],
+    draws: list[float],
+    *,
+    context: int,
+    pad: int,
+    mask: int,
+    part: float = QUARTER,
 ) -> list[int]:
     """The definition, for one document; `corrupt` equals it."""
     length = SHORTEST + int(draws[0] * (room_of(context) - SHORTEST + 1))
     document = document[:length]
     length = len(document)
-    half = (length + (draws[1] < 0.5)) // 2
-    span = 1 + int(draws[2] * max(half - 1, 1))
+    most = math.ceil(2 * part * length - draws[1])
+    span = 1 + int(draws[2] * max(most - 1, 1))
     start = int(draws[3] * (length - span + 1))
     prefix, removed, suffix = document[:start], document[start:][:span], document[start + span :]
     row = [*prefix, mask, *suffix, mask, *removed]
@@ -61,13 +71,14 @@ def corrupt(
     context: int,
     pad: int,
     mask: int,
+    part: float = QUARTER,
 ) -> Int64[np.ndarray, "b {context+1}"]:
     """Rows for documents of 1 or more tokens; what stands behind a document's end is not read."""
     room = room_of(context)
     length = SHORTEST + (draws[:, 0] * (room - SHORTEST + 1)).astype(np.int64)
     length = np.minimum(length, lengths)
-    half = (length + (draws[:, 1] < 0.5)) // 2
-    span = 1 + (draws[:, 2] * np.maximum(half - 1, 1)).astype(np.int64)
+    most = np.ceil(2 * part * length - draws[:, 1])
+    span = 1 + (draws[:, 2] * np.maximum(most - 1, 1)).astype(np.int64)
     start = (draws[:, 3] * (length - span + 1)).astype(np.int64)
 
     length, span, start = length[:, None], span[:, None], start[:, None]

@@ -114,17 +114,22 @@ class SpanCorruption(Objective):
     """A document loses a span and is asked for it; see corruption.py."""
 
     special: ClassVar[bool] = True
+    part: float = corruption.QUARTER  # of a text that is removed, on average
+
+    def __post_init__(self) -> None:
+        if not 0 < self.part <= 0.5:
+            raise ValueError(f"objective.part is {self.part}; use more than 0 and at most 0.5")
 
     def _source(self, given: Given) -> Source:
-        return SpanSource(given)
+        return SpanSource(given, self.part)
 
 
 class SpanSource(Source):
     """One sample for each document; one long text is cut into documents as long as can be used."""
 
-    def __init__(self, given: Given) -> None:
+    def __init__(self, given: Given, part: float) -> None:
         corpus, tokenizer, context = given.corpus, given.tokenizer, given.context
-        self._context, self._seed = context, given.seed
+        self._context, self._seed, self._part = context, given.seed, part
         self._room = corruption.room_of(context)
         self._pad, self._mask = _marks(tokenizer)
         self._train = self._documents(given, "train")
@@ -149,6 +154,11 @@ class SpanSource(Source):
         flat = np.concatenate([np.empty(0, dtype), *(part.astype(dtype) for part in parts)])
         return Stream([flat]), np.cumsum(lengths) - lengths, lengths
 
+    def rows(
+        self, epochs: Int64[np.ndarray, " b"], indices: Int64[np.ndarray, " b"]
+    ) -> tuple[Int64[np.ndarray, "b t"], Int64[np.ndarray, "b t"]]:
+        return self._rows(self._train, self._seed, epochs, indices)
+
     def _rows(
         self,
         documents: tuple[Stream, Int64[np.ndarray, " n"], Int64[np.ndarray, " n"]],
@@ -170,12 +180,13 @@ class SpanSource(Source):
             context=self._context,
             pad=self._pad,
             mask=self._mask,
+            part=self._part,
         )
         targets = rows[:, 1:]
         return rows[:, :-1], np.where(targets == self._pad, IGNORE, targets)
 
     def batch(self, epochs: Int64[np.ndarray, " b"], indices: Int64[np.ndarray, " b"]) -> Batch:
-        return as_batch(*self._rows(self._train, self._seed, epochs, indices))
+        return as_batch(*self.rows(epochs, indices))
 
     def validation_rows(
         self, indices: Int64[np.ndarray, " b"]
@@ -195,6 +206,8 @@ class Questions(Objective):
 
 
 class QuestionSource(Source):
+    answers = True
+
     def __init__(self, corpus: Corpus, tokenizer: Tokenizer, context: int) -> None:
         _check_context(context)
         self._train = _asked(corpus.questions["train"], tokenizer, context)
@@ -205,8 +218,13 @@ class QuestionSource(Source):
             raise ValueError(f"{corpus.name} has no questions to train on; choose another corpus")
 
     def batch(self, epochs: Int64[np.ndarray, " b"], indices: Int64[np.ndarray, " b"]) -> Batch:
+        return as_batch(*self.rows(indices))
+
+    def rows(
+        self, indices: Int64[np.ndarray, " b"]
+    ) -> tuple[Int64[np.ndarray, "b t"], Int64[np.ndarray, "b t"]]:
         tokens, targets = self._train
-        return as_batch(tokens[indices], targets[indices])
+        return tokens[indices], targets[indices]
 
     def validation_rows(
         self, indices: Int64[np.ndarray, " b"]

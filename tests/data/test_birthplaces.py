@@ -96,3 +96,57 @@ def test_always_giving_the_most_frequent_answer_is_the_baseline(folder):
     assert most_frequent_answer([Question("?", "b"), Question("?", "a")]) == "a"
     with pytest.raises(ValueError, match="no question has an answer"):
         most_frequent_answer([Question("?", None)])
+
+
+def crowd(folder, train=20, dev=6, test=4):
+    """Many people, in the order train, dev, test."""
+    names = [f"P{number} Elm" for number in range(train + dev + test)]
+    rows = [f"Where was {name} born?\tRome\n" for name in names]
+    (folder / "wiki.txt").write_text("\n".join(f"{name}. Born in Rome ." for name in names))
+    (folder / "birth_places_train.tsv").write_text("".join(rows[:train]))
+    (folder / "birth_dev.tsv").write_text("".join(rows[train : train + dev]))
+    asked = [row.split("\t")[0] + "\n" for row in rows[train + dev :]]
+    (folder / "birth_test_inputs.tsv").write_text("".join(asked))
+    return folder
+
+
+def test_fewer_people_keep_their_lines_and_their_share_of_each_split(folder):
+    corpus = Birthplaces(path=str(crowd(folder)), people=15).load()
+    sizes = [len(corpus.questions[split]) for split in ("train", "dev", "test")]
+    assert sizes == [10, 3, 2]
+    asked = {q.text[10:-6] for table in corpus.questions.values() for q in table}
+    assert {line.split(".")[0] for line in corpus.pieces("train")} == asked
+    assert corpus.fingerprint != Birthplaces(path=str(folder)).load().fingerprint
+
+
+def test_tuning_takes_training_questions_and_leaves_dev_alone(folder):
+    corpus = Birthplaces(path=str(crowd(folder)), tuning=5).load()
+    whole = Birthplaces(path=str(folder)).load()
+    dev, train = corpus.questions["dev"], corpus.questions["train"]
+    assert len(dev) == 5 and len(train) == 15
+    assert {*dev, *train} == set(whole.questions["train"])
+    assert not set(dev) & set(whole.questions["dev"])
+    assert list(corpus.pieces("train")) == list(whole.pieces("train"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"people": 31}, r"wiki\.txt has 30 lines, one a person; use 30 or fewer"),
+        ({"people": 2}, "people is 2"),
+        ({"tuning": 20}, r"birth_places_train\.tsv has 20 questions; use 19 or fewer"),
+        ({"tuning": -1}, "tuning is -1"),
+    ],
+)
+def test_more_people_than_there_are_is_refused(folder, settings, message):
+    crowd(folder)
+    with pytest.raises(ValueError, match=message):
+        Birthplaces(path=str(folder), **settings).load()
+
+
+def test_people_need_a_line_each(folder):
+    crowd(folder)
+    with (folder / "wiki.txt").open("a") as file:
+        file.write("\nSomebody else. Born in Oslo .")
+    with pytest.raises(ValueError, match="31 lines and the tables 30 questions"):
+        Birthplaces(path=str(folder), people=10).load()

@@ -41,6 +41,28 @@ def test_the_fast_form_equals_the_definition(context):
         assert row.tolist() == wanted
 
 
+@pytest.mark.parametrize("part", [0.05, 0.35, 0.5])
+def test_another_part_may_be_removed(part):
+    """The fast form equals the definition, and long documents lose the part asked for."""
+    context, count = 128, 4000
+    documents, lengths = np.full((count, 112), 7), np.full(count, 112)
+    indices = np.arange(count)
+    draws = draws_of(3, indices, indices)
+    rows = corrupt(documents, lengths, draws, context=context, pad=PAD, mask=MASK, part=part)
+    removed = []
+    for draw, row in zip(draws[:300], rows, strict=False):
+        plain = [7] * 112
+        wanted = corrupted(plain, draw.tolist(), context=context, pad=PAD, mask=MASK, part=part)
+        assert row.tolist() == wanted
+    for row in rows:
+        prefix, suffix, span = parts_of(row)
+        whole = len(prefix) + len(span) + len(suffix)
+        if whole > 80:
+            removed.append(len(span) / whole)
+    # the spread of an even draw from 0 to 2 part is part / √3; five standard errors
+    assert abs(np.mean(removed) - part) < 5 * part / np.sqrt(3 * len(removed)) + 0.5 / 80
+
+
 @pytest.mark.parametrize("context", [5, 9, 128])
 def test_prefix_span_and_suffix_are_the_beginning_of_the_document(context):
     documents, lengths = some_documents(700, context, seed=1)
