@@ -24,6 +24,7 @@ from attnlab.kernels import hardware
 class Evaluation:
     loss: float  # mean cross-entropy, in nats
     tokens: int  # targets it is the mean of
+    exact: float  # the part of the rows all of whose targets were the likeliest tokens
 
     @property
     def perplexity(self) -> float:
@@ -43,11 +44,15 @@ def validation_loss(
     autocast: torch.dtype | None = None,
     tick: Callable[[int], None] | None = None,
 ) -> Evaluation:
-    """The mean over all targets that are not IGNORE; `tick(targets so far)` after each batch."""
+    """The mean over all targets that are not IGNORE; `tick(targets so far)` after each batch.
+
+    Rows that are exact are those that would be written token by token, always the likeliest.
+    """
     place = torch.device(device) if device is not None else next(model.parameters()).device
     if autocast is not None:
         hardware.require(autocast, place)
     total, count = torch.zeros((), dtype=torch.float64, device=place), 0
+    exact, rows = torch.zeros((), dtype=torch.int64, device=place), 0
     with evaluating(model), torch.no_grad():
         for batch in batches:
             tokens, targets = batch.tokens.to(place), batch.targets.to(place)
@@ -61,11 +66,14 @@ def validation_loss(
             )
             total += losses.double().sum()
             count += int((batch.targets != IGNORE).sum())
+            likeliest = logits.argmax(-1)
+            exact += ((likeliest == targets) | (targets == IGNORE)).all(-1).sum()
+            rows += len(targets)
             if tick is not None:
                 tick(count)
     if count == 0:
         raise ValueError("there are no targets to average over; give a batch with at least one")
-    return Evaluation(loss=total.item() / count, tokens=count)
+    return Evaluation(loss=total.item() / count, tokens=count, exact=exact.item() / rows)
 
 
 @dataclass(frozen=True, kw_only=True)

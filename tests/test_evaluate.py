@@ -10,6 +10,7 @@ from attnlab.data.batches import IGNORE, Batch
 from attnlab.data.corpora import Question
 from attnlab.data.tokens import CharacterTokenizer
 from attnlab.evaluate import Answer, Evaluation, accuracy, answer_questions, validation_loss
+from attnlab.generate import Sampling, generate
 from attnlab.kernels import hardware
 from attnlab.models.transformer import TransformerSettings
 
@@ -69,10 +70,25 @@ def test_the_loss_is_the_mean_over_the_targets_of_all_batches(dtype, tolerance):
 
 
 def test_perplexity_and_bits():
-    even = Evaluation(loss=math.log(8), tokens=5)
+    even = Evaluation(loss=math.log(8), tokens=5, exact=0.0)
     assert even.perplexity == pytest.approx(8) and even.bits == pytest.approx(3)
-    assert Evaluation(loss=1e4, tokens=1).perplexity == math.inf
-    assert math.isnan(Evaluation(loss=math.nan, tokens=1).bits)
+    assert Evaluation(loss=1e4, tokens=1, exact=0.0).perplexity == math.inf
+    assert math.isnan(Evaluation(loss=math.nan, tokens=1, exact=0.0).bits)
+
+
+def test_a_row_is_exact_when_it_would_be_written_so_token_by_token():
+    """Against generation: half of the rows want what the model writes, half something else."""
+    model, prompt = build(torch.float64), [1, 2, 3]
+    written = generate(model, [prompt], tokens=4, sampling=Sampling(temperature=0))[0]
+    rows, targets = [], []
+    for row in range(6):
+        wanted = list(written)
+        if row % 2:
+            wanted[row // 2] = (wanted[row // 2] + 1) % model.settings.vocabulary
+        rows.append([*prompt, *wanted[:-1]])
+        targets.append([IGNORE, IGNORE, *wanted])
+    given = Batch(torch.tensor(rows), torch.tensor(targets))
+    assert validation_loss(model, [given]).exact == 0.5
 
 
 def test_a_mean_in_float64_does_not_drift():

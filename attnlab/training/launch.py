@@ -13,7 +13,7 @@ from attnlab.training.loop import Result, train
 from attnlab.training.parallel import World
 from attnlab.training.recipe import Recipe
 from attnlab.training.report import Report, TensorBoard
-from attnlab.training.setup import prepare, refuse_large_step
+from attnlab.training.setup import Setup, prepare, refuse_large_step
 from attnlab.training.weights import flat
 
 
@@ -91,12 +91,26 @@ def launch(
             folder = world.told(str(runs.create(root, preset).folder) if world.first else "")
             run = runs.Run(Path(folder))
         with _as_it_was_if_refused(run, new, world):
-            if world.first:
-                resolved = files.as_json(config.to_dict(setup.recipe))
-                files.write_whole(run.folder / "config.json", resolved)
-                if recipe.tensorboard:
-                    report = TensorBoard(run.folder / "tensorboard", report)
-            return run, train(setup, run, world, report, begin)
+            return run, _train(setup, run, world, report, begin)
+
+
+def train_in(run: runs.Run, recipe: Recipe, *, report: Report) -> Result:
+    """Train in a folder of one's own choice, from the beginning or from what is there already."""
+    with parallel.world(recipe.device) as world:
+        begin, _ = checkpoint.newest_good(run.checkpoints)
+        setup = prepare(recipe, run.folder.parent, begin, report.note)
+        refuse_large_step(setup.recipe, world)
+        run.checkpoints.mkdir(parents=True, exist_ok=True)
+        return _train(setup, run, world, report, begin)
+
+
+def _train(setup: Setup, run: runs.Run, world: World, report: Report, begin: Path | None) -> Result:
+    if world.first:
+        resolved = files.as_json(config.to_dict(setup.recipe))
+        files.write_whole(run.folder / "config.json", resolved)
+        if setup.recipe.tensorboard:
+            report = TensorBoard(run.folder / "tensorboard", report)
+    return train(setup, run, world, report, begin)
 
 
 @contextmanager

@@ -34,7 +34,6 @@ from attnlab.training import checkpoint, cost, parallel, runs
 from attnlab.training.average import Average, split
 from attnlab.training.checkpoint import Checkpoint
 from attnlab.training.parallel import World
-from attnlab.training.recipe import Recipe
 from attnlab.training.report import Opening, Report
 from attnlab.training.setup import Setup
 from attnlab.training.signals import StopNow, Stopping, stopping
@@ -159,9 +158,8 @@ class Training:
                     self._evaluate()
             except StopNow:
                 asked = self.world.agreed(self.stop.asked)
-            if not asked and (
-                last or due(recipe.save_every, state.step) or state.best_step == state.step
-            ):
+            best = recipe.save_best and state.best_step == state.step
+            if not asked and (last or best or due(recipe.save_every, state.step)):
                 self._save()
         if not asked and due(recipe.sample_every, state.step):
             with self.clock.aside(), self._weights_to_use():
@@ -241,7 +239,7 @@ class Training:
         )
         if world.first:
             manifest = {
-                **facts(recipe, world),
+                **facts(world),
                 **dataclasses.asdict(opening),
                 "corpus": self.corpus.fingerprint,
                 "kernels": sorted({f"{choice.path}: {choice.reason}" for choice in seen}),
@@ -326,9 +324,12 @@ class Training:
         else:
             state.worse += 1
         row = {"step": state.step, "loss": found.loss, "tokens": found.tokens, "best": better}
+        accuracy = found.exact if self.source.answers else None
+        if accuracy is not None:
+            row["accuracy"] = accuracy
         self._append("eval", [row])
         self._append("speed", [self._speed(in_steps)])
-        self.report.evaluated(state.step, found.loss, better, self.clock.seconds)
+        self.report.evaluated(state.step, found.loss, better, self.clock.seconds, accuracy)
 
     def _interruptible(self, advance: Callable[[int], None]) -> Callable[[int], None]:
         def tick(done: int) -> None:
@@ -431,16 +432,22 @@ def due(every: int | None, step: int) -> bool:
     return every is not None and step > 0 and step % every == 0
 
 
-def facts(recipe: Recipe, world: World) -> dict[str, Any]:
+def facts(world: World) -> dict[str, Any]:
     """What is worth knowing about where a run was made."""
-    device = torch.cuda.get_device_name() if world.device.type == "cuda" else platform.machine()
+    return {
+        **machine(world.device),
+        "processes": world.size,
+        "pid": os.getpid(),
+        "command": shlex.join(["attnlab", *sys.argv[1:]]),
+    }
+
+
+def machine(device: torch.device) -> dict[str, Any]:
+    name = torch.cuda.get_device_name() if device.type == "cuda" else platform.machine()
     return {
         "attnlab": __version__,
         "torch": torch.__version__,
         "python": platform.python_version(),
-        "device": f"{world.device.type} {device}",
+        "device": f"{device.type} {name}",
         "threads": torch.get_num_threads(),
-        "processes": world.size,
-        "pid": os.getpid(),
-        "command": shlex.join(["attnlab", *sys.argv[1:]]),
     }

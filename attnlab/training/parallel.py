@@ -65,9 +65,7 @@ class World:
 def world(device: str = "auto") -> Iterator[World]:
     """The processes that torchrun started, or just this one."""
     size, rank = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
-    kind = device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
-    if kind == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device is cuda, and there is no CUDA device here; use device=cpu")
+    kind = place_of(device).type
     local = int(os.environ.get("LOCAL_RANK", 0))
     here = torch.device(kind, local) if kind == "cuda" else torch.device(kind)
     if size == 1:
@@ -82,6 +80,16 @@ def world(device: str = "auto") -> Iterator[World]:
     finally:
         gc.collect()  # what uses the group must go before it
         dist.destroy_process_group()
+
+
+def place_of(device: str) -> torch.device:
+    """Of "auto", "cpu" or "cuda"."""
+    if device not in ("auto", "cpu", "cuda"):
+        raise ValueError(f"device is {device!r}; choose from auto, cpu, cuda")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device is cuda, and there is no CUDA device here; use cpu")
+    there = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(there if device == "auto" else device)
 
 
 def spread(model: nn.Module, kind: str, world: World) -> nn.Module:

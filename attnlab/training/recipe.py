@@ -35,6 +35,7 @@ class Recipe:
     evaluate_every: int | None = 250  # steps; the whole validation split
     patience: int | None = None  # evaluations without a better one until it stops
     save_every: int | None = 250  # steps; besides the best and the last
+    save_best: bool = True  # whenever an evaluation is better than all before it
     keep: int = 2  # newest checkpoints kept, besides the best
     sample_every: int | None = None  # steps; writes some text
     sample_tokens: int = 200

@@ -48,8 +48,10 @@ class Report:
     def waiting(self, what: str, total: int) -> Iterator[Callable[[int], None]]:
         yield lambda done: None
 
-    def evaluated(self, step: int, loss: float, better: bool, seconds: float) -> None:
-        pass
+    def evaluated(
+        self, step: int, loss: float, better: bool, seconds: float, accuracy: float | None
+    ) -> None:
+        """`accuracy` is the part of the answers that is exactly right, where there are answers."""
 
     def sampled(self, step: int, prompt: str, text: str) -> None:
         pass
@@ -98,9 +100,13 @@ class Terminal(Report):
         finally:
             self.bar.remove_task(task)
 
-    def evaluated(self, step: int, loss: float, better: bool, seconds: float) -> None:
+    def evaluated(
+        self, step: int, loss: float, better: bool, seconds: float, accuracy: float | None
+    ) -> None:
+        right = "" if accuracy is None else f", {100 * accuracy:.1f} % of the answers right"
         mark = " (best so far)" if better else ""
-        self.note(f"step {step:,}: validation loss {loss:.4f} after {duration(seconds)}{mark}")
+        spent = duration(seconds)
+        self.note(f"step {step:,}: validation loss {loss:.4f}{right} after {spent}{mark}")
 
     def sampled(self, step: int, prompt: str, text: str) -> None:
         self.screen.rule(f"step {step:,}", align="left", style="dim")
@@ -137,9 +143,13 @@ class TensorBoard(Report):
         self.writer.add_scalar("schedule", rate, step)
         self.then.stepped(step, loss, rate)
 
-    def evaluated(self, step: int, loss: float, better: bool, seconds: float) -> None:
+    def evaluated(
+        self, step: int, loss: float, better: bool, seconds: float, accuracy: float | None
+    ) -> None:
         self.writer.add_scalar("loss/validation", loss, step)
-        self.then.evaluated(step, loss, better, seconds)
+        if accuracy is not None:
+            self.writer.add_scalar("accuracy/validation", accuracy, step)
+        self.then.evaluated(step, loss, better, seconds, accuracy)
 
     def sampled(self, step: int, prompt: str, text: str) -> None:
         self.writer.add_text("sample", prompt + text, step)

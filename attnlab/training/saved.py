@@ -4,13 +4,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from attnlab import config
 from attnlab.data.tokens import tokenizer_from_json
 from attnlab.training import checkpoint, runs
 from attnlab.training.average import weights_to_use
+from attnlab.training.parallel import place_of
 from attnlab.training.recipe import Recipe
 from attnlab.training.weights import build_model, load_weights
 
@@ -26,7 +26,7 @@ class Saved:
 
 def open_saved(word: str, root: Path, device: str = "auto", best: bool = True) -> Saved:
     """A run's best model (or its newest, if nothing was evaluated), or a checkpoint by its path."""
-    place = _place(device)
+    place = place_of(device)
     folder, broken = runs.open_checkpoint(word, root, best=best)
     kept = checkpoint.load(folder)
     recipe = config.from_dict(Recipe, kept.config)
@@ -39,11 +39,3 @@ def open_saved(word: str, root: Path, device: str = "auto", best: bool = True) -
             f"{recipe.model.vocabulary}; they do not belong together"
         )
     return Saved(model.to(place).eval(), tokenizer, recipe, folder, broken)
-
-
-def _place(device: str) -> str:
-    if device not in ("auto", "cpu", "cuda"):
-        raise ValueError(f"device is {device!r}; choose from auto, cpu, cuda")
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device is cuda, and there is no CUDA device here; use cpu")
-    return device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"

@@ -41,7 +41,10 @@ class Stepper:
         self.model, self.optimiser, self.recipe, self.world = model, optimiser, recipe, world
         self.spread = model
         self.asynchronous = world.device.type == "cuda"
-        self._loss = torch.compile(self._plain_loss, dynamic=False) if recipe.compile else None
+        self._loss = None
+        if recipe.compile:
+            torch.compiler.reset()  # it gives up on a function it has compiled for eight models
+            self._loss = torch.compile(self._plain_loss, dynamic=False)
         self._graph: torch.cuda.CUDAGraph | None = None
         self._inputs: list[Batch] = []
         self._scale = torch.zeros((), device=world.device)

@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 import torch
-from training.recipes import HERE, begin, final_bits, go_on, small
+from training.recipes import HERE, begin, final_bits, go_on, small, text_recipe
 
 from attnlab.data.batches import Batch
 from attnlab.training import checkpoint, loop, runs
@@ -339,3 +339,22 @@ def test_a_state_of_another_step_than_the_checkpoints_is_refused(tmp_path, step)
     checkpoint.save(run.checkpoints, 4, kept)
     with pytest.raises(ValueError, match="cannot be gone on from"):
         go_on(run, small("steps=9"), folder)
+
+
+def test_answers_are_counted_where_there_are_questions(tmp_path):
+    run, _ = begin(tmp_path, small())
+    assert all(0 <= row["accuracy"] <= 1 for row in run.read("eval"))
+    (tmp_path / "text.txt").write_text("abcab " * 200)
+    run, _ = begin(tmp_path, text_recipe(tmp_path / "text.txt"))
+    assert not any("accuracy" in row for row in run.read("eval"))
+
+
+def test_the_best_is_saved_unless_that_is_turned_off(tmp_path):
+    """Evaluated at every step and saved at none: only the best, if at all, and the last are."""
+    steps = {}
+    for best in (True, False):
+        recipe = small(evaluate_every=1, save_every=None, save_best=best, keep=100)
+        run, result = begin(tmp_path, recipe)
+        steps[best] = [checkpoint.step_of(path) for path in checkpoint.all_in(run.checkpoints)]
+    assert steps[False] == [12]
+    assert len(steps[True]) > 1 and result.best_step in steps[True]

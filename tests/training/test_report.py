@@ -35,15 +35,16 @@ def test_the_terminal_says_what_will_be_and_what_was_evaluated(terminal):
         report.stepped(1, 3.25, 0.5)
         with report.waiting("evaluating", 10) as advance:
             advance(5)
-        report.evaluated(1_000, 1.23456, True, 12.0)
-        report.evaluated(2_000, 1.5, False, 24.0)
+        report.evaluated(1_000, 1.23456, True, 12.0, None)
+        report.evaluated(2_000, 1.5, False, 24.0, 0.256)
 
     text = shown(act, terminal)
     assert "run runs/x[/red]" in text, "markup in a name is text"
     for part in ("3,323,392 parameters", "1,000,000 tokens (2.5 epochs)", "20 TFLOP", "61 s"):
         assert part in text
     assert "step 1,000: validation loss 1.2346 after 12 s (best so far)" in text
-    assert "step 2,000: validation loss 1.5000 after 24 s\n" in text.replace("\x1b[0m", "")
+    second = "step 2,000: validation loss 1.5000, 25.6 % of the answers right after 24 s\n"
+    assert second in text.replace("\x1b[0m", "")
 
 
 def test_a_sample_is_shown_as_it_is():
@@ -57,7 +58,7 @@ def test_a_plain_report_is_silent(capsys):
     with report.training(OPENING, 0, 1), report.waiting("x", 3) as advance:
         advance(1)
         report.stepped(1, 1.0, 1.0)
-        report.evaluated(1, 1.0, True, 1.0)
+        report.evaluated(1, 1.0, True, 1.0, None)
         report.sampled(1, "a", "b")
     assert capsys.readouterr().out == ""
 
@@ -101,12 +102,13 @@ def test_tensorboard_gets_every_number_and_the_report_behind_it_too(tmp_path):
     assert not (tmp_path / "board").exists(), "nothing before training begins"
     with report.training(OPENING, 0, 1):
         report.stepped(1, 2.5, 0.1)
-        report.evaluated(1, 2.25, True, 1.0)
+        report.evaluated(1, 2.25, True, 1.0, 0.5)
         report.sampled(1, "a", "b")
-    assert heard == [(1, 2.5, 0.1), (1, 2.25, True, 1.0)]
+    assert heard == [(1, 2.5, 0.1), (1, 2.25, True, 1.0, 0.5)]
     (events,) = (tmp_path / "board").iterdir()
     content = events.read_bytes()
-    for name in (b"loss/train", b"loss/validation", b"schedule", b"sample"):
+    names = (b"loss/train", b"loss/validation", b"accuracy/validation", b"schedule", b"sample")
+    for name in names:
         assert name in content
 
 
