@@ -1,0 +1,86 @@
+"""Intervals and AUROC against their definitions."""
+
+import itertools
+import math
+import random
+import statistics
+
+import pytest
+
+from attnlab.statistics import auroc, mean_interval, share_interval, student
+
+
+def within(limit, degrees):
+    """The chance that Student's t is between -limit and limit, by Simpson's rule."""
+    scale = math.exp(math.lgamma((degrees + 1) / 2) - math.lgamma(degrees / 2))
+    scale /= math.sqrt(degrees * math.pi)
+    steps = 20_000
+    width = limit / steps
+    heights = [
+        scale * (1 + (n * width) ** 2 / degrees) ** (-(degrees + 1) / 2) for n in range(steps + 1)
+    ]
+    return (
+        2
+        * width
+        / 3
+        * (heights[0] + heights[-1] + 4 * sum(heights[1:-1:2]) + 2 * sum(heights[2:-1:2]))
+    )
+
+
+@pytest.mark.parametrize("degrees", [1, 2, 3, 5, 9, 10, 11, 15, 30, 100, 10_000])
+def test_students_quantile(degrees):
+    assert within(student(degrees), degrees) == pytest.approx(0.95, abs=2e-5)
+
+
+def test_a_mean_and_its_interval():
+    found = mean_interval([1.0, 2.0, 4.0])
+    half = 4.3027 * statistics.stdev([1.0, 2.0, 4.0]) / math.sqrt(3)
+    assert (found.mean, found.count) == (pytest.approx(7 / 3), 3)
+    assert (found.low, found.high) == (pytest.approx(7 / 3 - half), pytest.approx(7 / 3 + half))
+
+
+def test_an_interval_holds_the_truth_in_95_of_100_samples():
+    """Of 4,000 samples of five; five standard errors are 1.7 %."""
+    chance = random.Random(1)
+    hits = 0
+    for _ in range(4000):
+        found = mean_interval([chance.gauss(3, 2) for _ in range(5)])
+        hits += found.low <= 3 <= found.high
+    assert abs(hits / 4000 - 0.95) < 0.018
+
+
+def test_one_value_has_no_interval():
+    found = mean_interval([0.3])
+    assert (found.mean, found.low, found.high, found.count) == (0.3, None, None, 1)
+
+
+@pytest.mark.parametrize(("right", "count"), [(0, 1), (1, 1), (0, 500), (25, 500), (500, 500)])
+def test_the_ends_of_a_share_are_those_that_would_just_not_surprise(right, count):
+    """Wilson: the share found is 1.96 standard errors from either end, seen from that end."""
+    found = share_interval(right, count)
+    assert found.mean == right / count and 0 <= found.low <= found.mean <= found.high <= 1
+    for end in (found.low, found.high):
+        away = abs(found.mean - end)
+        error = 1.959964 * math.sqrt(end * (1 - end) / count)
+        assert away == pytest.approx(error, abs=1e-6) or end == found.mean
+
+
+def test_auroc_is_the_share_of_pairs():
+    chance = random.Random(0)
+    for _ in range(50):
+        first = [chance.randint(0, 6) for _ in range(chance.randint(1, 9))]
+        second = [chance.randint(0, 6) for _ in range(chance.randint(1, 9))]
+        pairs = [(a > b) + (a == b) / 2 for a, b in itertools.product(first, second)]
+        assert auroc(first, second) == pytest.approx(sum(pairs) / len(pairs))
+
+
+def test_auroc_of_nobody_is_unknown():
+    assert auroc([], [1.0]) is None and auroc([1.0], []) is None
+
+
+def test_what_is_no_sample_is_refused():
+    with pytest.raises(ValueError, match="at least one value"):
+        mean_interval([])
+    for right, count in ((3, 2), (-1, 2), (0, 0)):
+        with pytest.raises(ValueError, match="is no share"):
+            share_interval(right, count)
