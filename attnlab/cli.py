@@ -43,6 +43,7 @@ GROUPS = {
     "presets": ["preset"],
     "corpora": ["corpus", "tokenizer", "objective"],
     "optimisers": ["optimiser"],
+    "studies": ["study"],
     "checks": ["check"],
     "benches": ["bench"],
 }
@@ -370,6 +371,44 @@ def _paired(words: list[str]) -> list[str]:
         else:
             joined.append(word)
     return joined
+
+
+@app.command(
+    context_settings=SETTINGS,
+    epilog="Example: attnlab study birthplaces scale=tiny · "
+    "attnlab study birthplaces data=FOLDER recipe=best",
+)
+def study(
+    name: Annotated[str, typer.Argument(help="Which study: attnlab list studies.")],
+    words: Words = None,
+    root: Runs = Path("runs"),
+    again: Annotated[bool, typer.Option("--again", help="Do all of it anew.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """A whole experiment: trains, measures, and writes report.html, report.md and results.json.
+
+    Stop it at any time: the same command goes on where it was, and repeats nothing that is done.
+    Settings: scale, seeds, data=PATH and others of the study's own.
+    """
+    settings = config.override(registry.load("study", name)(), words or [])
+    from attnlab.studies.desk import Interrupted
+    from attnlab.studies.progress import Terminal
+    from attnlab.studies.study import carry_out
+
+    name = registry.find("study", name).name
+    try:
+        done = carry_out(name, settings, root=root, progress=Terminal(errors), again=again)
+    except Interrupted as error:
+        errors.print(f"{error}; the same command goes on from there", highlight=False)
+        raise typer.Exit(128 + signal.Signals[error.signal]) from None
+    if as_json:
+        _print_json(done.results)
+        return
+    screen.print(f"[bold]{escape(done.report.question)}[/]", highlight=False, soft_wrap=True)
+    screen.print(escape(done.report.answer), highlight=False, soft_wrap=True)
+    screen.print(
+        f"read {escape(str(done.folder / 'report.html'))}", highlight=False, soft_wrap=True
+    )
 
 
 @app.command(epilog="Example: attnlab tour")

@@ -9,6 +9,7 @@ from attnlab import config
 from attnlab.attention.positions import Rotary
 from attnlab.data.birthplaces import Birthplaces
 from attnlab.data.corpora import PythonDocs, TextFiles
+from attnlab.data.mixed import Mixed
 from attnlab.models.recurrent import ElmanSettings
 from attnlab.models.transformer import TransformerSettings
 from attnlab.training.optim import AdamW, Muon, Schedule
@@ -98,6 +99,23 @@ def birthplaces_finetune_learned() -> Recipe:
 def birthplaces_none() -> Recipe:
     """Questions without pretraining: what can be learned from them alone."""
     return config.override(birthplaces_finetune(), ["steps=600"])
+
+
+def birthplaces_best() -> Recipe:
+    """Spans, recall and questions in one go: two questions of three, in a minute on one GPU."""
+    return Recipe(
+        corpus=Birthplaces(),
+        objective=Mixed(),
+        model=transformer(context=128, width=256, depth=4, heads=8, tied=False, **MODERN),
+        **{**FAST, "optimiser": Muon(rate=0.02, momentum=0.9, weight_decay=0.1), "average": 0.99},
+        batch=128,
+        steps=10_000,
+        dtype="bfloat16",
+        compile=True,
+        evaluate_every=1000,
+        save_every=None,
+        save_best=False,
+    )
 
 
 def rope_gqa_absolute() -> Recipe:

@@ -41,6 +41,10 @@ _TABLE = {
         "rotary": ("Rotary", "rotates q and k; layout=half-split or interleaved, base, fraction"),
         "alibi": ("Alibi", "scores fall with distance, each head at its own slope"),
     },
+    ("positions", "attnlab.attention.mistakes"): {
+        "rotary-growing": ("GrowingRotary", "a mistake, as a control: frequencies grow, not fall"),
+        "rotary-by-head": ("HeadRotary", "a mistake, as a control: turns by head, not by position"),
+    },
     ("model", "attnlab.models.transformer"): {
         "transformer": ("TransformerSettings", "the transformer language model"),
     },
@@ -71,6 +75,9 @@ _TABLE = {
         "span-corruption": ("SpanCorruption", "a span that was taken out"),
         "questions": ("Questions", "the answer to a question, and only that"),
     },
+    ("objective", "attnlab.data.mixed"): {
+        "mixed": ("Mixed", "spans, recall and questions side by side; questions, recall, part"),
+    },
     ("optimiser", "attnlab.training.optim"): {
         "adamw": ("AdamW", "AdamW for every parameter"),
         "muon": ("Muon", "orthogonalised momentum for matrices, AdamW for the rest"),
@@ -84,11 +91,27 @@ _TABLE = {
         "birthplaces-finetune": ("birthplaces_finetune", "questions after it; start=RUN"),
         "birthplaces-finetune-learned": ("birthplaces_finetune_learned", "… learned positions"),
         "birthplaces-none": ("birthplaces_none", "questions without pretraining"),
+        "birthplaces-best": ("birthplaces_best", "our best recipe, in one go, for a GPU"),
         "rope-gqa-absolute": ("rope_gqa_absolute", "learned positions, six heads; data=PATH"),
         "rope-gqa-rotary": ("rope_gqa_rotary", "rotary positions, six heads"),
         "rope-gqa-grouped": ("rope_gqa_grouped", "learned positions, two key/value heads"),
         "rope-gqa-both": ("rope_gqa_both", "rotary positions, two key/value heads"),
         "elman": ("elman", "a recurrent language model of English about Python"),
+    },
+    ("study", "attnlab.studies.birthplaces.experiment"): {
+        "birthplaces": (
+            "BirthplacesStudy",
+            "does pretraining carry facts? data=FOLDER or invented",
+        ),
+    },
+    ("study", "attnlab.studies.rope_gqa.experiment"): {
+        "rope-gqa": ("RopeGqaStudy", "rotary positions and shared key/value heads; data=FILE"),
+    },
+    ("study", "attnlab.studies.recurrent.experiment"): {
+        "recurrent": ("RecurrentStudy", "Elman, bidirectional RNN and transformer; data=FILE"),
+    },
+    ("study", "attnlab.studies.window.experiment"): {
+        "window": ("WindowStudy", "sliding windows against full attention; data=FILE"),
     },
     ("check", "attnlab.checks.kill"): {
         "kill": ("KillCheck", "killed at any moment, a run ends with the same bits; kills"),

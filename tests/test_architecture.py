@@ -12,8 +12,9 @@ FILES = sorted((ROOT / "attnlab").rglob("*.py"))
 
 # from the bottom up; a module may import from its own layer and the ones below
 LAYERS = [
-    ["attnlab", "attnlab.registry", "attnlab.files", "attnlab.chance"],
+    ["attnlab", "attnlab.registry", "attnlab.files", "attnlab.chance", "attnlab.statistics"],
     ["attnlab.config"],
+    ["attnlab.reports"],
     ["attnlab.kernels"],
     ["attnlab.attention", "attnlab.data"],
     ["attnlab.models"],
@@ -22,6 +23,7 @@ LAYERS = [
     ["attnlab.training"],
     ["attnlab.presets", "attnlab.checks"],
     ["attnlab.bench"],
+    ["attnlab.studies"],
     ["attnlab.tour"],
     ["attnlab.cli"],
     ["attnlab.__main__"],
@@ -29,7 +31,11 @@ LAYERS = [
 CORE = {"torch", "numpy", "safetensors", "jaxtyping", "rich", "typer"}
 STANDARD_LIBRARY_ONLY = ["attnlab.registry", "attnlab.config", "attnlab.files"]
 # each imported where it is used
-EXTRAS = {"local_attention": "attnlab.bench.window", "tokenizers": "attnlab.data.bpe"}
+EXTRAS = {
+    "local_attention": "attnlab.bench.window",
+    "matplotlib": "attnlab.reports.plots",
+    "tokenizers": "attnlab.data.bpe",
+}
 
 
 def module_of(path):

@@ -150,7 +150,7 @@ class Stepper:
     def _moved(self, part: Batch) -> Batch:
         device = self.world.device
         if device.type == "cpu":
-            return part
+            return part if self.recipe.compile else trimmed(part)
         return Batch(part.tokens.to(device), part.targets.to(device))
 
     def _tensors(self) -> list[Tensor]:
@@ -163,3 +163,10 @@ class Stepper:
     def _wait(self) -> None:
         if self.asynchronous:
             torch.cuda.synchronize()
+
+
+def trimmed(part: Batch) -> Batch:
+    """Without the columns at the end that have no target: no earlier one looks at them."""
+    wanted = (part.targets != IGNORE).any(0).nonzero()
+    length = int(wanted[-1]) + 1 if len(wanted) else 1
+    return Batch(part.tokens[:, :length], part.targets[:, :length])

@@ -108,6 +108,15 @@ def test_guessing_the_most_frequent_place_is_visible_and_poor():
     )
 
 
+def test_a_smaller_spread_puts_more_people_in_the_first_place():
+    shares = []
+    for spread in (0.5, 5.0, 500.0):
+        questions = Biographies(people=4000, spread=spread).load().questions
+        answer = most_frequent_answer(questions["train"])
+        shares.append(share_of(answer, questions["dev"]))
+    assert shares[0] > 0.25 and 0.05 < shares[1] < 0.09 and shares[2] < 0.04
+
+
 def test_documents_of_three_attributes_fit_112_characters():
     assert max(map(len, documents(people=4000, attributes=3, wordings=8))) <= 112
 
@@ -133,6 +142,7 @@ def test_the_alphabet_covers_text_questions_and_the_newline_between():
         ({"attributes": 7}, "attributes is 7; use 1 to 6 .birthplace"),
         ({"wordings": 0}, "wordings is 0"),
         ({"held_out": 1.5}, "held_out is 1.5"),
+        ({"spread": 0.0}, "spread is 0.0"),
     ],
 )
 def test_nonsense_is_told_the_rule(settings, message):

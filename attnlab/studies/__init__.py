@@ -1,0 +1,1 @@
+"""Whole experiments: one command each, from the text to a report."""

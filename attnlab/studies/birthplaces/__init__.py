@@ -1,0 +1,1 @@
+"""Does pretraining carry facts? (CS224N, assignment 4)"""

@@ -1,0 +1,287 @@
+"""Birthplaces: does pretraining carry facts that finetuning never shows?
+
+Each arm is trained in stages, and its last stage is judged by questions about people whose
+documents it may have read but who were never asked about. Without `data`, the people are invented
+and the truth is known; with the course's files and a GPU it is the published experiment.
+"""
+
+import dataclasses
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from attnlab import config, files, presets
+from attnlab.data.biographies import Biographies
+from attnlab.data.birthplaces import Birthplaces, most_frequent_answer, share_of
+from attnlab.data.corpora import Corpus
+from attnlab.data.mixed import Mixed
+from attnlab.data.objectives import Questions, SpanCorruption
+from attnlab.evaluate import accuracy, answer_questions
+from attnlab.studies.birthplaces import findings as conclusions
+from attnlab.studies.birthplaces import people
+from attnlab.studies.birthplaces.findings import ARMS, INTERVIEWED
+from attnlab.studies.desk import Desk, Job, slug, training_seconds
+from attnlab.studies.study import Findings, Study
+from attnlab.training.optim import AdamW, Muon, Schedule
+from attnlab.training.recipe import Recipe
+from attnlab.training.runs import Run
+from attnlab.training.saved import open_saved
+
+_POSITIONS = {"learned": "learned", "growing": "rotary-growing", "by-head": "rotary-by-head"}
+
+
+FEWEST = 4  # people: some to ask about in training, some afterwards
+
+
+@dataclass(frozen=True)
+class Size:
+    """What a study of invented people is made of, so that it fits two cores.
+
+    Facts are learned by being met: some 450 times a person, whatever the batch (docs/notes.md).
+    """
+
+    people: int
+    steps: int
+    arms: tuple[str, ...] = tuple(ARMS)
+    seeds: int = 1
+    wordings: int = 10
+    width: int = 64
+    batch: int = 48
+
+
+SIZES = {
+    "small": Size(people=70, steps=700),
+    "tiny": Size(people=50, steps=520, arms=("none", "rotary", "one-wording")),
+}
+CONTEXT = 56  # span corruption uses 7/8 of it: 49, as long as the longest of these documents
+
+
+@dataclass(frozen=True, kw_only=True)
+class BirthplacesStudy(Study):
+    data: str = ""  # a folder with wiki.txt; none: invented biographies
+    scale: Literal["auto", "tiny", "small", "full"] = "auto"
+    recipe: Literal["course", "best"] = "course"
+    arms: tuple[str, ...] = ()  # those of ARMS to run; none: all that belong to the recipe
+    seeds: int | None = None  # how many times each is trained
+    people: int | None = None  # how many to take; none: all of the data, or what the scale has
+    tuning: int = 0  # training questions that play dev, to choose settings by
+
+    def __post_init__(self) -> None:
+        for arm in self.arms:
+            if arm not in ARMS:
+                raise ValueError(f"arms has {arm!r}; choose from {', '.join(ARMS)}")
+        if "one-wording" in self.arms and self.data:
+            raise ValueError("one-wording needs invented people, who can be told of in many ways")
+        if self.seeds is not None and self.seeds < 1:
+            raise ValueError(f"seeds is {self.seeds}; train each arm 1 time or more")
+        if self.people is not None and self.people < FEWEST:
+            raise ValueError(f"people is {self.people}; use {FEWEST} or more, or none")
+        if self.scale == "full" and not self.data:
+            raise ValueError("scale=full is the course's experiment; write data=FOLDER as well")
+
+    @property
+    def size(self) -> Size | None:
+        """None for the course's own."""
+        scale = self.scale if self.scale != "auto" else "full" if self.data else "small"
+        return SIZES.get(scale)
+
+    @property
+    def times(self) -> int:
+        return self.seeds or (self.size.seeds if self.size else 3)
+
+    def chosen(self) -> list[str]:
+        if self.arms:
+            return list(self.arms)
+        if self.recipe == "best" and self.size is None:
+            return ["none", "rotary"]
+        arms = self.size.arms if self.size else tuple(ARMS)
+        return [arm for arm in arms if arm != "one-wording" or not self.data]
+
+    def corpus(self, arm: str = "rotary") -> Any:
+        if self.data:
+            return Birthplaces(path=self.data, people=self.people, tuning=self.tuning)
+        assert self.size is not None
+        wordings = 1 if arm == "one-wording" else self.size.wordings
+        return Biographies(
+            people=self.people or self.size.people,
+            attributes=1,
+            wordings=wordings,
+            spread=1.5,  # of so few people none would else be from a common place
+        )
+
+    def text(self) -> str:
+        return self._load().fingerprint
+
+    def _load(self) -> Corpus:
+        corpus: Corpus = self.corpus().load()
+        return corpus
+
+    def stages(self, arm: str, seed: int, questions: int) -> dict[str, Recipe]:
+        """The trainings of an arm by name, in order; the last is judged."""
+        make = self._stages_of_size if self.size else self._stages_in_full
+        made = make(arm, questions)
+        words = [f"model.positions={_POSITIONS[arm]}"] if arm in _POSITIONS else []
+        fixed = {"corpus": self.corpus(arm), "seed": seed, "keep": 1, "save_best": False}
+        return {
+            name: dataclasses.replace(config.override(recipe, words), **fixed)
+            for name, recipe in made.items()
+        }
+
+    def _stages_in_full(self, arm: str, questions: int) -> dict[str, Recipe]:
+        gpu = torch.cuda.is_available()
+        fast = ["dtype=bfloat16", "compile=true"] if gpu else ["dtype=float32", "compile=false"]
+        best = presets.birthplaces_best()
+        none = arm == "none"
+        finetune = presets.birthplaces_none() if none else presets.birthplaces_finetune()
+        if self.recipe == "best":  # its model, for as long as the course takes
+            finetune = dataclasses.replace(finetune, model=best.model)
+        # too few steps to be worth compiling; some ten points of a curve
+        epoch = -(-questions // finetune.batch)
+        every = max(finetune.steps // epoch // 10, 1) * epoch
+        words = [*fast, "compile=false", f"evaluate_every={every}"]
+        finetune = config.override(finetune, words)
+        if none:
+            return {"finetune": finetune}
+        if self.recipe == "best":
+            return {"train": config.override(best, fast)}
+        return {
+            "pretrain": config.override(presets.birthplaces_pretrain(), fast),
+            "finetune": finetune,
+        }
+
+    def _stages_of_size(self, arm: str, questions: int) -> dict[str, Recipe]:
+        assert self.size is not None
+        size = self.size
+        model = presets.transformer(
+            context=128 if self.data else CONTEXT, width=size.width, depth=2, **presets.MODERN
+        )
+        pretrain = Recipe(
+            objective=Mixed() if self.recipe == "best" else SpanCorruption(),
+            model=model,
+            **{**presets.FAST, "optimiser": Muon(rate=0.02, momentum=0.9, weight_decay=0.1)},
+            batch=size.batch,
+            steps=size.steps,
+            evaluate_every=None,
+            save_every=None,
+        )
+        epoch = max(-(-questions // 32), 1)
+        finetune = Recipe(
+            objective=Questions(),
+            model=model,
+            optimiser=AdamW(rate=1e-3),
+            schedule=Schedule(warmup=2),
+            batch=min(32, questions),
+            steps=15 * epoch,
+            evaluate_every=epoch,
+            save_every=None,
+        )
+        if arm == "none":
+            return {"finetune": dataclasses.replace(finetune, steps=40 * epoch)}
+        if self.recipe == "best":
+            return {"train": dataclasses.replace(pretrain, evaluate_every=max(size.steps // 10, 1))}
+        return {"pretrain": pretrain, "finetune": finetune}
+
+    def jobs(self, desk: Desk) -> list[Job]:
+        corpus = self._load()
+        plan = [Job("the most frequent answer", lambda: _baseline(corpus))]
+        for seed in range(self.times):
+            for arm in self.chosen():
+                plan += self._jobs_of(desk, corpus, arm, seed)
+            if INTERVIEWED in self.chosen():
+                plan.append(self._interview(desk, corpus, seed))
+        return plan
+
+    def _jobs_of(self, desk: Desk, corpus: Corpus, arm: str, seed: int) -> list[Job]:
+        stages = self.stages(arm, seed, len(corpus.questions["train"]))
+        *_, last = stages
+        plan, before = [], None
+        for stage, recipe in stages.items():
+            name = f"{stage} {arm}, seed {seed}"
+            if before is not None:
+                recipe = dataclasses.replace(recipe, start=str(desk.run(before).folder))
+            work = _judged(desk, name, recipe, corpus) if stage == last else None
+            plan.append(
+                Job(
+                    name, work or _trained(desk, name, recipe), _cost(recipe, corpus, stage == last)
+                )
+            )
+            before = name
+        return plan
+
+    def _interview(self, desk: Desk, corpus: Corpus, seed: int) -> Job:
+        stage = list(self.stages(INTERVIEWED, seed, 1))[-1]
+        run = desk.run(f"{stage} {INTERVIEWED}, seed {seed}")
+
+        def work() -> Any:
+            saved = open_saved(str(run.folder), desk.folder, best=False)
+            asked = people.groups(corpus, 200, seed)
+            return people.interviewed(saved.model, saved.tokenizer, asked)
+
+        return Job(f"interview {INTERVIEWED}, seed {seed}", work, lambda: 5.0)
+
+    def findings(self, results: dict[str, Any]) -> Findings:
+        return conclusions.findings(self, results)
+
+
+def _baseline(corpus: Corpus) -> dict[str, Any]:
+    answer = most_frequent_answer(corpus.questions["train"])
+    sizes = {split: len(table) for split, table in corpus.questions.items()}
+    dev = corpus.questions["dev"]
+    return {"answer": answer, "accuracy": share_of(answer, dev), "questions": sizes}
+
+
+def _cost(recipe: Recipe, corpus: Corpus, judged: bool) -> Callable[[], float]:
+    return lambda: training_seconds(recipe) + (0.01 * len(corpus.questions["dev"]) if judged else 0)
+
+
+def _trained(desk: Desk, name: str, recipe: Recipe) -> Callable[[], Any]:
+    return lambda: _facts(desk.train(name, recipe))
+
+
+def _judged(desk: Desk, name: str, recipe: Recipe, corpus: Corpus) -> Callable[[], Any]:
+    """Train, then ask: the answers to dev, and predictions for the questions without answers."""
+
+    def work() -> Any:
+        run = desk.train(name, recipe)
+        began = time.monotonic()
+        saved = open_saved(str(run.folder), desk.folder, best=False)
+        answers = answer_questions(saved.model, saved.tokenizer, corpus.questions["dev"], batch=512)
+        seconds = time.monotonic() - began
+        if corpus.questions["test"]:
+            _predict(desk.folder / "predictions" / f"{slug(name)}.txt", saved, corpus)
+        epoch = -(-len(corpus.questions["train"]) // recipe.batch)
+        unit = epoch if isinstance(recipe.objective, Questions) else recipe.steps
+        return {
+            **_facts(run),
+            "accuracy": accuracy(answers),
+            "right": sum(answer.given == answer.expected for answer in answers),
+            "questions": len(answers),
+            "answering_seconds": seconds,
+            # by epoch of finetuning; where all is trained at once, by part of it
+            "curve": [[row["step"] / unit, row["accuracy"]] for row in run.read("eval")],
+        }
+
+    return work
+
+
+def _predict(path: Path, saved: Any, corpus: Corpus) -> None:
+    path.parent.mkdir(exist_ok=True)
+    answers = answer_questions(saved.model, saved.tokenizer, corpus.questions["test"], batch=512)
+    files.write_whole(path, "".join(f"{answer.given}\n" for answer in answers).encode())
+
+
+def _facts(run: Run) -> dict[str, Any]:
+    """What a finished training cost and where it ended."""
+    result = files.read_json(run.folder / "result.json")
+    opening = files.read_json(run.folder / "manifest.json")
+    return {
+        "loss": result["loss"],
+        "steps": result["step"],
+        "parameters": opening["parameters"],
+        "ready_seconds": opening["ready_seconds"],
+        "training_seconds": result["seconds"],
+    }

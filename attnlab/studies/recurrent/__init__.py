@@ -1,0 +1,1 @@
+"""Elman, bidirectional RNN and transformer: matched by size and by time, and one that cheats."""

@@ -1,0 +1,384 @@
+"""What the recurrent study found: tables, curves and sentences, computed from its results."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from attnlab.reports.report import Plot, Sample, Section, Series, Table
+from attnlab.statistics import Interval, mean_interval
+from attnlab.studies.language import in_words, megabytes, paired, verdict, with_ends
+from attnlab.studies.study import Findings
+from attnlab.training.parallel import place_of
+
+HONEST = ["transformer", "elman", "prefix-birnn"]  # language models
+ALL = [*HONEST, "birnn"]
+LABELS = {
+    "transformer": "transformer",
+    "elman": "Elman",
+    "prefix-birnn": "prefix-BiRNN",
+    "birnn": "BiRNN",
+}
+# jobs by name
+SIZES, TIMES, SAMPLES = "sizes", "time of a step", "samples"
+DECODING, MEMORY = "decoding", "memory of a step"
+
+
+def findings(study: Any, results: dict[str, Any]) -> Findings:
+    reading = Reading(study, results)
+    return Findings(
+        title="Recurrent networks and a transformer",
+        question=(
+            "Which learns to predict text best with equally many parameters, and which in equally "
+            "much time; and why is a bidirectional network no language model?"
+        ),
+        answer=_answer(reading),
+        sections=[
+            _equal_steps(reading),
+            _equal_time(reading),
+            _leak(reading),
+            _samples(results[SAMPLES]),
+        ],
+        summary=_summary(reading),
+    )
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The losses by seed, and their comparison with the transformer's."""
+
+    study: Any
+    results: dict[str, Any]
+
+    def losses(self, name: str) -> dict[int, float]:
+        return {s: self.results[f"{name}, seed {s}"]["loss"] for s in self.study.repeats}
+
+    def timed(self, name: str) -> dict[int, float]:
+        """After as many steps as fit; the transformer needs all of its own time."""
+        return self.losses(name if name == "transformer" else f"{name} in equal time")
+
+    def by_prefixes(self) -> dict[int, float]:
+        """Of the bidirectional network."""
+        return {s: self.results[f"leak, seed {s}"]["by prefixes"] for s in self.study.repeats}
+
+    def difference(self, name: str, timed: bool = False) -> Interval:
+        return paired(self.timed(name) if timed else self.losses(name), self.losses("transformer"))
+
+    def swapped(self, name: str, what: str) -> float:
+        shares = [self.results[f"leak, seed {s}"]["swap"][name][what] for s in self.study.repeats]
+        return mean_interval(shares).mean
+
+    def steps_that_fit(self, name: str) -> int:
+        job = f"{name}, seed 0" if name == "transformer" else f"{name} in equal time, seed 0"
+        return int(self.results[job]["steps"])
+
+    @property
+    def uniform(self) -> float:
+        """The loss of guessing all characters alike."""
+        return math.log(self.results[SIZES]["vocabulary"])
+
+
+def _mean(losses: Mapping[int, float]) -> Interval:
+    return mean_interval(list(losses.values()))
+
+
+def _answer(reading: Reading) -> str:
+    def against(timed: bool) -> str:
+        parts = (f"{LABELS[n]}'s {in_words(reading.difference(n, timed))}" for n in HONEST[1:])
+        return " and ".join(parts)
+
+    base = _mean(reading.losses("transformer")).mean
+    return (
+        f"The transformer's held-out loss is {base:.3f} nats a character; after equally many steps "
+        f"{against(timed=False)}, in equal time {against(timed=True)}. {_leak_answer(reading)}"
+    )
+
+
+def _leak_answer(reading: Reading) -> str:
+    seen, alone = reading.losses("birnn"), reading.by_prefixes()
+    mean, honest = _mean(seen).mean, _mean(alone).mean
+    found = verdict(paired(alone, seen))
+    if found != "higher":
+        what = "it gains nothing" if found == "lower" else "whether it gains cannot be told"
+        return (
+            f"The bidirectional network has {mean:.3f} where it reads whole samples and "
+            f"{honest:.3f} where it is given only what came before: {what} by reading ahead."
+        )
+    others = [_mean(reading.losses(name)).mean for name in HONEST]
+    too_good = ", better than every language model here," if mean < min(others) else ""
+    place = "worse" if honest > max(others) else "not worse"
+    return (
+        f"The bidirectional network reaches {mean:.3f}{too_good} because each position has read "
+        f"its own answer; given only what came before, it has {honest:.3f}, {place} than all three."
+    )
+
+
+def _equal_steps(reading: Reading) -> Section:
+    size, results = reading.study.size, reading.results
+    rows = [
+        [
+            LABELS[name],
+            results[SIZES][name]["width"],
+            results[SIZES][name]["parameters"],
+            None if name == "transformer" else f"{_more(results[SIZES], name):+.1%}",
+            with_ends(_mean(reading.losses(name))),
+            _cell(name, reading.difference(name)),
+        ]
+        for name in HONEST
+    ]
+    text = f"""
+        Every model reads the same {size.steps:,} batches of {size.batch} samples of {size.context}
+        characters in the same order, and has the same optimiser, rate and schedule. The
+        transformer's width is given; the widths of the others are searched so that the numbers of
+        parameters agree.
+
+        The Elman network carries everything it has read in one vector,
+        h[t] = f(W h[t−1] + U x[t] + b). The transformer looks back at every position directly. The
+        prefix-BiRNN takes each beginning of the text by itself, reads it forwards and backwards and
+        averages what it finds: it sees both directions and still nothing that comes later. The
+        price is that every position is read again for each later one, so that its time grows with
+        the square of the length.
+
+        The loss is the mean of −log p(next character) over the held-out last tenth of the text, in
+        nats; guessing all {results[SIZES]["vocabulary"]} characters alike would give
+        {reading.uniform:.2f}. {_about_intervals(len(reading.study.repeats))}
+
+        {_why_ahead(reading)}
+        """
+    table = Table(
+        title="Held-out loss at equal parameters and steps",
+        columns=[
+            "model",
+            "width",
+            "parameters",
+            "more than the transformer",
+            "held-out loss",
+            "difference from the transformer",
+        ],
+        rows=rows,
+        note="Differences are taken seed by seed: with a seed come the same batches for all.",
+    )
+    curves = Plot(
+        title="Training loss",
+        x="step",
+        y="loss, nats a character",
+        series=[
+            Series(name=LABELS[name], x=curve["step"], y=curve["loss"])
+            for name in HONEST
+            for curve in [results[f"{name}, seed 0"]["curve"]]
+        ],
+        note="Seed 0; a point is the mean over a twentieth of the training, drawn at its end.",
+    )
+    return Section(heading="Equal parameters, equal steps", text=text, blocks=[table, curves])
+
+
+def _more(sizes: dict[str, Any], name: str) -> float:
+    return float(sizes[name]["parameters"] / sizes["transformer"]["parameters"] - 1)
+
+
+def _why_ahead(reading: Reading) -> str:
+    """A network that few expect to win needs a word."""
+    if verdict(reading.difference("elman")) != "lower":
+        return ""
+    return f"""
+        That the Elman network is ahead of the transformer has two likely reasons. That the newest
+        characters matter most is built into it, while attention has to learn where to look, and
+        {reading.study.size.steps:,} steps are few for that. And samples of
+        {reading.study.size.context} characters hold little that only a long look back would find.
+        """
+
+
+def _about_intervals(seeds: int) -> str:
+    if seeds == 1:
+        return "There is one seed, so no interval, and no difference can be told from chance."
+    return (
+        f"In brackets are 95 % intervals over {seeds} seeds; where the interval of a difference "
+        "holds 0, these seeds cannot tell which is better."
+    )
+
+
+def _equal_time(reading: Reading) -> Section:
+    results, steps = reading.results, reading.study.size.steps
+    base = results[TIMES]["transformer"]["step_ms"]
+    rows = [
+        [
+            LABELS[name],
+            results[TIMES][name]["step_ms"],
+            results[TIMES][name]["step_ms"] / base,
+            megabytes(results[MEMORY][name]),
+            results[DECODING][name],
+            reading.steps_that_fit(name),
+            with_ends(_mean(reading.timed(name))),
+            _cell(name, reading.difference(name, timed=True)),
+        ]
+        for name in HONEST
+    ]
+    if place_of("auto").type == "cuda":
+        how = (
+            "The transformer's step is compiled and captured as one graph; the recurrent ones are "
+            "launched operation by operation, hundreds of small ones a step."
+        )
+    else:
+        how = "All three run in PyTorch, operation by operation."
+    text = f"""
+        The transformer's {steps:,} steps take {steps * base / 1e3:.1f} seconds. The others are
+        trained anew, with as many steps as fit into these seconds by the measured time of a step,
+        and with a schedule of that length. {how}
+
+        In training, a transformer computes all positions of a sample side by side, while a
+        recurrent network must wait for position t−1 before it can compute t. In writing, the Elman
+        network needs one vector and the transformer the keys and values of all it has read; the
+        prefix-BiRNN must read everything anew for each character.
+        """
+    table = Table(
+        title="Costs, and held-out loss in the transformer's time",
+        columns=[
+            "model",
+            "ms a step",
+            "of the transformer's time",
+            "peak MB of a step",
+            "characters a second in writing",
+            "steps that fit",
+            "held-out loss",
+            "difference from the transformer",
+        ],
+        rows=rows,
+        note=(
+            "Times are medians: the models take turns in random order, and the device is waited "
+            "for. The peak holds weights, gradients, the optimiser's state and all else that a "
+            "step needs; on a CPU it is read from the process, and right to a tenth. Writing is "
+            "one text that grows to the length of a sample."
+        ),
+    )
+    return Section(heading="Equal time", text=text, blocks=[table])
+
+
+def _leak(reading: Reading) -> Section:
+    context = reading.study.size.context
+    text = f"""
+        A language model gives p(x[t+1] | x[1] … x[t]) for each t, and the product over t is the
+        probability of the text. A bidirectional network has a forward half
+        a[t] = f(W a[t−1] + U x[t] + b) and a backward half g[t] = f(V g[t+1] + R x[t] + c), and
+        predicts from h[t] = f(A a[t] + B g[t] + d). But g[t] is made of g[t+1], and that of x[t+1]:
+        the very character that is asked for at position t. The network need not predict it, only
+        copy it. What it gives is p(x[t+1] | x[1] … x[t], x[t+1] …): near 1 once it has learned to
+        copy, and nothing about language.
+
+        Two experiments show it. First, put another character at t+1 and look at the prediction at
+        t, which comes before it. A language model cannot change it, since it has not read so far.
+        The table says how often the bidirectional network's prediction changes, and how often its
+        first guess becomes the character that was put there. Second, ask honestly: give it the
+        prefix x[1] … x[t] alone and take the prediction at its last position. That is all that
+        anyone has who writes a text, so it also decides what its samples are worth.
+
+        Held-out text does not protect against this, because the answer leaks there just as well;
+        and training looks healthy. In each sample only the last of the {context} positions is
+        asked an honest question, since nothing follows it: see the right end of the curves. The
+        prefix-BiRNN is the same kind of network with the leak closed.
+        """
+    rows = [
+        [
+            LABELS[name],
+            with_ends(_mean(reading.losses(name))),
+            with_ends(_mean(reading.by_prefixes() if name == "birnn" else reading.losses(name))),
+            f"{reading.swapped(name, 'changed'):.0%}",
+            f"{reading.swapped(name, 'followed'):.0%}",
+        ]
+        for name in ALL
+    ]
+    table = Table(
+        title="What each model knows, and what it has only read ahead",
+        columns=[
+            "model",
+            "held-out loss, whole samples",
+            "held-out loss, prefixes alone",
+            "changes with the next character",
+            "guesses the one put there",
+        ],
+        rows=rows,
+        note=(
+            f"Guessing all characters alike gives {reading.uniform:.2f}. For a language model the "
+            "two losses are one and the same: it reads a sample as it reads a prefix. In the last "
+            "two columns another character stands after the middle of held-out samples."
+        ),
+    )
+    lines = {
+        "transformer": "transformer",
+        "birnn": "BiRNN, whole samples",
+        "by prefixes": "BiRNN, prefixes alone",
+    }
+    plot = Plot(
+        title="Held-out loss by position in the sample",
+        x="position",
+        y="loss, nats a character",
+        series=[
+            Series(
+                name=label,
+                x=list(range(1, context + 1)),
+                y=reading.results["leak, seed 0"]["position"][name],
+            )
+            for name, label in lines.items()
+        ],
+        note="Seed 0.",
+    )
+    heading = "The leak: a network that has read the answer"
+    return Section(heading=heading, text=text, blocks=[table, plot])
+
+
+def _samples(texts: dict[str, str]) -> Section:
+    text = """
+        Each goes on from the same held-out beginning, at temperature 0.8, reading no more than the
+        length it was trained on. In training the bidirectional network had a future to copy from;
+        here there is none.
+        """
+    samples = [Sample(title="the beginning", text=texts["prompt"])]
+    samples += [Sample(title=LABELS[name], text=texts[name]) for name in ALL]
+    return Section(heading="What they write", text=text, blocks=samples)
+
+
+def _summary(reading: Reading) -> dict[str, Any]:
+    results, repeats = reading.results, reading.study.repeats
+
+    def plain(losses: Mapping[int, float]) -> dict[str, Any]:
+        return {"seeds": list(losses.values()), **dataclasses.asdict(_mean(losses))}
+
+    def compared(timed: bool) -> dict[str, Any]:
+        found = {name: reading.difference(name, timed) for name in HONEST[1:]}
+        return {
+            name: {**dataclasses.asdict(interval), "verdict": verdict(interval)}
+            for name, interval in found.items()
+        }
+
+    return {
+        "scale": reading.study.chosen_scale,
+        "sizes": results[SIZES],
+        "equal_steps": {
+            "steps": reading.study.size.steps,
+            "loss": {name: plain(reading.losses(name)) for name in HONEST},
+            "from_transformer": compared(timed=False),
+        },
+        "equal_time": {
+            "steps": {name: reading.steps_that_fit(name) for name in HONEST},
+            "loss": {name: plain(reading.timed(name)) for name in HONEST},
+            "from_transformer": compared(timed=True),
+        },
+        "leak": {
+            "whole_samples": plain(reading.losses("birnn")),
+            "prefixes": plain(reading.by_prefixes()),
+            "uniform": reading.uniform,
+            "swap": {
+                name: [results[f"leak, seed {s}"]["swap"][name] for s in repeats] for name in ALL
+            },
+        },
+        "costs": {
+            "step": results[TIMES],
+            "memory": results[MEMORY],
+            "characters_per_second": results[DECODING],
+        },
+        "samples": results[SAMPLES],
+    }
+
+
+def _cell(name: str, difference: Interval) -> str | None:
+    return None if name == "transformer" else with_ends(difference, sign="+")

@@ -1,0 +1,1 @@
+"""Sliding windows against full attention: what they cost, and where they lose."""

@@ -1,0 +1,221 @@
+"""The birthplaces study: whole and in little, and its sentences from made-up results."""
+
+import dataclasses
+import json
+
+import pytest
+
+from attnlab.studies.birthplaces import experiment
+from attnlab.studies.birthplaces.experiment import BirthplacesStudy, Size
+from attnlab.studies.birthplaces.findings import ARMS, findings
+from attnlab.studies.desk import Desk
+from attnlab.studies.progress import Progress
+from attnlab.studies.study import carry_out
+
+MICRO = Size(people=14, steps=6, wordings=2, width=16, batch=4, seeds=2)
+
+
+@pytest.fixture(scope="module")
+def micro():
+    before = dict(experiment.SIZES)
+    experiment.SIZES["tiny"] = MICRO
+    yield
+    experiment.SIZES.update(before)
+
+
+@pytest.fixture(scope="module")
+def done(micro, tmp_path_factory):
+    root = tmp_path_factory.mktemp("study")
+    arms = tuple(ARMS)
+    return carry_out(
+        "birthplaces",
+        BirthplacesStudy(scale="tiny", arms=arms, seeds=1),
+        root=root,
+        progress=Progress(),
+    )
+
+
+def without_times(value):
+    if isinstance(value, dict):
+        return {k: without_times(v) for k, v in value.items() if not k.endswith("seconds")}
+    return [without_times(v) for v in value] if isinstance(value, list) else value
+
+
+def test_a_study_leaves_its_reports(done):
+    for name in ("report.html", "report.md", "results.json", "settings.json"):
+        assert (done.folder / name).stat().st_size > 100
+    text = (done.folder / "report.md").read_text()
+    for label in ARMS.values():
+        assert label in text
+    assert json.loads((done.folder / "results.json").read_text()) == done.results
+
+
+def test_every_arm_is_judged(done):
+    assert set(done.results["arms"]) == set(ARMS)
+    for found in done.results["arms"].values():
+        assert len(found["by_seed"]) == 1
+        assert found["low"] <= found["accuracy"] <= found["high"]
+    assert done.results["baseline"]["questions"] == {"train": 7, "dev": 7, "test": 0}
+    assert len(done.results["interviews"]) == 1
+
+
+def test_interrupted_anywhere_every_part_ends_the_same(done, micro, tmp_path, monkeypatch):
+    """Against the same parts of the study that was left in peace."""
+    study = BirthplacesStudy(scale="tiny", arms=("none", "rotary"), seeds=1)
+    real, count = Desk._do, [0]
+
+    def dies(self, job):
+        count[0] += 1
+        if count[0] in (2, 4):
+            raise KeyboardInterrupt
+        real(self, job)
+
+    monkeypatch.setattr(Desk, "_do", dies)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            carry_out("birthplaces", study, root=tmp_path, progress=Progress())
+    again = carry_out("birthplaces", study, root=tmp_path, progress=Progress())
+    parts = list((again.folder / "parts").iterdir())
+    assert len(parts) == 5
+    for path in parts:
+        before = json.loads((done.folder / "parts" / path.name).read_text())
+        assert without_times(json.loads(path.read_text())) == without_times(before)
+
+
+def course(folder):
+    """The course's files in little."""
+    names = [f"Person{number} Elm" for number in range(12)]
+    rows = [f"Where was {name} born?\tRome\n" for name in names]
+    wiki = [f"{name}. {name} was born in Rome , long ago ." for name in names]
+    # the letters of a question, all of which the course's own text has
+    (folder / "wiki.txt").write_text("\n".join([*wiki[:-1], wiki[-1] + " Where?"]))
+    (folder / "birth_places_train.tsv").write_text("".join(rows[:6]))
+    (folder / "birth_dev.tsv").write_text("".join(rows[6:10]))
+    asked = [row.split("\t")[0] + "\n" for row in rows[10:]]
+    (folder / "birth_test_inputs.tsv").write_text("".join(asked))
+    return str(folder)
+
+
+@pytest.mark.parametrize("recipe", ["course", "best"])
+def test_with_data_it_also_predicts_the_unlabelled(micro, tmp_path, recipe):
+    (tmp_path / "data").mkdir()
+    study = BirthplacesStudy(
+        data=course(tmp_path / "data"), scale="tiny", recipe=recipe, seeds=1, arms=("rotary",)
+    )
+    done = carry_out("birthplaces", study, root=tmp_path / "runs", progress=Progress())
+    predicted = list((done.folder / "predictions").glob("*.txt"))
+    assert len(predicted) == 1 and predicted[0].read_text().count("\n") == 2
+    found = done.results["arms"]["rotary"]
+    assert found["published"].startswith("31.8") and len(found["by_seed"]) == 1
+    assert done.results["baseline"]["answer"] == "Rome"
+
+
+def test_the_full_size_is_the_courses(tmp_path):
+    study = BirthplacesStudy(data=course(tmp_path))
+    stages = study.stages("learned", seed=2, questions=2000)
+    assert list(stages) == ["pretrain", "finetune"]
+    pretrain, finetune = stages.values()
+    assert (pretrain.steps, pretrain.batch, pretrain.optimiser.rate) == (14_950, 128, 6e-3)
+    assert (finetune.steps, finetune.batch, finetune.optimiser.rate) == (80, 256, 6e-4)
+    assert finetune.evaluate_every == 8 and pretrain.seed == finetune.seed == 2
+    assert study.stages("none", 0, 2000)["finetune"].steps == 600
+    assert study.chosen() == [arm for arm in ARMS if arm != "one-wording"]
+
+
+def test_the_best_recipe_has_no_more_parameters_than_the_course(tmp_path):
+    study = BirthplacesStudy(data=course(tmp_path), recipe="best")
+    (recipe,) = study.stages("rotary", 0, 2000).values()
+    model = dataclasses.replace(recipe.model, vocabulary=256).build()
+    assert sum(p.numel() for p in model.parameters()) <= 3_330_000
+
+
+def made_up(none, rotary, baseline=0.05, many=None):
+    """Results of three seeds as the jobs would give them."""
+
+    def one(accuracy):
+        return {
+            "loss": 1.0,
+            "steps": 5,
+            "parameters": 10,
+            "ready_seconds": 1.0,
+            "training_seconds": 2.0,
+            "answering_seconds": 0.5,
+            "accuracy": accuracy,
+            "right": round(500 * accuracy),
+            "questions": 500,
+            "curve": [[1.0, accuracy / 2], [2.0, accuracy]],
+        }
+
+    results = {
+        "the most frequent answer": {
+            "answer": "London",
+            "accuracy": baseline,
+            "questions": {"train": 2000, "dev": 500, "test": 437},
+        }
+    }
+    for arm, values in {"none": none, "rotary": rotary}.items():
+        for seed, accuracy in enumerate(values):
+            stage = {k: v for k, v in one(accuracy).items() if k != "answering_seconds"}
+            if arm == "rotary":
+                results[f"pretrain {arm}, seed {seed}"] = stage
+            results[f"finetune {arm}, seed {seed}"] = one(accuracy)
+    return results
+
+
+def test_the_answer_follows_the_numbers(tmp_path):
+    study = BirthplacesStudy(data=str(tmp_path), arms=("none", "rotary"))
+    found = findings(study, made_up([0.01, 0.02, 0.03], [0.3, 0.32, 0.34]))
+    said = found.answer.replace("\u00a0", " ")
+    assert said.startswith("Yes: always answering London gets 5.0 %")
+    assert "without pretraining 2.0 % (0.0 to 4.5)" in said
+    assert "32.0 % (27.0 to 37.0)" in said
+    assert all(found.summary["checks"].values())
+    assert found.summary["arms"]["rotary"]["pipeline_seconds"] == [6.5] * 3
+    assert found.summary["arms"]["none"]["pipeline_seconds"] == [3.5] * 3
+
+    worse = findings(study, made_up([0.06, 0.07, 0.08], [0.01, 0.05, 0.2]))
+    assert worse.answer.startswith("Not that it shows here")
+    assert not worse.summary["checks"]["without pretraining below the most frequent answer"]
+
+
+def test_how_long_to_finetune_is_read_off_the_curve(tmp_path):
+    study = BirthplacesStudy(data=str(tmp_path), arms=("rotary",))
+    results = made_up([0.01], [0.3])
+    results["finetune rotary, seed 0"]["curve"] = [[1, 0.1], [2, 0.4], [3, 0.3]]
+    text = findings(study, results).sections[1].text
+    assert "Rotary: best after epoch 2 (40.0 %), 30.0 % at the end." in text
+
+
+def test_one_seed_has_the_interval_of_the_people_asked(tmp_path):
+    study = BirthplacesStudy(data=str(tmp_path), arms=("none", "rotary"))
+    found = findings(study, made_up([0.02], [0.3]))
+    assert found.summary["arms"]["rotary"]["low"] == pytest.approx(0.2615, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"scale": "full"}, "write data=FOLDER"),
+        ({"seeds": 0}, "seeds is 0"),
+        ({"arms": ("rotery",)}, "arms has 'rotery'; choose from"),
+        ({"data": "somewhere", "arms": ("one-wording",)}, "needs invented people"),
+    ],
+)
+def test_settings_that_make_no_study_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        BirthplacesStudy(**settings)
+
+
+def test_files_that_cannot_be_used_are_named_before_anything_is_made(tmp_path):
+    data = tmp_path / "data"
+    data.mkdir()
+    course(data)
+    (data / "birth_dev.tsv").write_text("Where was Ann born?\tRome\nWhere was Bo born?\n")
+    for study, message in (
+        (BirthplacesStudy(data=str(data)), r"birth_dev\.tsv, line 2 has 1 columns"),
+        (BirthplacesStudy(data=str(tmp_path / "no")), "does not exist"),
+        (BirthplacesStudy(people=10**9), "there are names for 1 to"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            carry_out("birthplaces", study, root=tmp_path / "runs", progress=Progress())
+    assert not (tmp_path / "runs").exists()

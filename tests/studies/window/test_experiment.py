@@ -1,0 +1,260 @@
+"""The window study: exact reach, losses by position that add up, and honest sentences."""
+
+import copy
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from studies.languages import (
+    english,
+    finished_after,
+    quickly,
+    random_letters,
+    results_by_job,
+    without,
+)
+
+from attnlab import presets
+from attnlab.studies import language
+from attnlab.studies.desk import Desk
+from attnlab.studies.progress import Progress
+from attnlab.studies.study import carry_out
+from attnlab.studies.window import experiment
+from attnlab.studies.window.experiment import WindowStudy
+from attnlab.studies.window.findings import FULL, Reading, edges, half_way, reach
+
+pytest.importorskip("matplotlib")
+MIXED, LOCAL = "3 of 2 + 1 full", "window 2"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def speed():
+    with quickly():
+        yield
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    root = tmp_path_factory.mktemp("window")
+    study = WindowStudy(data=english(root / "text.txt"), scale="tiny")
+    return study, carry_out("window", study, root=root, progress=Progress())
+
+
+@pytest.fixture
+def faked(done):
+    """The study's results to change, and a function that reads the answer anew."""
+    study, outcome = done
+    results = copy.deepcopy(results_by_job(outcome.folder))
+
+    def answer(**settings):
+        return dataclasses.replace(study, **settings).findings(results).answer
+
+    def set_losses(name, *losses):
+        for seed, loss in enumerate(losses):
+            results[f"{name}, seed {seed}"]["loss"] = loss
+
+    return results, answer, set_losses
+
+
+def test_the_study_ends_in_a_report(done):
+    _, outcome = done
+    assert (outcome.folder / "report.html").exists()
+    report = (outcome.folder / "report.md").read_text()
+    for words in ("beyond its reach", "ms a step", "MB of cache after 16", "computed by", MIXED):
+        assert words in report
+    assert len(list((outcome.folder / "pictures").iterdir())) == 2
+
+
+def test_going_on_gives_what_an_uninterrupted_study_gives(done, tmp_path):
+    study, outcome = done
+    jobs = 2 + len(study.patterns())  # all of the first seed
+    again = finished_after("window", study, outcome, tmp_path, jobs)
+    timed = ("seconds", "costs", "answer")  # the answer speaks of time
+    assert without(again.results, *timed) == without(outcome.results, *timed)
+    assert again.results["costs"] != outcome.results["costs"]
+
+
+def test_models_differ_in_nothing_but_their_windows():
+    study = WindowStudy(scale="small")
+    recipes = study.recipes(50)
+    alike = {
+        dataclasses.replace(r, model=dataclasses.replace(r.model, window=(None,)))
+        for r in recipes.values()
+    }
+    assert len(alike) == 1
+    assert [r.model.window for r in recipes.values()] == list(study.patterns().values())
+    assert (8, 8, 8, None) in study.patterns().values()
+
+
+@pytest.mark.parametrize("pattern", [(1,), (3,), (4,), (2, 5), (3, 3, 3, None), (None, 3, 3, 3)])
+def test_a_prediction_depends_on_what_is_in_reach_and_nothing_else(pattern):
+    torch.manual_seed(0)
+    depth, length = 4, 24
+    model = presets.transformer(
+        vocabulary=9, context=length, width=16, depth=depth, window=pattern, **presets.MODERN
+    )
+    model = model.build().double()
+    tokens = torch.randint(9, (1, length))
+    before = model(tokens)[0, -1]
+    far = reach(pattern, depth) or length
+    for back in range(1, length + 1):  # 1: the newest
+        other = tokens.clone()
+        other[0, -back] = (other[0, -back] + 1) % 9
+        # float64: what is not seen changes nothing at all
+        assert torch.equal(model(other)[0, -1], before) == (back > far), back
+
+
+def test_segments_end_at_windows_and_reaches():
+    found = edges(256, depth=4, windows=[8, 32, 128])
+    assert {8, 32, 128, 29, 125, half_way(29, 256), 1, 64, 256} <= set(found)
+    assert found == sorted(set(found)) and found[-1] == 256
+    assert edges(100, depth=1, windows=[])[-2:] == [64, 100]
+
+
+def test_segments_add_up_to_whole_samples():
+    losses = np.random.default_rng(0).random((5, 16))
+    losses[3, 9:] = np.nan  # a shorter sample is left out
+    ends = [1, 2, 5, 16]
+    found = experiment.in_segments(losses, ends)
+    assert found.shape == (4, 4)
+    lengths = np.diff([0, *ends])
+    assert found @ lengths / 16 == pytest.approx(losses[[0, 1, 2, 4]].mean(axis=1))
+    assert found[:, 2] == pytest.approx(losses[[0, 1, 2, 4], 2:5].mean(axis=1))
+
+
+def test_losses_by_position_are_those_of_the_models(done):
+    """From the checkpoint to the table: what is kept of a sample is its losses by position."""
+    study, outcome = done
+    saved = language.opened(Desk(outcome.folder, Progress()), f"{LOCAL}, seed 0")
+    _, batches = language.held_out(saved)
+    losses = language.position_losses(saved.model, batches)
+    assert np.isnan(losses).any()
+    logged = results_by_job(outcome.folder)[f"{LOCAL}, seed 0"]
+    # float32 logits; the study keeps five digits
+    assert np.nanmean(losses) == pytest.approx(logged["loss"], rel=1e-6)
+    one = WindowStudy(data=study.data, scale="tiny", seeds=1)
+    reading = Reading(one, results_by_job(outcome.folder))
+    whole = losses[~np.isnan(losses).any(axis=1)]
+    assert reading.between(LOCAL, 0, 16) == pytest.approx(whole.mean(axis=1), abs=1e-5)
+    assert reading.between(LOCAL, 4, 8) == pytest.approx(whole[:, 4:8].mean(axis=1), abs=1e-5)
+
+
+def test_octaves_average_to_the_whole(done):
+    _, outcome = done
+    summary = outcome.results
+    lengths = [last - first + 1 for first, last in summary["positions"]]
+    assert sum(lengths) == summary["context"] and summary["positions"][:3] == [
+        [1, 1],
+        [2, 2],
+        [3, 4],
+    ]
+    for name, found in summary["models"].items():
+        rows = [results_by_job(outcome.folder)[f"{name}, seed {seed}"]["rows"] for seed in (0, 1)]
+        ends = WindowStudy(scale="tiny").edges()
+        whole = np.mean(rows, axis=(0, 1)) @ np.diff([0, *ends]) / 16
+        assert np.dot(found["loss_by_position"], lengths) / 16 == pytest.approx(whole)
+
+
+def test_rings_stay_as_they_are_and_full_caches_grow():
+    recipes = WindowStudy(scale="tiny").recipes(20)
+    for name, recipe in recipes.items():
+        once, twice = experiment.cached_bytes(recipe)
+        if name.startswith("window"):
+            assert once == twice
+        elif name == FULL:
+            # keys and values of 16 positions, 4 layers, width 16, 4 bytes
+            assert once == 2 * 16 * 4 * 16 * 4 and twice == 2 * once
+        else:
+            assert once < twice < 2 * once
+
+
+def test_the_way_attention_goes_is_named(done):
+    _, outcome = done
+    for name, costs in outcome.results["costs"].items():
+        assert costs["paths"] and costs["step_ms"] > 0, name
+        # 2 samples of 16 characters a step
+        assert costs["tokens_per_second"] == pytest.approx(32 / costs["step_ms"] * 1e3)
+    local, full = (set(outcome.results["costs"][name]["paths"]) for name in (LOCAL, FULL))
+    assert set(outcome.results["costs"][MIXED]["paths"]) == local | full
+
+
+def test_the_answer_follows_the_numbers(faked):
+    _, answer, set_losses = faked
+    set_losses(FULL, 2.0, 2.01)
+    set_losses(LOCAL, 1.5, 1.51)
+    assert f"that of {LOCAL} is 0.500 lower" in answer()
+    set_losses(LOCAL, 2.5, 2.51)
+    assert f"that of {LOCAL} is 0.500 higher" in answer()
+    set_losses(LOCAL, 1.5, 2.51)
+    assert f"that of {LOCAL} cannot be told apart from it" in answer()
+    assert "in one seed, which cannot tell" in answer(seeds=1)
+
+
+def test_where_it_loses_follows_the_losses_by_position(faked):
+    results, answer, _ = faked
+    study = WindowStudy(scale="tiny")
+    reading = Reading(study, results)
+    far, ends = reading.reach(LOCAL), study.edges()
+    assert far == 5
+
+    def worse_beyond_the_reach(by):
+        for seed in (0, 1):
+            full = np.array(results[f"{FULL}, seed {seed}"]["rows"])
+            beyond = np.array([by * (1 + 0.01 * (row % 2)) for row in range(len(full))])
+            full[:, ends.index(far) + 1 :] += beyond[:, None]
+            results[f"{LOCAL}, seed {seed}"]["rows"] = full.tolist()
+
+    worse_beyond_the_reach(0.3)
+    assert "beyond its reach of 5 characters its loss is 0.30" in answer()
+    assert "higher (0.30" in answer()
+    gap = Reading(study, results).gap(LOCAL, 0, far)
+    assert gap.mean == pytest.approx(0, abs=1e-12)
+    worse_beyond_the_reach(-0.3)
+    assert "lower (0.30" in answer()
+
+
+def test_costs_are_shares_of_full_attention(faked):
+    results, answer, _ = faked
+    for name, costs in results["costs of a step"].items():
+        costs["step_ms"] = costs["fastest_ms"] = costs["slowest_ms"] = 1.0 if name == LOCAL else 4.0
+        costs["memory"] = 30 if name == LOCAL else 40
+    assert "takes 0.25 of full attention's time a step, 0.75 of its memory in training" in answer()
+    results["costs of a step"][LOCAL]["slowest_ms"] = 5.0
+    assert "0.25 of full attention's time a step (within the spread of the turns)" in answer()
+    results["costs of a step"][LOCAL]["memory"] = 39
+    assert "turns), about all of its memory" in answer()
+    for costs in results["costs of a step"].values():
+        costs["memory"] = None  # where it cannot be read
+    assert "memory" not in answer()
+
+
+def test_a_window_that_reaches_everything_has_nothing_beyond(done):
+    _, outcome = done
+    results = results_by_job(outcome.folder)
+    study = WindowStudy(scale="tiny", windows=(2, 4))
+    wide = dataclasses.replace(study, windows=(2, 15))
+    for seed in (0, 1):
+        results[f"window 15, seed {seed}"] = dict(results[f"window 4, seed {seed}"])
+    for job in ("caches", "costs of a step"):
+        results[job]["window 15"] = results[job]["window 4"]
+    columns = len(wide.edges())
+    for name in wide.patterns():
+        for seed in (0, 1):
+            results[f"{name}, seed {seed}"]["rows"] = np.ones((4, columns)).tolist()
+    found = wide.findings(results).summary["models"]["window 15"]
+    assert found["reach"] == 57 and found["from_full"]["beyond_its_reach"] is None
+
+
+def test_bad_input_is_named(tmp_path):
+    with pytest.raises(ValueError, match=r"windows has 16; .* so use 1 to 15"):
+        WindowStudy(scale="tiny", windows=(4, 16))
+    with pytest.raises(ValueError, match="windows has 0"):
+        WindowStudy(scale="tiny", windows=(0,))
+    with pytest.raises(ValueError, match=r"seeds is -1; .* use 1 or more"):
+        WindowStudy(seeds=-1)
+    with pytest.raises(ValueError, match="does not exist"):
+        WindowStudy(data=str(tmp_path / "none.txt")).text()
+    short = random_letters(tmp_path / "short.txt", "abcd", 600)
+    with pytest.raises(ValueError, match=r"keeps 60 characters .* needs 65 there"):
+        WindowStudy(data=short, scale="tiny").text()
