@@ -3,7 +3,7 @@
 import pytest
 from rich.console import Console
 
-from attnlab import tour
+from attnlab import registry, tour
 from attnlab.bench.window import WindowBench
 
 
@@ -37,5 +37,5 @@ def test_the_tour_says_what_is_wrong(short_bench, monkeypatch, capsys):
     assert "something is wrong" in capsys.readouterr().out
 
 
-SCORES = ("scaled-dot", "multiplicative", "concatenated", "additive")
-SCHEMES = ("none", "learned", "sinusoidal", "rotary", "alibi")
+SCORES = [option.name for option in registry.options("score")]
+SCHEMES = [option.name for option in registry.options("positions")]

@@ -68,7 +68,11 @@ class Desk:
             for job in jobs:
                 if job.name in waiting:
                     self._do(job)
-        return {job.name: files.read_json(self._kept(job.name))["result"] for job in jobs}
+        return {job.name: self.result(job.name) for job in jobs}
+
+    def result(self, name: str) -> Any:
+        """What a job that is done gave."""
+        return files.read_json(self._kept(name))["result"]
 
     def _do(self, job: Job) -> None:
         began = time.monotonic()

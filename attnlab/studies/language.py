@@ -26,7 +26,7 @@ from attnlab.data.tokens import Characters
 from attnlab.generate import Sampling, evaluating, generate
 from attnlab.kernels import dispatch
 from attnlab.statistics import Interval, mean_interval
-from attnlab.studies.desk import Desk, slug, training_seconds
+from attnlab.studies.desk import Desk, training_seconds
 from attnlab.studies.study import Study
 from attnlab.training import cost
 from attnlab.training.loop import EVALUATION_TOKENS
@@ -128,11 +128,6 @@ def train(desk: Desk, name: str, recipe: Recipe) -> dict[str, Any]:
             "loss": [float(part.mean()) for part in parts],
         },
     }
-
-
-def given(desk: Desk, job: str) -> Any:
-    """What a job that is done gave: one of a later job's inputs."""
-    return files.read_json(desk.folder / "parts" / f"{slug(job)}.json")["result"]
 
 
 def opened(desk: Desk, training: str) -> Saved:

@@ -27,6 +27,7 @@ PUBLISHED = {
     "growing": "12.2 and 21.6 (2 runs)",
     "by-head": "14.8 (1 run)",
 }
+WORST_PUBLISHED = {"none": 0.002, "learned": 0.124, "rotary": 0.27}
 
 
 def findings(study: Any, results: dict[str, Any]) -> Findings:
@@ -49,7 +50,7 @@ def findings(study: Any, results: dict[str, Any]) -> Findings:
             }
             for arm, found in arms.items()
         },
-        "checks": _checks(baseline["accuracy"], spread),
+        "checks": _checks(study, baseline["accuracy"], spread),
         "interviews": interviews,
     }
     sections = [_main(study, baseline, arms, spread), _curves(study, arms)]
@@ -90,7 +91,7 @@ def _interval(found: Sequence[dict[str, Any]]) -> Interval:
     return mean_interval([one["accuracy"] for one in found])
 
 
-def _checks(baseline: float, spread: dict[str, Interval]) -> dict[str, bool]:
+def _checks(study: Any, baseline: float, spread: dict[str, Interval]) -> dict[str, bool]:
     """What the theory says must come out, where the arms for it were run."""
     means = {arm: interval.mean for arm, interval in spread.items()}
     checks = {}
@@ -101,6 +102,9 @@ def _checks(baseline: float, spread: dict[str, Interval]) -> dict[str, bool]:
             checks[f"{arm}: pretraining beats the most frequent answer"] = means[arm] > baseline
     if {"rotary", "one-wording"} <= means.keys():
         checks["many wordings beat one"] = means["one-wording"] < means["rotary"]
+    for arm, least in WORST_PUBLISHED.items() if study.data and study.size is None else ():
+        if arm in means:
+            checks[f"{arm}: no worse than any published run"] = means[arm] >= least
     return checks
 
 

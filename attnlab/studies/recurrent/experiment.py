@@ -160,7 +160,7 @@ def _timed(desk: Desk, name: str, seeded: Mapping[str, Recipe], held: int) -> Jo
     job = f"{name} in equal time, seed {seeded[name].seed}"
 
     def work() -> Any:
-        fits = steps_that_fit(language.given(desk, TIMES), name, seeded["transformer"].steps)
+        fits = steps_that_fit(desk.result(TIMES), name, seeded["transformer"].steps)
         return language.train(desk, job, dataclasses.replace(seeded[name], steps=fits))
 
     return Job(job, work, lambda: language.expected_seconds(seeded["transformer"], held))
@@ -171,7 +171,7 @@ def steps_that_fit(times: Mapping[str, Any], name: str, steps: int) -> int:
 
 
 def memory(desk: Desk, recipes: Mapping[str, Recipe]) -> dict[str, int | None]:
-    known = language.given(desk, TIMES)
+    known = desk.result(TIMES)
     if all("memory" in costs for costs in known.values()):  # on CUDA it comes with the times
         return {name: costs["memory"] for name, costs in known.items()}
     return language.step_memory(recipes)

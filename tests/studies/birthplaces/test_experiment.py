@@ -176,6 +176,7 @@ def test_the_answer_follows_the_numbers(tmp_path):
     worse = findings(study, made_up([0.06, 0.07, 0.08], [0.01, 0.05, 0.2]))
     assert worse.answer.startswith("Not that it shows here")
     assert not worse.summary["checks"]["without pretraining below the most frequent answer"]
+    assert not worse.summary["checks"]["rotary: no worse than any published run"]
 
 
 def test_how_long_to_finetune_is_read_off_the_curve(tmp_path):
