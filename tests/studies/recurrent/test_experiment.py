@@ -1,6 +1,5 @@
 """The recurrent study: matched sizes, exact continuation, and a leak that is found."""
 
-import copy
 import dataclasses
 import math
 
@@ -11,7 +10,6 @@ from studies.languages import (
     StopAfter,
     english,
     finished_after,
-    quickly,
     random_letters,
     results_by_job,
     without,
@@ -36,33 +34,11 @@ pytest.importorskip("matplotlib")
 FIRST_SEED = 2 + 7  # jobs: the sizes, the times, and all of the first seed
 
 
-@pytest.fixture(scope="module", autouse=True)
-def speed():
-    with quickly():
-        yield
-
-
 @pytest.fixture(scope="module")
 def done(tmp_path_factory):
     root = tmp_path_factory.mktemp("recurrent")
     study = RecurrentStudy(data=english(root / "text.txt"), scale="tiny")
     return study, carry_out("recurrent", study, root=root, progress=Progress())
-
-
-@pytest.fixture
-def faked(done):
-    """The study's results to change, and a function that reads the answer anew."""
-    study, outcome = done
-    results = copy.deepcopy(results_by_job(outcome.folder))
-
-    def answer(**settings):
-        return dataclasses.replace(study, **settings).findings(results).answer
-
-    def set_losses(job, *losses):
-        for seed, loss in enumerate(losses):
-            results[f"{job}, seed {seed}"]["loss"] = loss
-
-    return results, answer, set_losses
 
 
 def test_the_study_ends_in_a_report(done):

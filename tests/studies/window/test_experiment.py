@@ -1,6 +1,5 @@
 """The window study: exact reach, losses by position that add up, and honest sentences."""
 
-import copy
 import dataclasses
 
 import numpy as np
@@ -9,7 +8,6 @@ import torch
 from studies.languages import (
     english,
     finished_after,
-    quickly,
     random_letters,
     results_by_job,
     without,
@@ -28,33 +26,11 @@ pytest.importorskip("matplotlib")
 MIXED, LOCAL = "3 of 2 + 1 full", "window 2"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def speed():
-    with quickly():
-        yield
-
-
 @pytest.fixture(scope="module")
 def done(tmp_path_factory):
     root = tmp_path_factory.mktemp("window")
     study = WindowStudy(data=english(root / "text.txt"), scale="tiny")
     return study, carry_out("window", study, root=root, progress=Progress())
-
-
-@pytest.fixture
-def faked(done):
-    """The study's results to change, and a function that reads the answer anew."""
-    study, outcome = done
-    results = copy.deepcopy(results_by_job(outcome.folder))
-
-    def answer(**settings):
-        return dataclasses.replace(study, **settings).findings(results).answer
-
-    def set_losses(name, *losses):
-        for seed, loss in enumerate(losses):
-            results[f"{name}, seed {seed}"]["loss"] = loss
-
-    return results, answer, set_losses
 
 
 def test_the_study_ends_in_a_report(done):
