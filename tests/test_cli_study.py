@@ -77,7 +77,7 @@ def attnlab(monkeypatch, capsys, tmp_path):
 def test_the_answer_and_where_to_read_more(attnlab, pocket, tmp_path):
     code, out, err = attnlab("study", "pocket", "number=5")
     assert code == 0 and "How many?" in out and "It is [5]." in out
-    assert "1 parts to do, about 1 s" in err
+    assert "to do: 1 of 1 parts, about 1 s" in err
     (folder,) = (tmp_path / "runs").iterdir()
     assert f"read runs/{folder.name}/report.html" in out
     page = (folder / "report.html").read_text()

@@ -57,13 +57,12 @@ class Desk:
         names = [job.name for job in jobs]
         assert len({slug(name) for name in names}) == len(names), "two jobs share a name"
         waiting = {job.name: job.seconds() for job in jobs if not self._kept(job.name).exists()}
-        done = len(jobs) - len(waiting)
         self.progress.note(f"study in {self.folder}")
-        if done:
-            self.progress.note(f"{done} of {len(jobs)} parts are done already")
-        if waiting:
+        if not waiting:
+            self.progress.note("all of it is done already")
+        else:
             expected = duration(sum(waiting.values()))
-            self.progress.note(f"{len(waiting)} parts to do, about {expected}")
+            self.progress.note(f"to do: {len(waiting)} of {len(jobs)} parts, about {expected}")
         with self.progress.working(waiting):
             for job in jobs:
                 if job.name in waiting:

@@ -166,7 +166,11 @@ class Stepper:
 
 
 def trimmed(part: Batch) -> Batch:
-    """Without the columns at the end that have no target: no earlier one looks at them."""
+    """Without the columns at the end that have no target.
+
+    No language model looks at them from an earlier one. A bidirectional network does: it then reads
+    less padding.
+    """
     wanted = (part.targets != IGNORE).any(0).nonzero()
     length = int(wanted[-1]) + 1 if len(wanted) else 1
     return Batch(part.tokens[:, :length], part.targets[:, :length])

@@ -140,9 +140,11 @@ def test_the_terminal_says_how_long_and_what_is_done(tmp_path):
     table = open_desk(tmp_path, "x", "aa", Terminal(screen), again=False)
     table.do([counting("one", [], seconds=lambda: 200.0), counting("two", [])])
     said = screen.file.getvalue()
-    assert "2 parts to do, about 3 min 21 s" in said and "one: " in said and "two: " in said
+    assert "to do: 2 of 2 parts, about 3 min 21 s" in said and "one: " in said and "two: " in said
     table.do([counting("one", []), counting("two", []), counting("three", [])])
-    assert "2 of 3 parts are done already" in screen.file.getvalue()
+    assert "to do: 1 of 3 parts" in screen.file.getvalue()
+    table.do([counting("one", [])])
+    assert "all of it is done already" in screen.file.getvalue()
 
 
 def test_a_bar_follows_a_training(tmp_path):

@@ -32,8 +32,6 @@ from attnlab.training.runs import Run
 from attnlab.training.saved import open_saved
 
 _POSITIONS = {"learned": "learned", "growing": "rotary-growing", "by-head": "rotary-by-head"}
-
-
 FEWEST = 4  # people: some to ask about in training, some afterwards
 
 
@@ -41,7 +39,8 @@ FEWEST = 4  # people: some to ask about in training, some afterwards
 class Size:
     """What a study of invented people is made of, so that it fits two cores.
 
-    Facts are learned by being met: some 450 times a person, whatever the batch (docs/notes.md).
+    Facts are learned by being met: nearly 500 times a person. How the sizes were chosen, and what
+    came out at others, is in docs/notes.md.
     """
 
     people: int

@@ -30,7 +30,6 @@ from attnlab.studies.recurrent.findings import ALL, HONEST, TIMES
 from attnlab.studies.study import carry_out
 from attnlab.training.optim import AdamW
 
-pytest.importorskip("matplotlib")
 FIRST_SEED = 2 + 7  # jobs: the sizes, the times, and all of the first seed
 
 

@@ -22,7 +22,6 @@ from attnlab.studies.window import experiment
 from attnlab.studies.window.experiment import WindowStudy
 from attnlab.studies.window.findings import FULL, Reading, edges, half_way, reach
 
-pytest.importorskip("matplotlib")
 MIXED, LOCAL = "3 of 2 + 1 full", "window 2"
 
 
