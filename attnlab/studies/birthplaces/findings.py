@@ -85,10 +85,18 @@ def _judged(arm: str, results: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _interval(found: Sequence[dict[str, Any]]) -> Interval:
-    """Over seeds; of one seed alone, over the people asked."""
-    if len(found) == 1:
-        return share_interval(found[0]["right"], found[0]["questions"])
-    return mean_interval([one["accuracy"] for one in found])
+    """Over seeds or over the people asked, whichever reaches further.
+
+    Seeds that happen to agree say nothing about other people, and all seeds ask the same ones.
+    """
+    seeds = mean_interval([one["accuracy"] for one in found])
+    people = share_interval(round(seeds.mean * found[0]["questions"]), found[0]["questions"])
+    if seeds.low is None or seeds.high is None:
+        return people
+    assert people.low is not None and people.high is not None  # a share always has ends
+    return Interval(
+        seeds.mean, min(seeds.low, people.low), max(seeds.high, people.high), seeds.count
+    )
 
 
 def _checks(study: Any, baseline: float, spread: dict[str, Interval]) -> dict[str, bool]:
@@ -150,7 +158,8 @@ def _main(
     text = (
         f"{counts['train']:,} people are asked about in training, {counts['dev']:,} others are "
         "asked about afterwards. An answer counts when it is exactly right. Intervals are at "
-        "95\u00a0%: over seeds by Student's t, or over the people asked where there is one seed."
+        "95\u00a0%: over seeds (Student's t) or over the people asked (Wilson), whichever reaches "
+        "further."
     )
     table = Table(title="Exact answers", columns=columns, rows=rows, note=_remark(study))
     return Section(heading="How many answers are right", text=text, blocks=[table, bars])

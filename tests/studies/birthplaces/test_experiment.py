@@ -187,6 +187,12 @@ def test_how_long_to_finetune_is_read_off_the_curve(tmp_path):
     assert "Rotary: best after epoch 2 (40.0 %), 30.0 % at the end." in text
 
 
+def test_seeds_that_agree_leave_the_interval_of_the_people_asked(tmp_path):
+    study = BirthplacesStudy(data=str(tmp_path), arms=("none", "rotary"))
+    found = findings(study, made_up([0.02] * 2, [0.3] * 2)).summary["arms"]["rotary"]
+    assert (found["low"], found["high"]) == pytest.approx((0.2615, 0.3416), abs=1e-3)
+
+
 def test_one_seed_has_the_interval_of_the_people_asked(tmp_path):
     study = BirthplacesStudy(data=str(tmp_path), arms=("none", "rotary"))
     found = findings(study, made_up([0.02], [0.3]))
