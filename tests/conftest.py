@@ -3,7 +3,7 @@
 import importlib.util
 import os
 
-os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # cli.py does the same and says why
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # cli/app.py does the same and says why
 
 import jaxtyping
 import pytest

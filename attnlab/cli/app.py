@@ -1,0 +1,131 @@
+"""The command line's entry: errors as one line, the options that verbs share, and `list`."""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from attnlab import __version__, registry
+
+app = typer.Typer(
+    name="attnlab",
+    help="A laboratory for attention in language models.",
+    epilog="Example: attnlab list attention",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+screen = Console()
+errors = Console(stderr=True)
+
+# `key=value` words, and `--key=value` for those who are used to dashes
+SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True}
+Words = Annotated[
+    list[str] | None, typer.Argument(help="Settings as key=value.", metavar="KEY=VALUE")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Runs = Annotated[Path, typer.Option("--runs", help="The folder of run folders.")]
+
+# what `attnlab list` calls a group, and the registry kinds in it
+GROUPS = {
+    "attention": ["attention", "score", "cache"],
+    "positions": ["positions"],
+    "models": ["model"],
+    "presets": ["preset"],
+    "corpora": ["corpus", "tokenizer", "objective"],
+    "optimisers": ["optimiser"],
+    "claims": ["claim"],
+    "studies": ["study"],
+    "checks": ["check"],
+    "benches": ["bench"],
+}
+
+
+def main() -> None:
+    """The entry point: what a person can correct is one line and exit code 2."""
+    # Before torch is loaded: its threads otherwise wait for each other in a long busy loop, and
+    # another process on the same cores makes a training step 50 times slower (docs/notes.md).
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+    try:
+        app()
+    except (ValueError, OSError) as error:
+        _fail(one_line(error))
+    except (MemoryError, RuntimeError) as error:
+        if not _is_about_memory(error):
+            raise
+        _fail("memory ran out; use a smaller batch, context or model, or a larger accumulate")
+    except KeyboardInterrupt:
+        errors.print("interrupted")
+        sys.exit(130)
+
+
+def _fail(reason: str) -> NoReturn:
+    errors.print(f"[bold red]error:[/] {reason}", highlight=False, soft_wrap=True)
+    sys.exit(2)
+
+
+def one_line(error: BaseException) -> str:
+    """What an error says; of a very long value the beginning and the end will do."""
+    text = " ".join(str(error).split())
+    return escape(text if len(text) <= 600 else f"{text[:300]} … {text[-200:]}")
+
+
+def _is_about_memory(error: BaseException) -> bool:
+    """PyTorch has a class for CUDA; on the CPU there is only the text."""
+    named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    return named or "can't allocate memory" in str(error)
+
+
+def _version(show: bool) -> bool:
+    if show:
+        print(f"attnlab {__version__}")
+        raise typer.Exit
+    return show
+
+
+@app.callback()
+def _top(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command("list", epilog="Example: attnlab list positions")
+def list_options(
+    what: Annotated[str, typer.Argument(help=f"One of {', '.join(GROUPS)}.")] = "all",
+    as_json: AsJson = False,
+) -> None:
+    """Show the options that can be chosen by name."""
+    if what != "all" and what not in GROUPS:
+        raise ValueError(f"nothing called {what!r} to list; {registry.suggest(what, list(GROUPS))}")
+    kinds = [kind for group in ([what] if what != "all" else GROUPS) for kind in GROUPS[group]]
+    found = [option for kind in kinds for option in registry.options(kind)]
+    if as_json:
+        print_json([vars(option) for option in found])
+        return
+    table = Table("setting", "summary", box=None, header_style="bold")
+    for option in found:
+        table.add_row(f"{option.kind}=[cyan]{option.name}[/]", escape(option.summary))
+    screen.print(table)
+
+
+@contextmanager
+def progress() -> Iterator[Callable[[str], None]]:
+    """A line on the terminal that says what is being done; nothing when it is not a terminal."""
+    with errors.status("starting") as status:
+        yield lambda text: status.update(text)
+
+
+def print_json(value: Any) -> None:
+    print(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))

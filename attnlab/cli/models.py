@@ -1,0 +1,213 @@
+"""Verbs on models: train them, list, evaluate and use what was trained."""
+
+import os
+import signal
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.table import Column, Table
+
+from attnlab.cli.app import (
+    SETTINGS,
+    AsJson,
+    Runs,
+    Words,
+    app,
+    errors,
+    one_line,
+    print_json,
+    progress,
+    screen,
+)
+
+Which = Annotated[
+    str, typer.Argument(help="A run (path, name, or a preset for its newest) or a checkpoint.")
+]
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+
+
+@app.command(
+    context_settings=SETTINGS,
+    epilog="Example: attnlab train shakespeare-cpu data=input.txt steps=500 · "
+    "attnlab train tiny --resume",
+)
+def train(
+    preset: Annotated[str, typer.Argument(help="Where to begin: attnlab list presets.")],
+    words: Words = None,
+    file: Annotated[Path | None, typer.Option("--config", help="Settings as JSON.")] = None,
+    root: Runs = Path("runs"),
+) -> None:
+    """Pretrain or finetune a model; stop it at any time, go on with --resume.
+
+    --resume goes on with the newest unfinished run of the preset; --resume auto does so if one
+    with these settings is there, else begins; --resume PATH takes that run or checkpoint.
+    start=RUN begins with the weights of another run (finetuning). Under torchrun it uses all
+    processes. Settings: data=PATH, steps, batch, context, seed, optimiser.rate, model.width …
+    """
+    from attnlab.training import launch
+    from attnlab.training.loop import NotFinite
+    from attnlab.training.report import Report, Terminal, duration
+
+    if preset.startswith("-"):
+        raise ValueError("the preset comes first: attnlab train PRESET --resume …")
+    resume, rest = _resume_word(words or [])
+    try:
+        run, result = launch.launch(
+            preset,
+            rest,
+            root=root,
+            make_report=lambda world: Terminal(screen) if world.first else Report(),
+            resume=resume,
+            file=file,
+        )
+    except NotFinite as error:
+        errors.print(f"[bold red]stopped:[/] {one_line(error)}", highlight=False, soft_wrap=True)
+        raise typer.Exit(1) from None
+    if int(os.environ.get("RANK", 0)) == 0:
+        loss = result.best_loss
+        best = "" if loss is None else f", best validation loss {loss:.4f}"
+        screen.print(
+            f"{result.ending} at step {result.step:,} after {duration(result.seconds)} "
+            f"({duration(result.step_seconds)} in steps){best}",
+            highlight=False,
+            soft_wrap=True,
+        )
+        if result.ending.startswith("SIG"):
+            say = f"attnlab train {preset} --runs {root} --resume {run.folder}"
+            screen.print(f"go on with: {escape(say)}", highlight=False, soft_wrap=True)
+        else:
+            say = f"attnlab generate {run.folder} --prompt ..."
+            screen.print(f"try it: {escape(say)}", highlight=False, soft_wrap=True)
+    if result.ending.startswith("SIG"):
+        raise typer.Exit(128 + signal.Signals[result.ending])
+
+
+def _resume_word(words: list[str]) -> tuple[str | None, list[str]]:
+    """`--resume`, `--resume auto`, `--resume PATH` or `--resume=…` among the other words."""
+    rest, resume = [], None
+    remaining = iter(words)
+    for word in remaining:
+        if word == "--resume":
+            following = next(remaining, None)
+            resume = "newest" if following is None or "=" in following else following
+            rest += [following] if following is not None and "=" in following else []
+        elif word.startswith("--resume="):
+            resume = word.partition("=")[2] or "newest"
+        else:
+            rest.append(word)
+    return resume, rest
+
+
+@app.command("runs", epilog="Example: attnlab runs --json")
+def list_runs(root: Runs = Path("runs"), as_json: AsJson = False) -> None:
+    """List runs, newest first: how far they are, their losses, whether one is at work."""
+    from attnlab.training.listing import summaries
+
+    found = summaries(root)
+    if as_json:
+        print_json(found)
+        return
+    if not found:
+        screen.print(f"no runs in {escape(str(root))}; begin one: attnlab train tiny")
+    run = Column("run", overflow="fold")  # its name is what other verbs are given: never cut off
+    table = Table(run, "state", "step", "loss", "validation", box=None, header_style="bold")
+    for row in found:
+        losses = ["–" if row[k] is None else f"{row[k]:.4f}" for k in ("loss", "best_loss")]
+        step = f"{row['step']:,}/{row['steps']:,}"
+        table.add_row(escape(row["run"]), row["state"], step, *losses)
+    if found:
+        screen.print(table)
+
+
+@app.command(
+    context_settings=SETTINGS, epilog="Example: attnlab evaluate runs/20260101-120000-tiny-abc123"
+)
+def evaluate(
+    run: Which,
+    words: Words = None,
+    predict: Annotated[
+        Path | None, typer.Option(help="Write the answers to the unlabelled questions there.")
+    ] = None,
+    root: Runs = Path("runs"),
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Measure a model on its whole validation split; if it answers questions, on those too.
+
+    data=PATH evaluates on another text or folder.
+    """
+    from attnlab.training.examine import examine
+
+    with progress() as tick:
+        found = examine(run, words or [], root=root, device=device, predict=predict, tick=tick)
+    if as_json:
+        print_json(found)
+        return
+    _name_skipped(found.pop("skipped", []))
+    for name, value in found.items():
+        shown = f"{value:.4f}" if isinstance(value, float) else str(value)
+        line = f"{name.replace('_', ' '):20} {escape(shown)}"
+        screen.print(line, highlight=False, soft_wrap=True)
+
+
+@app.command(epilog='Example: attnlab generate RUN --prompt "The " --tokens 300 --temperature 0.8')
+def generate(
+    run: Which,
+    prompt: Annotated[list[str], typer.Option(help="Where to begin; several go on in one batch.")],
+    tokens: Annotated[int, typer.Option(help="How many tokens to add.")] = 200,
+    temperature: Annotated[float, typer.Option(help="0: always the likeliest token.")] = 0.8,
+    top_k: Annotated[int | None, typer.Option(help="Only the so many likeliest.")] = None,
+    top_p: Annotated[float | None, typer.Option(help="Only those that reach this part.")] = None,
+    seed: int = 0,
+    root: Runs = Path("runs"),
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Let a model go on from a prompt; at temperature 0 its answer never depends on the batch."""
+    from attnlab.generate import Sampling, generate
+    from attnlab.training.saved import open_saved
+
+    sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+    saved = open_saved(run, root, device)
+    _name_skipped(saved.broken)
+    prompts = [saved.tokenizer.encode(text).tolist() for text in prompt]
+    shown = Stream(saved.tokenizer, prompts[0]) if len(prompts) == 1 and not as_json else None
+    new = generate(saved.model, prompts, tokens=tokens, sampling=sampling, on_token=shown)
+    texts = [saved.tokenizer.decode(answer) for answer in new]
+    if shown:
+        shown.end()
+    elif as_json:
+        print_json([{"prompt": p, "text": t} for p, t in zip(prompt, texts, strict=True)])
+    else:
+        for before, text in zip(prompt, texts, strict=True):
+            screen.rule(style="dim")
+            screen.print(f"[bold]{escape(before)}[/]{escape(text)}", highlight=False)
+
+
+def _name_skipped(broken: list[str]) -> None:
+    """Checkpoints that were passed over, and why."""
+    for reason in broken:
+        errors.print(f"skipped: {escape(reason)}", highlight=False, soft_wrap=True)
+
+
+class Stream:
+    """Prints a text as its tokens come; a character of several bytes is printed once whole."""
+
+    def __init__(self, tokenizer: Any, prompt: list[int]) -> None:
+        self.tokenizer, self.tokens, self.shown = tokenizer, list(prompt), ""
+
+    def __call__(self, row: int, token: int) -> None:
+        self.tokens.append(token)
+        self._show(last=False)
+
+    def end(self) -> None:
+        self._show(last=True)
+        print(flush=True)
+
+    def _show(self, last: bool) -> None:
+        text = self.tokenizer.decode(self.tokens)
+        if last or not text.endswith("\ufffd"):
+            print(text[len(self.shown) :], end="", flush=True)
+            self.shown = text
