@@ -63,7 +63,7 @@ class _Tiling:
     def __init__(self, band: Band) -> None:
         self.band, self.q, self.k = band, band.q, band.k
         self.kv_heads, self.group = self.k.shape[1], self.q.shape[1] // self.k.shape[1]
-        self.masks: dict[tuple[int, int, int], Tensor] = {}
+        self.newest: tuple[tuple[int, int, int], Tensor] | None = None  # shape and mask
 
     def tiles(self) -> list[_Tile]:
         queries, keys = self.q.shape[2], self.k.shape[2]
@@ -101,18 +101,26 @@ class _Tiling:
         return weights
 
     def mask(self, tile: _Tile) -> Tensor:
-        """What is added to a tile's scores, [g, rows, k]: the bias, and minus infinity."""
-        if tile.shape not in self.masks:
-            queries, keys, ahead = tile.shape
-            device = self.q.device
-            apart = torch.arange(ahead, ahead + queries, device=device)[:, None]
-            apart = apart - torch.arange(keys, device=device)
-            added = torch.zeros(1, 1, queries, keys, dtype=self.q.dtype, device=device)
-            if self.band.slopes is not None:
-                slopes = self.band.slopes.to(self.q.dtype).view(self.kv_heads, self.group, 1, 1)
-                added = added - slopes * apart.abs()
-            unseen = (apart > self.band.left) | (apart < -self.band.right)
-            added = added.masked_fill(unseen, -torch.inf)
-            shape = (self.kv_heads, self.group, queries, keys)
-            self.masks[tile.shape] = added.expand(shape).flatten(1, 2)
-        return self.masks[tile.shape]
+        """What is added to a tile's scores, [g, rows, k]: the bias, and minus infinity.
+
+        One is kept: tiles away from the ends have the same one after another, and all of those at
+        an end would be as large as a window squared.
+        """
+        if self.newest is None or self.newest[0] != tile.shape:
+            self.newest = None  # so that there are never two
+            self.newest = tile.shape, self._made(tile)
+        return self.newest[1]
+
+    def _made(self, tile: _Tile) -> Tensor:
+        queries, keys, ahead = tile.shape
+        device = self.q.device
+        apart = torch.arange(ahead, ahead + queries, device=device)[:, None]
+        apart = apart - torch.arange(keys, device=device)
+        added = torch.zeros(1, 1, queries, keys, dtype=self.q.dtype, device=device)
+        if self.band.slopes is not None:
+            slopes = self.band.slopes.to(self.q.dtype).view(self.kv_heads, self.group, 1, 1)
+            added = added - slopes * apart.abs()
+        unseen = (apart > self.band.left) | (apart < -self.band.right)
+        added = added.masked_fill(unseen, -torch.inf)
+        shape = (self.kv_heads, self.group, queries, keys)
+        return added.expand(shape).flatten(1, 2)
