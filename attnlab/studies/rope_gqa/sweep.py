@@ -291,7 +291,12 @@ def captured(work: Work, device: torch.device) -> Work:
     with torch.cuda.graph(graph):
         for _ in range(CAPTURED_CALLS):
             work()
-    return graph.replay
+
+    def replay() -> None:
+        assert work is not None  # the graph reads its tensors by address, and keeps none of them
+        graph.replay()
+
+    return replay
 
 
 def _step(
