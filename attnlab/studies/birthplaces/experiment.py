@@ -66,7 +66,9 @@ class BirthplacesStudy(Study):
     recipe: Literal["course", "best"] = "course"
     arms: tuple[str, ...] = ()  # those of ARMS to run; none: all that belong to the recipe
     seeds: int | None = None  # how many times each is trained
+    first: int = 0  # the first of the seeds
     people: int | None = None  # how many to take; none: all of the data, or what the scale has
+    steps: int | None = None  # of pretraining; none: what the scale has
     tuning: int = 0  # training questions that play dev, to choose settings by
 
     def __post_init__(self) -> None:
@@ -77,8 +79,12 @@ class BirthplacesStudy(Study):
             raise ValueError("one-wording needs invented people, who can be told of in many ways")
         if self.seeds is not None and self.seeds < 1:
             raise ValueError(f"seeds is {self.seeds}; train each arm 1 time or more")
+        if self.first < 0:
+            raise ValueError(f"first is {self.first}; seeds count from 0")
         if self.people is not None and self.people < FEWEST:
             raise ValueError(f"people is {self.people}; use {FEWEST} or more, or none")
+        if self.steps is not None and self.steps < 1:
+            raise ValueError(f"steps is {self.steps}; pretrain for 1 or more, or none")
         if self.scale == "full" and not self.data:
             raise ValueError("scale=full is the course's experiment; write data=FOLDER as well")
 
@@ -91,6 +97,11 @@ class BirthplacesStudy(Study):
     @property
     def times(self) -> int:
         return self.seeds or (self.size.seeds if self.size else 3)
+
+    @property
+    def repeats(self) -> range:
+        """The seeds."""
+        return range(self.first, self.first + self.times)
 
     def chosen(self) -> list[str]:
         if self.arms:
@@ -124,11 +135,14 @@ class BirthplacesStudy(Study):
         make = self._stages_of_size if self.size else self._stages_in_full
         made = make(arm, questions)
         words = [f"model.positions={_POSITIONS[arm]}"] if arm in _POSITIONS else []
-        fixed = {"corpus": self.corpus(arm), "seed": seed, "keep": 1, "save_best": False}
-        return {
-            name: dataclasses.replace(config.override(recipe, words), **fixed)
-            for name, recipe in made.items()
-        }
+        same = {"corpus": self.corpus(arm), "seed": seed, "keep": 1, "save_best": False}
+        stages = {}
+        for name, recipe in made.items():
+            changed = dataclasses.replace(config.override(recipe, words), **same)
+            if self.steps is not None and name != "finetune":
+                changed = dataclasses.replace(changed, steps=self.steps)
+            stages[name] = changed
+        return stages
 
     def _stages_in_full(self, arm: str, questions: int) -> dict[str, Recipe]:
         gpu = torch.cuda.is_available()
@@ -187,7 +201,7 @@ class BirthplacesStudy(Study):
     def jobs(self, desk: Desk) -> list[Job]:
         corpus = self._load()
         plan = [Job("the most frequent answer", lambda: _baseline(corpus))]
-        for seed in range(self.times):
+        for seed in self.repeats:
             for arm in self.chosen():
                 plan += self._jobs_of(desk, corpus, arm, seed)
             if INTERVIEWED in self.chosen():

@@ -32,7 +32,7 @@ WORST_PUBLISHED = {"none": 0.002, "learned": 0.124, "rotary": 0.27}
 
 def findings(study: Any, results: dict[str, Any]) -> Findings:
     baseline = results["the most frequent answer"]
-    arms = {arm: _judged(arm, results) for arm in study.chosen()}
+    arms = {arm: judged(study, arm, results) for arm in study.chosen()}
     spread = {arm: _interval(found) for arm, found in arms.items()}
     interviews = [r for name, r in results.items() if name.startswith("interview ")]
     summary = {
@@ -66,22 +66,19 @@ def findings(study: Any, results: dict[str, Any]) -> Findings:
     )
 
 
-def _judged(arm: str, results: dict[str, Any]) -> list[dict[str, Any]]:
+def judged(study: Any, arm: str, results: dict[str, Any]) -> list[dict[str, Any]]:
     """What each seed's last stage gave, with the seconds of all its stages."""
     found: list[dict[str, Any]] = []
-    seed = 0
-    while True:
+    for seed in study.repeats:
         stages = [
             results[name]
             for stage in ("pretrain", "train", "finetune")
             if (name := f"{stage} {arm}, seed {seed}") in results
         ]
-        if not stages:
-            return found
         seconds = sum(one["ready_seconds"] + one["training_seconds"] for one in stages)
         last = stages[-1]
         found.append({**last, "pipeline_seconds": seconds + last["answering_seconds"]})
-        seed += 1
+    return found
 
 
 def _interval(found: Sequence[dict[str, Any]]) -> Interval:

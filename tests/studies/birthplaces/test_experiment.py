@@ -180,7 +180,7 @@ def test_the_answer_follows_the_numbers(tmp_path):
 
 
 def test_how_long_to_finetune_is_read_off_the_curve(tmp_path):
-    study = BirthplacesStudy(data=str(tmp_path), arms=("rotary",))
+    study = BirthplacesStudy(data=str(tmp_path), arms=("rotary",), seeds=1)
     results = made_up([0.01], [0.3])
     results["finetune rotary, seed 0"]["curve"] = [[1, 0.1], [2, 0.4], [3, 0.3]]
     text = findings(study, results).sections[1].text
@@ -188,13 +188,13 @@ def test_how_long_to_finetune_is_read_off_the_curve(tmp_path):
 
 
 def test_seeds_that_agree_leave_the_interval_of_the_people_asked(tmp_path):
-    study = BirthplacesStudy(data=str(tmp_path), arms=("none", "rotary"))
+    study = BirthplacesStudy(data=str(tmp_path), arms=("none", "rotary"), seeds=2)
     found = findings(study, made_up([0.02] * 2, [0.3] * 2)).summary["arms"]["rotary"]
     assert (found["low"], found["high"]) == pytest.approx((0.2615, 0.3416), abs=1e-3)
 
 
 def test_one_seed_has_the_interval_of_the_people_asked(tmp_path):
-    study = BirthplacesStudy(data=str(tmp_path), arms=("none", "rotary"))
+    study = BirthplacesStudy(data=str(tmp_path), arms=("none", "rotary"), seeds=1)
     found = findings(study, made_up([0.02], [0.3]))
     assert found.summary["arms"]["rotary"]["low"] == pytest.approx(0.2615, abs=1e-3)
 
@@ -204,6 +204,7 @@ def test_one_seed_has_the_interval_of_the_people_asked(tmp_path):
     [
         ({"scale": "full"}, "write data=FOLDER"),
         ({"seeds": 0}, "seeds is 0"),
+        ({"first": -1}, "first is -1; seeds count from 0"),
         ({"arms": ("rotery",)}, "arms has 'rotery'; choose from"),
         ({"data": "somewhere", "arms": ("one-wording",)}, "needs invented people"),
     ],
