@@ -7,7 +7,7 @@ import statistics
 
 import pytest
 
-from attnlab.statistics import auroc, mean_interval, share_interval, student
+from attnlab.statistics import auroc, auroc_interval, mean_interval, share_interval, student
 
 
 def within(limit, degrees):
@@ -84,3 +84,21 @@ def test_what_is_no_sample_is_refused():
     for right, count in ((3, 2), (-1, 2), (0, 0)):
         with pytest.raises(ValueError, match="is no share"):
             share_interval(right, count)
+
+
+def test_the_interval_of_an_auroc_holds_the_truth():
+    """Exponential scores, for which Hanley and McNeil's variance is exact: twice as slow a decay
+    gives an area of 2/3. Of 600 samples; five standard errors are 4.4 %."""
+    chance, hits = random.Random(2), 0
+    for _ in range(600):
+        higher = [chance.expovariate(1) for _ in range(40)]
+        lower = [chance.expovariate(2) for _ in range(60)]
+        area = auroc(higher, lower)
+        found = auroc_interval(area, 40, 60)
+        hits += found.low <= 2 / 3 <= found.high
+    assert abs(hits / 600 - 0.95) < 0.045
+
+
+def test_an_auroc_without_doubt_has_no_width():
+    found = auroc_interval(1.0, 5, 7)
+    assert (found.low, found.mean, found.high, found.count) == (1, 1, 1, 12)
