@@ -28,7 +28,13 @@ FAST: dict[str, Any] = {
     "average": 0.98,
 }
 # the transformer of both courses
-CLASSIC: dict[str, Any] = {"norm": "layer", "bias": True, "tied": False, "dropout": 0.1}
+CLASSIC: dict[str, Any] = {
+    "norm": "layer",
+    "bias": True,
+    "tied": False,
+    "dropout": 0.1,
+    "attention_dropout": 0.1,
+}
 
 
 def tiny() -> Recipe:

@@ -105,6 +105,7 @@ class HeadedAttention(nn.Module):
         window: int | None = None,
         linear_bias: bool = False,
         norm_heads: bool = False,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
         if window is not None and window < 1:
@@ -114,6 +115,7 @@ class HeadedAttention(nn.Module):
         self.window = window
         self.score = score
         self.norm_heads = norm_heads
+        self.drop = nn.Dropout(dropout)  # of weights, within the score
         together = (self.heads + 2 * self.kv_heads) * self.head_width
         self.project = nn.Linear(width, together, bias=linear_bias)  # q, k and v in one product
         self.merge = nn.Linear(self.heads * self.head_width, width, bias=linear_bias)
@@ -135,7 +137,12 @@ class HeadedAttention(nn.Module):
             if rotary is not None:
                 q, k, rotary = rotate(q, rotary), rotate(k, rotary), None
             k, v, key_padding = cache.append(k, v, key_padding)
-        seeing = {"causal": causal, "window": self.window, "key_padding": key_padding}
+        seeing = {
+            "causal": causal,
+            "window": self.window,
+            "key_padding": key_padding,
+            "dropout": self.drop.p if self.training else 0.0,
+        }
         out = self.score(q, k, v, rotary=rotary, bias=bias, return_weights=return_weights, **seeing)
         out, weights = out if return_weights else (out, None)
         merged = self.merge(out.transpose(1, 2).flatten(2))

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -145,7 +146,7 @@ class AdditiveScore(Score):
                     queries,
                     keys,
                     use_reentrant=False,
-                    preserve_rng_state=False,
+                    preserve_rng_state=request.dropout > 0,  # the same weights are left out again
                 )
             outs.append(out)
         out = torch.cat(outs, dim=2)
@@ -157,7 +158,7 @@ class AdditiveScore(Score):
         inner = torch.tanh(inner_q[:, :, queries, None] + inner_k[:, :, None, keys])
         scores = torch.einsum("bhqks,hs->bhqk", inner, self.outer)
         seen, bias = request.visible(queries, keys), request.dense_bias(queries, keys)
-        weights = masked_softmax(scores, seen, bias)
+        weights = F.dropout(masked_softmax(scores, seen, bias), request.dropout)
         values = request.v[:, :, keys]
         grouped = weights.unflatten(1, (values.shape[1], -1)).flatten(2, 3)
         return (grouped @ values).reshape(*weights.shape[:3], values.shape[3]), weights

@@ -20,6 +20,8 @@ _ENGINES: dict[str, ModuleType] = {"native": native, "tiled": tiled}
 
 
 def refusal(request: Request, engine: str) -> str | None:
+    if request.dropout:
+        return "it leaves out no weights at random"
     if isinstance(request.bias, Tensor):
         return "a bias given as a tensor is dense"
     if request.bias is not None and request.needs_grad and request.bias.slopes.requires_grad:

@@ -68,6 +68,7 @@ def attention(  # type: ignore[misc]
     rotary: Rotation | None = None,
     bias: LinearBias | Tensor | None = None,
     key_padding: Bool[Tensor, "b k"] | None = None,
+    dropout: float = 0.0,
     path: str = "auto",
     return_weights: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
@@ -77,7 +78,8 @@ def attention(  # type: ignore[misc]
     query sees, its own included; without `causal` it reaches as far ahead as back. With fewer
     queries than keys, the queries are the last ones. `rotary` holds the angles of the keys.
     `key_padding` is True for keys that must not be seen; what stands there is never read. A query
-    with no key to see gives 0. `return_weights=True` gives (output, weights) by the reference.
+    with no key to see gives 0. `dropout` leaves out weights at random, for training.
+    `return_weights=True` gives (output, weights) by the reference.
     """
     if rotary is not None:
         check_rotation(rotary, k.shape[0], k.shape[2], k.shape[3])
@@ -91,6 +93,7 @@ def attention(  # type: ignore[misc]
         scale=scale,
         bias=bias,
         key_padding=key_padding,
+        dropout=dropout,
     )
     if key_padding is not None:
         hidden = key_padding[:, None, :, None]  # 0 · NaN is NaN: weights of 0 do not hide a NaN
@@ -135,6 +138,9 @@ def choose(request: Request, path: str = "auto") -> Choice:
         return Choice("reference", "there is nothing to attend to")
     if isinstance(request.bias, Tensor):
         return Choice("reference" if request.needs_grad else "sdpa", "the bias is a dense tensor")
+    if request.dropout:
+        learned = request.needs_grad and request.bias is not None
+        return Choice("reference" if learned else "sdpa", "weights are left out at random")
     if not sdpa.needs_mask(request):
         return _full_choice(request)
     if request.queries <= FEW_QUERIES:

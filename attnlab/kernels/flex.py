@@ -21,6 +21,8 @@ _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 def refusal(request: Request) -> str | None:
     if request.q.device.type not in ("cuda", "cpu"):
         return f"FlexAttention does not run on {request.q.device.type}"
+    if request.dropout:
+        return "FlexAttention leaves out no weights at random"
     if request.q.device.type == "cpu" and request.needs_grad:
         return "FlexAttention has no backward pass on the CPU"
     if request.q.dtype not in _DTYPES:

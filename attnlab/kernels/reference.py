@@ -7,6 +7,7 @@ Cost: O(q · k) time and memory.
 """
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
@@ -28,6 +29,7 @@ def attend_with_weights(
     v = request.v.repeat_interleave(request.group, dim=1)
     scores = request.q @ k.transpose(-1, -2) * request.factor
     weights = masked_softmax(scores, request.visible(), request.dense_bias())
+    weights = F.dropout(weights, request.dropout)
     return weights @ v, weights
 
 

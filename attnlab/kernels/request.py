@@ -61,6 +61,7 @@ class Request:
     scale: float | None = None
     bias: LinearBias | Tensor | None = None  # a tensor broadcasts to [b, h, q, k]
     key_padding: Bool[Tensor, "b k"] | None = None  # True where a key is padding, never to be seen
+    dropout: float = 0.0  # the chance of a weight to be left out, the others scaled up
 
     def __post_init__(self) -> None:
         _check_tensors(self.q, self.k, self.v)
@@ -70,6 +71,8 @@ class Request:
             )
         if self.scale is not None and not math.isfinite(self.scale):
             raise ValueError(f"scale is {self.scale}; use a finite number")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout is {self.dropout}; it is a probability: 0 to less than 1")
         _check_bias(self.bias, self.q, self.keys)
         _check_padding(self.key_padding, self.k)
 

@@ -41,6 +41,7 @@ def _attend(request: Request) -> Float[Tensor, "b h q e"]:
             request.q,
             request.k,
             request.v,
+            dropout_p=request.dropout,
             is_causal=request.causal and request.queries > 1,
             scale=request.factor,
             enable_gqa=grouped,
@@ -53,6 +54,12 @@ def _attend(request: Request) -> Float[Tensor, "b h q e"]:
     if bias is not None:
         mask = bias.masked_fill(blind, 0).masked_fill(~mask, -float("inf")).to(request.q.dtype)
     out = F.scaled_dot_product_attention(
-        request.q, request.k, request.v, attn_mask=mask, scale=request.factor, enable_gqa=grouped
+        request.q,
+        request.k,
+        request.v,
+        attn_mask=mask,
+        dropout_p=request.dropout,
+        scale=request.factor,
+        enable_gqa=grouped,
     )
     return out.masked_fill(blind, 0)

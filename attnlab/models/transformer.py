@@ -42,7 +42,8 @@ class TransformerSettings:
     expansion: float = 4.0  # inner width of the feed-forward part, in widths
     bias: bool = False  # in the linear layers and layer norms
     tied: bool = True  # the head is the embedding
-    dropout: float = 0.0
+    dropout: float = 0.0  # of what is added to the residual stream
+    attention_dropout: float = 0.0  # of attention weights; only full attention is fast with it
 
     def __post_init__(self) -> None:
         for name in ("vocabulary", "context", "width", "depth"):
@@ -55,8 +56,9 @@ class TransformerSettings:
                 f"window is {list(self.window)}; give the keys each layer sees, 1 or more "
                 "(the query's own included), or none for all of them"
             )
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout is {self.dropout}; it is a probability: 0 to less than 1")
+        for name in ("dropout", "attention_dropout"):
+            if not 0 <= (part := getattr(self, name)) < 1:
+                raise ValueError(f"{name} is {part}; it is a probability: 0 to less than 1")
         if not 0 < self.expansion <= 64:
             raise ValueError(f"expansion is {self.expansion}; use more than 0, at most 64")
         head_width(self.attention, self.width)  # refuses heads that do not divide
@@ -155,6 +157,7 @@ class Block(nn.Module):
             window=settings.window_of(layer),
             linear_bias=settings.bias,
             norm_heads=settings.norm_heads,
+            dropout=settings.attention_dropout,
         )
         self.feedforward_norm = make_norm(settings)
         self.feedforward = _FEEDFORWARDS[settings.feedforward](settings)

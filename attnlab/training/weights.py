@@ -82,7 +82,7 @@ def refuse_other_model(recipe: Recipe, saved: dict[str, Any]) -> None:
     here = flat(config.to_dict(recipe)["model"])
     theirs = saved.get("model")
     there = flat(theirs) if isinstance(theirs, dict) else {}
-    free = {"dropout"}
+    free = {"dropout", "attention_dropout"}
     if here.get("positions.name") != "learned":
         free.add("context")  # any length will do
     names = [n for n in [*here, *there] if n not in free and here.get(n) != there.get(n)]

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from attnlab import registry
 from attnlab.attention.heads import Grouped, HeadedAttention, MultiHead, MultiQuery
 from attnlab.attention.scores import ScaledDot
 
@@ -78,3 +79,33 @@ def test_future_is_seen_only_without_causality():
 def test_nonsense_is_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize("score", [option.name for option in registry.options("score")])
+def test_weights_are_left_out_while_training_and_not_afterwards(score):
+    torch.manual_seed(0)
+    made = registry.load("score", score)().build(2, 4)
+    module = HeadedAttention(MultiHead(heads=2), made, width=8, dropout=0.5)
+    x = torch.randn(3, 11, 8)
+    outs = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        outs.append(module(x))
+    assert torch.equal(outs[0], outs[1]) and not torch.equal(outs[0], outs[2])
+    module.eval()
+    assert torch.equal(module(x), module(x)) and not torch.allclose(module(x), outs[0])
+
+
+@pytest.mark.parametrize("score", [option.name for option in registry.options("score")])
+def test_the_backward_pass_leaves_out_the_same_weights(score):
+    """Against differences, with the generator set back for every call."""
+    torch.manual_seed(0)
+    made = registry.load("score", score)().build(2, 3)
+    module = HeadedAttention(MultiHead(heads=2), made, width=6, dropout=0.5).double()
+
+    def run(x):
+        torch.manual_seed(3)
+        return module(x)
+
+    x = torch.randn(1, 5, 6, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(run, (x,))

@@ -240,6 +240,7 @@ def settings_of(sweep: Sweep, kv_heads: int) -> Any:
         f"context={sweep.block}",
         f"vocabulary={VOCABULARY}",
         f"attention.kv_heads={kv_heads}",
+        "attention_dropout=0",  # which not every kernel has
     ]
     return config.override(presets.rope_gqa_both().model, words)
 
