@@ -113,6 +113,61 @@ _TABLE = {
     ("study", "attnlab.studies.window.experiment"): {
         "window": ("WindowStudy", "sliding windows against full attention; data=FILE"),
     },
+    ("claim", "attnlab.theory.lookup"): {
+        "copy": ("Copy", "a leading score copies its value"),
+        "average-of-two": ("AverageOfTwo", "β(k_a + k_b) averages two values"),
+        "recover-a-part": ("RecoverAPart", "a sum of two subspaces can be taken apart"),
+    },
+    ("claim", "attnlab.theory.noise"): {
+        "noisy-keys": ("NoisyKeys", "a little noise in the keys does no harm"),
+        "one-head-swings": ("OneHeadSwings", "one head jumps when a key varies in length"),
+        "two-heads-steady": ("TwoHeadsSteady", "two heads hold the average"),
+    },
+    ("claim", "attnlab.theory.block"): {
+        "softmax-permutes": ("SoftmaxPermutes", "softmax and ReLU go along with a permutation"),
+        "block-equivariant": ("BlockEquivariant", "a block does not see the order of its tokens"),
+        "positions-break-it": ("PositionsBreakIt", "position vectors make the order visible"),
+    },
+    ("claim", "attnlab.theory.positions"): {
+        "sinusoid-unique": ("SinusoidUnique", "no two positions share a sinusoidal code"),
+        "rope-is-rotation": ("RopeIsRotation", "rotary is multiplication by e^(itθ)"),
+        "rope-relative": ("RopeRelative", "rotary scores depend on the distance only"),
+        "rope-needs-time": ("RopeNeedsTime", "turning by head index tells nothing"),
+    },
+    ("claim", "attnlab.theory.recurrent"): {
+        "elman-remembers-both": ("ElmanRemembersBoth", "two units remember that both were seen"),
+        "birnn-is-no-lm": ("BirnnIsNoLm", "a bidirectional RNN over a text is no language model"),
+        "birnn-of-prefix-is-lm": ("BirnnOfPrefixIsLm", "one over each prefix is"),
+    },
+    ("claim", "attnlab.theory.scores"): {
+        "multiplicative-adds-nothing": (
+            "MultiplicativeAddsNothing",
+            "kᵀWq is no more than k·q with free projections",
+        ),
+        "concatenated-ignores-the-query": (
+            "ConcatenatedIgnoresTheQuery",
+            "wᵀ[k; q] attends alike for every query",
+        ),
+        "additive-reaches-the-angle": ("AdditiveReachesTheAngle", "wᵀtanh(W[k; q]) fits cos θ"),
+        "symmetric-attention": ("SymmetricAttention", "W_q = W_k makes attention symmetric"),
+        "heads-are-not-one-head": (
+            "HeadsAreNotOneHead",
+            "two heads are not one of twice the width",
+        ),
+    },
+    ("claim", "attnlab.theory.window"): {
+        "window-mask": ("WindowMask", "a window of width w sees w/2 + 1 keys"),
+        "dense-cost": ("DenseCost", "the formula as written costs N² whatever the window"),
+        "tiled-cost": ("TiledCost", "in tiles it costs N·w"),
+    },
+    ("claim", "attnlab.theory.sharing"): {
+        "gqa-is-tied-mha": ("GqaIsTiedMha", "grouped queries are heads with tied keys and values"),
+        "gqa-saves-the-cache": ("GqaSavesTheCache", "sharing saves cache, not attention maps"),
+    },
+    ("claim", "attnlab.theory.knowledge"): {
+        "pretraining-carries-facts": ("PretrainingCarriesFacts", "facts come with pretraining"),
+        "made-up-answers": ("MadeUpAnswers", "asked about nobody, a model answers all the same"),
+    },
     ("check", "attnlab.checks.kill"): {
         "kill": ("KillCheck", "killed at any moment, a run ends with the same bits; kills"),
     },

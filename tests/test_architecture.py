@@ -24,6 +24,7 @@ LAYERS = [
     ["attnlab.presets", "attnlab.checks"],
     ["attnlab.bench"],
     ["attnlab.studies"],
+    ["attnlab.theory"],
     ["attnlab.tour"],
     ["attnlab.cli"],
     ["attnlab.__main__"],

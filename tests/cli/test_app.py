@@ -26,7 +26,7 @@ def test_help_and_lists_do_not_import_torch(words):
 
 
 def test_every_verb_has_help_with_an_example():
-    for name in ("list", "bench", "tour"):
+    for name in ("list", "bench", "claims", "tour"):
         assert f"Example: attnlab {name}" in run(name, "--help").stdout
 
 

@@ -9,27 +9,14 @@ import time
 
 import pytest
 
-from attnlab import cli
-
 TEXT = "the quick brown fox jumps over the lazy dog. " * 30
 SMALL = ["model.width=16", "model.depth=1", "model.context=16", "model.attention.heads=2"]
 SMALL += ["batch=4", "steps=4", "evaluate_every=2", "save_every=2", "device=cpu"]
 
 
-@pytest.fixture
-def attnlab(monkeypatch, capsys, tmp_path):
-    """Runs a command in a folder with a text: exit code, stdout and stderr."""
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture(autouse=True)
+def text(tmp_path):
     (tmp_path / "text.txt").write_text(TEXT)
-
-    def run(*words):
-        monkeypatch.setattr(sys, "argv", ["attnlab", *map(str, words)])
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
-        out, err = capsys.readouterr()
-        return stop.value.code or 0, out, err
-
-    return run
 
 
 def train(attnlab, *words):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from attnlab import cli, registry
+from attnlab import registry
 from attnlab.reports.report import Section
 from attnlab.studies.desk import Interrupted, Job
 from attnlab.studies.study import Findings, Study
@@ -58,20 +58,6 @@ def pocket(monkeypatch):
         "load",
         lambda kind, name: PocketStudy if name == "pocket" else load(kind, name),
     )
-
-
-@pytest.fixture
-def attnlab(monkeypatch, capsys, tmp_path):
-    monkeypatch.chdir(tmp_path)
-
-    def run(*words):
-        monkeypatch.setattr(sys, "argv", ["attnlab", *map(str, words)])
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
-        out, err = capsys.readouterr()
-        return stop.value.code or 0, out, err
-
-    return run
 
 
 def test_the_answer_and_where_to_read_more(attnlab, pocket, tmp_path):

@@ -1,0 +1,170 @@
+"""The verb that settles the theory: attnlab claims."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from attnlab.cli.app import AsJson, app, errors, print_json, progress, screen
+
+if TYPE_CHECKING:
+    from attnlab.theory.settle import Outcome
+
+COLOURS = {"holds": "green", "refuted": "red", "holds with a condition": "yellow"}
+
+
+@app.command(
+    epilog="Example: attnlab claims --quick · attnlab claims copy --set lead=3 --plot copy.svg · "
+    "attnlab claims one-head-swings --knob"
+)
+def claims(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Which: attnlab list claims; none: all.")
+    ] = None,
+    words: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting.")
+    ] = None,
+    knob: Annotated[bool, typer.Option("--knob", help="Turn the knob, which breaks it.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Leave out those that train.")] = False,
+    plot: Annotated[
+        Path | None, typer.Option(help="Write the picture of one claim, as SVG.")
+    ] = None,
+    docs: Annotated[
+        Path | None, typer.Option(help="Write theory.md with its pictures into this folder.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run the theory: each claim gets a verdict, computed from an experiment.
+
+    One claim is explained at length. Exit code 1 when a verdict is not the recorded one, as it
+    has to be with --knob.
+    """
+    from attnlab.theory import settle
+
+    chosen = names or settle.names(quick=quick)
+    loaded = {name: settle.load(name, words or []) for name in chosen}
+    if quick:
+        loaded = {name: claim for name, claim in loaded.items() if not claim.trained}
+    if plot is not None:
+        _check_plot(plot, len(loaded))
+    outcomes = [_settle(name, claim) for name, claim in loaded.items()]
+    shown = [outcome.broken() for outcome in outcomes] if knob else outcomes
+    if plot is not None:
+        _draw(shown[0], plot)
+    if docs is not None:
+        _document(outcomes, docs)
+    if as_json:
+        print_json([outcome.plain() for outcome in shown])
+    elif len(shown) == 1:
+        _explain(shown[0])
+    else:
+        _tabulate(shown)
+    for outcome in outcomes:
+        if not words and not outcome.knob_flips:
+            errors.print(f"[bold red]{outcome.name}:[/] its knob changes nothing", highlight=False)
+            raise typer.Exit(1)
+    if not all(outcome.as_expected for outcome in shown):
+        raise typer.Exit(1)
+
+
+def _settle(name: str, claim: object) -> "Outcome":
+    from attnlab.studies.progress import Terminal
+    from attnlab.theory.claim import Claim
+    from attnlab.theory.settle import settle
+
+    assert isinstance(claim, Claim)
+    if claim.trained:
+        return settle(name, claim, Terminal(errors))
+    with progress() as tick:
+        tick(f"settling {name}")
+        return settle(name, claim)
+
+
+def _tabulate(outcomes: list["Outcome"]) -> None:
+    from attnlab.theory.page import who_was_right
+    from attnlab.theory.settle import said
+
+    widest = max(len(outcome.name) for outcome in outcomes)
+    for outcome in outcomes:
+        evidence = outcome.evidence
+        deciding = next((one for one in evidence.measures if not one.met), evidence.measures[0])
+        name = f"[bold]{outcome.name}[/]{' ' * (widest - len(outcome.name))}"
+        right = who_was_right(outcome.plain()["answers"])
+        screen.print(f"{name}  {_verdict(outcome)}  {right}", highlight=False, soft_wrap=True)
+        line = f"  {evidence.kind}: {said(deciding)}"
+        screen.print(f"[dim]{escape(line)}[/]", highlight=False, soft_wrap=True)
+    wrong = [outcome.name for outcome in outcomes if not outcome.as_expected]
+    line = f"{len(outcomes)} claims; " + (
+        f"not as recorded: {', '.join(wrong)}" if wrong else "all as recorded"
+    )
+    screen.print(line, highlight=False)
+
+
+def _explain(outcome: "Outcome") -> None:
+    from attnlab.reports.report import Sample, formatted, paragraphs
+    from attnlab.reports.report import Table as Numbers
+    from attnlab.theory.page import answers_table, verdict_text
+
+    about, plain = outcome.claim.about, outcome.plain()
+    screen.print(f"[bold]{outcome.name}[/]  {_verdict(outcome)}\n", highlight=False)
+    screen.print(f"{escape(about.statement)}\n", highlight=False)
+    screen.print(f"[cyan]{escape(about.formula)}[/]\n", highlight=False)
+    for part in [
+        *paragraphs(about.derivation),
+        verdict_text(plain, about),
+        *paragraphs(about.remark),
+    ]:
+        screen.print(f"{escape(part)}\n", highlight=False)
+    answers = [answers_table(plain["answers"])] if about.answers else []
+    for block in [*outcome.evidence.details, *answers]:
+        if isinstance(block, Numbers):
+            table = Table(*block.columns, title=block.title, box=None, title_justify="left")
+            for row in block.rows:
+                table.add_row(*(escape(formatted(cell)) for cell in row))
+            screen.print(table)
+        elif isinstance(block, Sample):
+            screen.print(f"{escape(block.title)}\n{escape(block.text)}", highlight=False)
+
+
+def _verdict(outcome: "Outcome") -> str:
+    mark = "" if outcome.as_expected else " (recorded: " + outcome.claim.about.expected + ")"
+    return f"[{COLOURS[outcome.verdict]}]{outcome.verdict}[/]{mark}"
+
+
+def _check_plot(path: Path, count: int) -> None:
+    """Before anything is run: a path that cannot be written would lose the run."""
+    if count != 1:
+        raise ValueError(
+            f"--plot draws one claim, not {count}; name it: attnlab claims copy --plot"
+        )
+    if path.suffix != ".svg":
+        raise ValueError(f"--plot writes SVG; use {path.with_suffix('.svg')}")
+    if path.is_dir() or not path.parent.is_dir():
+        raise ValueError(f"{path} cannot be written; its folder must be there, and it no folder")
+
+
+def _draw(outcome: "Outcome", path: Path) -> None:
+    from attnlab import files
+    from attnlab.reports import plots, vector
+
+    files.write_whole(path, vector.standalone(plots.svg(outcome.evidence.picture)).encode())
+
+
+def _document(outcomes: list["Outcome"], folder: Path) -> None:
+    from attnlab import files
+    from attnlab.theory.page import PICTURES, document, kept
+
+    plain = [kept(outcome) for outcome in outcomes]
+    text, pictures = document(plain)
+    inside = folder / PICTURES
+    inside.mkdir(parents=True, exist_ok=True)
+    for old in inside.glob("*.svg"):
+        old.unlink()
+    for name, svg in pictures.items():
+        files.write_whole(inside / name, svg.encode())
+    outcomes_json = json.dumps(plain, indent=1, ensure_ascii=False, allow_nan=False)
+    files.write_whole(inside / "outcomes.json", outcomes_json.encode())
+    files.write_whole(folder / "theory.md", text.encode())

@@ -1,0 +1,478 @@
+"""The transformer block and the order of tokens: what permutes with them, and what does not.
+
+Axes in the formulas: N tokens, width d. P is a permutation matrix: row i of PX is row order[i] of
+X, and P Pᵀ = I. X are the token vectors, A scores, Z what the block gives, Φ position vectors.
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from attnlab import chance, config, registry
+from attnlab.attention.positions import Positions, Shape
+from attnlab.kernels import attention
+from attnlab.kernels.reference import masked_softmax
+from attnlab.kernels.request import visible
+from attnlab.models.transformer import Block, TransformerSettings
+from attnlab.reports.report import Plot, Sample, Series, Table
+from attnlab.theory.claim import EQUAL, About, Answer, Claim, Evidence, Knob, Measure, setting
+from attnlab.theory.draw import built, largest, normal
+
+# one rounding of a bfloat16, the coarsest numbers that models compute with: what changes an output
+# by less than this part of it, such a model may never notice
+VISIBLE = 2.0**-8
+EXHAUSTED = 5  # up to this size the formulas are compared for all permutations
+HEADS, HEAD_WIDTH = 4, 6  # 6: three pairs for rotary positions, and no power of two
+WIDTH = HEADS * HEAD_WIDTH
+
+Function = Callable[[Tensor], Tensor]
+Orders = NDArray[np.int64]
+
+
+def tensor(seed: int, purpose: str, *shape: int) -> Tensor:
+    return torch.from_numpy(normal(seed, purpose, *shape))
+
+
+def units(seed: int, purpose: str, *shape: int) -> Tensor:
+    """Random vectors of length 1."""
+    x = tensor(seed, purpose, *shape)
+    return x / x.norm(dim=-1, keepdim=True)
+
+
+def spread(seed: int, purpose: str, count: int, last: int) -> NDArray[np.int64]:
+    """Random whole numbers from 0 to the last; both ends are among them, at the start."""
+    numbers = np.floor(chance.uniform(seed, purpose, np.arange(count)) * (last + 1))
+    numbers[:2] = 0, last
+    return numbers.astype(np.int64)
+
+
+def orders(seed: int, size: int, count: int) -> Orders:
+    """All permutations, each a row, where there are no more than `count`; else random ones."""
+    if math.factorial(size) <= count:
+        return np.array(list(itertools.permutations(range(size))), dtype=np.int64)
+    return np.stack([chance.permutation(size, seed, "orders", size, n) for n in range(count)])
+
+
+def farthest(function: Function, x: Tensor, rows: Orders) -> float:
+    """The largest |f(PX) − P f(X)| over the permutations; f takes a batch of X."""
+    return float((function(x[rows]) - function(x[None])[0][rows]).abs().max())
+
+
+def worst_of(differences: Iterable[float]) -> float:
+    return largest(np.array(list(differences)))  # Python's max would pass over a NaN
+
+
+@dataclass(frozen=True, kw_only=True)
+class SoftmaxPermutes(Claim):
+    causal: bool = setting(False, about="hide later keys before the softmax")
+    size: int = setting(33, low=2, high=200, about="N of the largest matrix")
+    permutations: int = setting(50, low=24, high=500, about="of each size; all, if so few")
+
+    about = About(
+        statement="Permuting rows and columns of the scores permutes rows and columns of their "
+        "softmax, and ReLU follows every permutation of rows.",
+        formula="softmax(P A Pᵀ) = P softmax(A) Pᵀ\nReLU(P A) = P ReLU(A)",
+        derivation="""Let row i of PAPᵀ be row o(i) of A with its entries in the order o. Entry
+            (i, j) of the left side is exp(A[o(i), o(j)]) over the sum of exp(A[o(i), o(k)]) for all
+            k. As k runs over all columns, so does o(k): the sum is the one of row o(i), in another
+            order. So the entry is softmax(A)[o(i), o(j)], which is entry (i, j) of the right side.
+            ReLU acts on each number alone, wherever it stands.
+
+            The first measure compares formulas, not numbers: of each entry, which place of A is
+            above the line and which places are summed below it. Where these agree, they agree for
+            every A. The second one runs the softmax of our reference kernel.
+
+            A causal mask does not move with the tokens. It leaves place (i, j) of PAPᵀ to be seen
+            for j ≤ i, while on the right side o(j) ≤ o(i) decides, and the sums run over different
+            places. (Permuted along with A, as in P(A + M)Pᵀ, a mask M would do no harm.)""",
+        expected="holds",
+        answers=[
+            Answer("000", "2(a)i", "always true; used to pull P out of the softmax"),
+            Answer("001", "2(a)i", "taken as given, for the softmax and for ReLU"),
+            Answer("003", "2(a)i", "used without words, for the softmax and for ReLU"),
+        ],
+        knob=Knob("a causal mask before the softmax", {"causal": True}),
+    )
+
+    def run(self) -> Evidence:
+        formulas, cases = 0, 0
+        for size in range(1, EXHAUSTED + 1):
+            for order in itertools.permutations(range(size)):
+                formulas += different_formulas(order, self.causal)
+                cases += 1
+        sizes = sorted({2, 3, 4, 7, self.size})
+        plain = [self._softmax(size, causal=False) for size in sizes]
+        masked = [self._softmax(size, causal=True) for size in sizes]
+        difference = worst_of(masked if self.causal else plain)
+        relu = worst_of(self._relu(size) for size in sizes)
+        cases += sum(len(orders(self.seed, size, self.permutations)) for size in sizes)
+        agrees = formulas == 0 and difference <= EQUAL and relu == 0
+        return Evidence(
+            kind="exact",
+            trials=cases,
+            measures=[
+                Measure(f"entries with another formula, N ≤ {EXHAUSTED}", formulas, "=", 0),
+                Measure("largest |softmax(PAPᵀ) − P softmax(A) Pᵀ|", difference, "≤", EQUAL),
+                Measure("largest |ReLU(PA) − P ReLU(A)|", relu, "=", 0),
+            ],
+            right={"000": agrees, "001": agrees, "003": agrees},
+            picture=Plot(
+                title="Softmax of permuted scores, against permuted softmax",
+                x="N",
+                y="largest difference",
+                log_x=True,
+                log_y=True,
+                series=[
+                    Series(name="all keys seen", x=sizes, y=[_drawn(one) for one in plain]),
+                    Series(name="causal mask", x=sizes, y=[_drawn(one) for one in masked]),
+                ],
+                note="What is below the rounding of a float64 is drawn there.",
+            ),
+            details=[self._example()],
+        )
+
+    def _softmax(self, size: int, causal: bool) -> float:
+        rows = orders(self.seed, size, self.permutations)
+        scores = 4 * tensor(self.seed, f"scores {size}", size, size)  # from even to one-sided
+        left = softmax_of(torch.stack([scores[row][:, row] for row in rows]), causal)
+        right = softmax_of(scores, causal)
+        return float((left - torch.stack([right[row][:, row] for row in rows])).abs().max())
+
+    def _relu(self, size: int) -> float:
+        rows = orders(self.seed, size, self.permutations)
+        return farthest(torch.relu, tensor(self.seed, f"scores {size}", size, size), rows)
+
+    def _example(self) -> Sample:
+        scores = torch.tensor([[0.0, 1.0, 2.0], [3.0, 0.0, 1.0], [1.0, 1.0, 0.0]]).double()
+        order = [2, 0, 1]
+        parts = {
+            "A": scores,
+            "softmax(PAPᵀ)": softmax_of(scores[order][:, order], self.causal),
+            "P softmax(A) Pᵀ": softmax_of(scores, self.causal)[order][:, order],
+        }
+        return Sample(
+            title="Order 3, 1, 2" + (" with a causal mask" if self.causal else ""),
+            text="\n\n".join(f"{name}\n{written(rows)}" for name, rows in parts.items()),
+        )
+
+
+def different_formulas(order: Sequence[int], causal: bool) -> int:
+    """How many entries of softmax(PAPᵀ) and P softmax(A) Pᵀ are not the same formula of A."""
+    left, right = _formulas(order, causal), _formulas(range(len(order)), causal)
+    at = range(len(order))
+    return sum(left[i][j] != right[order[i]][order[j]] for i in at for j in at)
+
+
+def _formulas(order: Sequence[int], causal: bool) -> list[list[object]]:
+    """Of every entry: the place in A above the line, the places summed below; None if hidden."""
+    table: list[list[object]] = []
+    for i, row in enumerate(order):
+        seen = [(row, column) for j, column in enumerate(order) if j <= i or not causal]
+        summed = frozenset(seen)
+        table.append([((row, c), summed) if (row, c) in summed else None for c in order])
+    return table
+
+
+def softmax_of(scores: Tensor, causal: bool) -> Tensor:
+    at = torch.arange(scores.shape[-1])
+    return masked_softmax(scores, visible(at, at, causal, None))
+
+
+def written(rows: Tensor) -> str:
+    return "\n".join("  ".join(f"{value:.4f}" for value in row) for row in rows.tolist())
+
+
+def _drawn(difference: float) -> float:
+    """For a log axis, which has no place for 0."""
+    return max(difference, float(np.finfo(np.float64).eps))
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockEquivariant(Claim):
+    causal: bool = setting(False, about="hide later tokens")
+    positions: Literal["none", "learned", "sinusoidal", "rotary", "alibi"] = setting("none")
+    length: int = setting(9, low=2, high=64, about="tokens, besides 4 in all orders")
+    permutations: int = setting(24, low=24, high=200, about="of each length; all, if so few")
+
+    about = About(
+        statement="A transformer block that sees both ways and has no positions gives permuted "
+        "outputs for permuted tokens, so it cannot know their order.",
+        formula="Z(P X) = P Z(X)",
+        derivation="""Queries, keys and values are XW, row by row, so PX gives PQ, PK and PV. The
+            scores become P QKᵀ Pᵀ, their softmax P softmax(QKᵀ/√d) Pᵀ (claim softmax-permutes), and
+            the attended vectors P softmax(QKᵀ/√d) PᵀP V = P H, since PᵀP = I. The other scores
+            compare one query with one key, too, so their matrix permutes alike.
+
+            Everything else takes one row at a time: norms, linear maps, activations, and the sum
+            with the residual stream. Biases are the same in every row, which is P𝟏 = 𝟏. So the
+            block as a whole commutes with P, and a stack of blocks does as well.
+
+            Run with every kind of heads and score that the laboratory has, its norms and
+            feed-forward parts in turn, for all 24 orders of 4 tokens and random orders of more; for
+            the answers with the block of the course: one head, ReLU, no norms, no residual.""",
+        expected="holds",
+        answers=[
+            Answer("000", "2(a)", "Z(PX) = PZ(X); it writes X_p for P, a slip, and ends up right"),
+            Answer("001", "2(a)", "Z(PX) = PZ(X): values stay, places change; order is not seen"),
+            Answer(
+                "003", "2(a)", "Z(PX) = PZ(X); a softmax lost midway and P𝟏 = 𝟏 left out: slips"
+            ),
+        ],
+        knob=Knob("a causal mask", {"causal": True}),
+        remark="A causal mask is enough to break it: the i-th token is seen by N − i + 1 of the "
+        "N, whichever word it is. Without positions, order is invisible to encoders, not to "
+        "decoders. "
+        "X_p, taken as 000 defines it (the permuted inputs), is no permutation: X_p Z is not even "
+        "a product, unless N = d.",
+    )
+
+    def run(self) -> Evidence:
+        kinds = {
+            kind: [option.name for option in registry.options(kind)]
+            for kind in ("attention", "score")
+        }
+        kinds |= {"norm": ["layer", "rms", "unit"]}
+        kinds |= {"feedforward": ["gelu", "swiglu", "squared-relu"]}
+        compared = itertools.product(kinds["attention"], kinds["score"])
+        # what acts on each row alone takes turns: all of it occurs, and the run stays short
+        rowwise = itertools.cycle(itertools.product(kinds["norm"], kinds["feedforward"]))
+        found = {}
+        for choices in (one + other for one, other in zip(compared, rowwise, strict=False)):
+            words = dict(zip(kinds, choices, strict=True))
+            network = self._block(self.causal, self.positions, **words)
+            found[choices] = worst_of(self._farthest(network, size) for size in (4, self.length))
+        course = course_block(self.seed, self.causal)
+        scheme = position_scheme(self.positions, self.seed, self.length)
+        answered = self._farthest(lambda x: course(scheme.add_to(x, _places(x))), self.length)
+        return Evidence(
+            kind="construction",
+            trials=len(found) * sum(len(self._orders(size)) for size in (4, self.length)),
+            measures=[Measure("largest |Z(PX) − P Z(X)|", worst_of(found.values()), "≤", EQUAL)],
+            right=dict.fromkeys(("000", "001", "003"), answered <= EQUAL),
+            picture=self._picture(),
+            details=[
+                Table(
+                    title="Blocks with each part, and the worst of them",
+                    columns=["part", "kind", "largest |Z(PX) − P Z(X)|"],
+                    rows=[
+                        *(
+                            (part, kind, worst_of(found[c] for c in found if kind in c))
+                            for part in kinds
+                            for kind in kinds[part]
+                        ),
+                        ("the course's block", "one head, ReLU", answered),
+                    ],
+                )
+            ],
+        )
+
+    def _farthest(self, function: Function, size: int) -> float:
+        x = tensor(self.seed, f"tokens {size}", size, WIDTH)
+        return farthest(function, x, self._orders(size))
+
+    def _orders(self, size: int) -> Orders:
+        return orders(self.seed, size, self.permutations)
+
+    def _block(self, causal: bool, positions: str, **words: str) -> Function:
+        return transformer_block(self.seed, causal, positions, self.length, **words)
+
+    def _picture(self) -> Plot:
+        schemes = ["none", "learned", "sinusoidal", "rotary", "alibi"]
+        broken = [self._farthest(self._block(False, name), self.length) for name in schemes]
+        broken.insert(1, self._farthest(self._block(True, "none"), self.length))
+        return Plot(
+            title="What breaks Z(PX) = P Z(X)",
+            x="added to a block that sees both ways",
+            y="largest difference",
+            kind="bars",
+            log_y=True,
+            series=[
+                Series(
+                    name="multi-head attention, gelu",
+                    x=["nothing", "causal mask", *schemes[1:]],
+                    y=[_drawn(one) for one in broken],
+                )
+            ],
+            note="Of outputs of size 1 or so. Below 1e-12 it is rounding.",
+        )
+
+
+def transformer_block(
+    seed: int, causal: bool, positions: str, context: int, **words: str
+) -> Function:
+    """Our block, with positions where the transformer has them."""
+    settings = config.override(
+        TransformerSettings(width=WIDTH, bias=True),
+        [f"{key}={word}" for key, word in words.items()],
+    )
+    block = built(lambda: Block(settings, 0), seed, f"block {sorted(words.items())}")
+    scheme = position_scheme(positions, seed, context)
+
+    @torch.no_grad()
+    def run(x: Tensor) -> Tensor:
+        at = _places(x)
+        return block(
+            scheme.add_to(x, at),
+            causal=causal,
+            rotary=scheme.rotation(at, x.dtype),
+            bias=scheme.bias(),
+        )
+
+    return run
+
+
+def position_scheme(name: str, seed: int, context: int) -> Positions:
+    shape = Shape(width=WIDTH, heads=HEADS, head_width=HEAD_WIDTH, context=max(context, 4))
+    return built(lambda: registry.load("positions", name)().build(shape), seed, "positions")
+
+
+def _places(x: Tensor) -> Tensor:
+    return torch.arange(x.shape[1])[None]
+
+
+def course_block(seed: int, causal: bool) -> Function:
+    """ReLU(H W₁ + 𝟏b₁) W₂ + 𝟏b₂ with H = softmax(QKᵀ/√d) V: one head, no norm, no residual."""
+    projection = tensor(seed, "course q, k, v", 3, WIDTH, WIDTH) / math.sqrt(WIDTH)
+    up, down = tensor(seed, "course layers", 2, WIDTH, WIDTH) / math.sqrt(WIDTH)
+    first, second = tensor(seed, "course biases", 2, WIDTH)
+
+    def run(x: Tensor) -> Tensor:
+        q, k, v = (x[:, None] @ part for part in projection)
+        attended = attention(q, k, v, causal=causal)[:, 0]
+        return torch.relu(attended @ up + first) @ down + second
+
+    return run
+
+
+@dataclass(frozen=True, kw_only=True)
+class PositionsBreakIt(Claim):
+    scale: float = setting(1.0, low=0, high=10, about="of the position vectors")
+    positions: Literal["sinusoidal", "learned"] = setting("sinusoidal")
+    length: int = setting(9, low=2, high=64, about="tokens")
+    blocks: int = setting(5, low=1, high=20, about="with parameters of their own")
+
+    about = About(
+        statement="With position vectors added to the tokens, the order shows: Z(PX + Φ) is not "
+        "P Z(X + Φ), by more than any rounding.",
+        formula="Z(P X + Φ) = P Z(X + PᵀΦ) ≠ P Z(X + Φ)\n"
+        "‖Z(PX + Φ) − P Z(X + Φ)‖ ≥ 2⁻⁸ ‖Z(X + Φ)‖ for every P ≠ I tried",
+        derivation="""Since PX + Φ = P(X + PᵀΦ), equivariance (claim block-equivariant) gives
+            Z(PX + Φ) = P Z(X + PᵀΦ). Equality with P Z(X + Φ) would mean that the block does not
+            notice when the same words stand at other places. That happens when PᵀΦ = Φ, so when all
+            permuted positions have one and the same vector, or when the parameters ignore Φ. Else
+            it takes a coincidence: both sides are analytic in X, so they agree on a set of
+            measure 0.
+
+            So there is nothing to prove but how much. The amount is ‖Z(PX + Φ) − P Z(X + Φ)‖ as a
+            part of ‖Z(X + Φ)‖, the smallest over all swaps of neighbours, where the least moves,
+            and random orders. It has to be more than 2⁻⁸, which is one rounding of a bfloat16:
+            then a model sees it in every precision in use. For small Φ it grows in proportion
+            to Φ, as the first term of a Taylor series does.""",
+        expected="holds",
+        answers=[
+            Answer("000", "2(b)i", "yes: one word at two places has two vectors, to be learned"),
+            Answer("001", "2(b)i", "yes"),
+            Answer("003", "2(b)i", "yes, as the vectors change step by step along the text"),
+        ],
+        knob=Knob("position vectors of length 0", {"scale": 0.0}),
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.positions not in ("sinusoidal", "learned"):
+            raise ValueError(
+                f"positions is {self.positions!r}; only sinusoidal and learned ones are added to "
+                "the tokens, so choose one of these (block-equivariant takes the others)"
+            )
+
+    def run(self) -> Evidence:
+        rows = self._orders()
+        networks = [self._network(number) for number in range(self.blocks)]
+        amounts = np.array([self._amounts(block, rows, self.scale) for block in networks])
+        without = float(np.max([self._amounts(block, rows, 0.0) for block in networks]))
+        twins = np.array([self._twins(block) for block in networks])
+        broken = float(amounts.min()) >= VISIBLE
+
+        scales = np.geomspace(1e-4, max(self.scale, 1.0), 13)
+        curves = np.array([self._amounts(networks[0], rows, scale) for scale in scales])
+        return Evidence(
+            kind="construction",
+            trials=amounts.size,
+            measures=[
+                Measure("least ‖Z(PX+Φ) − P Z(X+Φ)‖, of ‖Z‖", float(amounts.min()), "≥", VISIBLE),
+                Measure("most of it without Φ", without, "≤", EQUAL),
+            ],
+            right={"000": float(twins.min()) >= VISIBLE, "001": broken, "003": broken},
+            picture=Plot(
+                title="How much the order shows",
+                x="size of the position vectors",
+                y="‖Z(PX + Φ) − P Z(X + Φ)‖ / ‖Z(X + Φ)‖",
+                log_x=True,
+                log_y=True,
+                series=[
+                    Series(name="most, of all orders", x=scales.tolist(), y=curves.max(1).tolist()),
+                    Series(name="least", x=scales.tolist(), y=curves.min(1).tolist()),
+                    Series(
+                        name="a rounding of bfloat16",
+                        x=[float(scales[0]), float(scales[-1])],
+                        y=[VISIBLE, VISIBLE],
+                    ),
+                ],
+                note=f"{self.positions} positions, {self.length} tokens, the first block.",
+            ),
+            details=[
+                Table(
+                    title="The order shows, block by block",
+                    columns=["block", "least, of ‖Z‖", "mean", "most", "one word at two places"],
+                    rows=[
+                        [number + 1, *_spread(amounts[number]), float(twins[number])]
+                        for number in range(self.blocks)
+                    ],
+                    note="The last column: how far apart the outputs of one word at the first and "
+                    "the last place are, of their size. Without positions they are equal.",
+                )
+            ],
+        )
+
+    def _orders(self) -> Orders:
+        swaps = np.tile(np.arange(self.length), (self.length - 1, 1))
+        for first, row in enumerate(swaps):
+            row[[first, first + 1]] = first + 1, first
+        random = orders(self.seed, self.length, 24)
+        moved = (random != np.arange(self.length)).any(axis=1)  # the identity breaks nothing
+        return np.concatenate([swaps, random[moved]])
+
+    def _network(self, number: int) -> Function:
+        seed = chance.number(self.seed, "block", number)
+        return transformer_block(seed, False, "none", self.length)
+
+    def _codes(self, scale: float) -> Tensor:
+        """Φ"""
+        scheme = position_scheme(self.positions, self.seed, self.length)
+        empty = torch.zeros(1, self.length, WIDTH, dtype=torch.float64)
+        return scale * scheme.add_to(empty, _places(empty))
+
+    def _amounts(self, block: Function, rows: Orders, scale: float) -> NDArray[np.float64]:
+        x = tensor(self.seed, "tokens", self.length, WIDTH)
+        codes = self._codes(scale)
+        straight = block(x[None] + codes)[0]
+        difference = block(x[rows] + codes) - straight[rows]
+        return (difference.flatten(1).norm(dim=1) / straight.norm()).numpy()
+
+    def _twins(self, block: Function) -> float:
+        """How far apart one word at the first and the last place is, of the outputs' size."""
+        x = tensor(self.seed, "tokens", self.length, WIDTH)
+        x[-1] = x[0]
+        first, *_, last = block(x[None] + self._codes(self.scale))[0]
+        return float((first - last).norm() / first.norm())
+
+
+def _spread(amounts: NDArray[np.float64]) -> list[float]:
+    return [float(amounts.min()), float(amounts.mean()), float(amounts.max())]

@@ -1,0 +1,69 @@
+"""Random vectors and modules for experiments: functions of a seed and a purpose."""
+
+import math
+from collections.abc import Callable
+from typing import TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from attnlab import chance
+
+Array = NDArray[np.float64]
+Module = TypeVar("Module", bound=nn.Module)
+
+
+def normal(seed: int, purpose: str, *shape: int) -> Array:
+    """Independent standard normal numbers, by Box and Muller's formula."""
+    index = np.arange(math.prod(shape)).reshape(shape)
+    radius = np.sqrt(-2 * np.log1p(-chance.uniform(seed, f"{purpose}, radius", index)))
+    return radius * np.cos(2 * np.pi * chance.uniform(seed, f"{purpose}, angle", index))
+
+
+def orthonormal(seed: int, purpose: str, count: int, width: int) -> Array:
+    """`count` unit vectors of the width, each a row, at right angles to one another."""
+    if count > width:
+        raise ValueError(
+            f"{count} vectors of width {width} cannot all be at right angles; "
+            f"take a width of {count} or more"
+        )
+    columns, triangle = np.linalg.qr(normal(seed, purpose, width, count))
+    # the signs of a QR decomposition are the library's choice; these are not
+    return (columns * np.sign(np.diagonal(triangle))).T
+
+
+def softmax(scores: Array) -> Array:
+    """Over the last axis."""
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return weights / weights.sum(axis=-1, keepdims=True)
+
+
+def largest(difference: Array) -> float:
+    return float(np.abs(difference).max())
+
+
+def uniform_distance(samples: int, false_alarm: float) -> float:
+    """How far the steps of a sample may be from the true distribution function, but for chance.
+
+    Dvoretzky, Kiefer and Wolfowitz's inequality with Massart's constant; it holds for every sample
+    size and every distribution.
+    """
+    return math.sqrt(math.log(2 / false_alarm) / (2 * samples))
+
+
+def blank(make: Callable[[], Module]) -> Module:
+    """A module in float64 that learns nothing, its parameters to be filled in."""
+    with torch.random.fork_rng(devices=[]):  # a module draws when it is made; nobody may notice
+        return make().double().eval().requires_grad_(False)
+
+
+def built(make: Callable[[], Module], seed: int, purpose: str) -> Module:
+    """A module whose parameters are normal numbers of the seed, matrices by 1/√width."""
+    module = blank(make)
+    for name, parameter in module.named_parameters():
+        size = math.sqrt(parameter.shape[-1]) if parameter.dim() > 1 else 1.0
+        values = normal(seed, f"{purpose}, {name}", *parameter.shape) / size
+        parameter.copy_(torch.from_numpy(values))
+    return module

@@ -1,0 +1,244 @@
+"""Attention as look-up: copying a value, mixing two, and taking a sum apart.
+
+Axes in the formulas: n keys, width d; α are weights, c = Σ αᵢ vᵢ is what comes out.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from attnlab.reports.report import Plot, Series
+from attnlab.theory.claim import EQUAL, About, Answer, Claim, Evidence, Knob, Measure, setting
+from attnlab.theory.draw import Array, largest, normal, orthonormal, softmax
+
+NEAR = 0.01  # what "about equal" means here, for weights that add up to 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Copy(Claim):
+    lead: float = setting(12.0, low=0, high=40, about="by how much one score leads the others")
+    keys: int = setting(10, low=2, high=1000)
+    width: int = setting(16, low=1, high=256)
+    cases: int = setting(500, low=1, high=5000)
+
+    about = About(
+        statement="A key whose score leads all others by g gets all the weight but (n − 1)e^(−g), "
+        "so the output is a copy of its value.",
+        formula="kⱼ·q ≥ kᵢ·q + g for all i ≠ j   ⇒   1 − αⱼ ≤ (n − 1) e^(−g),   "
+        "‖c − vⱼ‖ ≤ (n − 1) e^(−g) · max ‖vᵢ − vⱼ‖",
+        derivation="""Divide numerator and denominator of αⱼ by exp(kⱼ·q). What remains is
+            αⱼ = 1 / (1 + Σ exp(kᵢ·q − kⱼ·q)), a sum over the n − 1 other keys, and each of its
+            terms is at most e^(−g). So αⱼ ≥ 1 / (1 + (n − 1)e^(−g)) ≥ 1 − (n − 1)e^(−g).
+
+            The first of these is an equality when all the others are exactly g behind: that case
+            is computed both ways. For the output, c − vⱼ = Σ αᵢ (vᵢ − vⱼ) over the others, whose
+            weights together are 1 − αⱼ.
+
+            Neither q nor kⱼ has to equal anything: a weight near 1 needs a lead, and a weight of
+            exactly 0 or 1 does not occur, since exp is positive.""",
+        expected="holds",
+        answers=[
+            Answer("000", "1(a)", "only an equal q and v get weight 1, all others 0"),
+            Answer("001", "1(a)", "when kⱼ·q is far above the rest, αⱼ → 1 and c ≈ vⱼ"),
+            Answer("002", "1(a)", "when kⱼ·q is above the rest, αⱼ ≈ 1 and c ≈ vⱼ"),
+            Answer("003", "1(a)", "the other scores near 0, this one far above 0"),
+        ],
+        knob=Knob("no lead at all: g = 0", {"lead": 0.0}),
+    )
+
+    def run(self) -> Evidence:
+        others = normal(self.seed, "scores", self.cases, self.keys - 1)
+        leader = others.max(axis=1, keepdims=True) + self.lead
+        weights = softmax(np.concatenate([leader, others], axis=1))
+        lost = weights[:, 1:].sum(axis=1)
+        bound = (self.keys - 1) * math.exp(-self.lead)
+        values = normal(self.seed, "values", self.cases, self.keys, self.width)
+        output = np.einsum("cn,cnd->cd", weights, values)
+        error = np.linalg.norm(output - values[:, 0], axis=1)
+        farthest = np.linalg.norm(values - values[:, :1], axis=2).max(axis=1)
+
+        worst = softmax(np.array([self.lead, *[0.0] * (self.keys - 1)]))
+        formula = 1 / (1 + bound)
+        copied = float((error / farthest).max()) <= NEAR
+        leads = np.linspace(0, max(self.lead, 1.0), 50)
+        return Evidence(
+            kind="construction",
+            trials=self.cases,
+            measures=[
+                Measure(
+                    "error of the copy, of the largest possible",
+                    float((error / farthest).max()),
+                    "≤",
+                    NEAR,
+                ),
+                Measure(
+                    "|αⱼ − 1/(1 + (n−1)e^(−g))| with all others g behind",
+                    abs(float(worst[0]) - formula),
+                    "≤",
+                    EQUAL,
+                ),
+                Measure("weight lost, of (n−1)e^(−g)", float((lost / bound).max()), "≤", 1 + EQUAL),
+            ],
+            right={
+                "000": not lost.any(),
+                "001": copied,
+                "002": copied,
+                "003": copied,
+            },
+            picture=Plot(
+                title="Weight that goes elsewhere",
+                x="lead g of one score",
+                y="1 − αⱼ",
+                log_y=True,
+                series=[
+                    Series(
+                        name="all others g behind",
+                        x=leads.tolist(),
+                        y=[1 / (1 + math.exp(g) / (self.keys - 1)) for g in leads],
+                    ),
+                    Series(
+                        name="bound (n − 1)e^(−g)",
+                        x=leads.tolist(),
+                        y=[(self.keys - 1) * math.exp(-g) for g in leads],
+                    ),
+                ],
+            ),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class AverageOfTwo(Claim):
+    beta: float = setting(12.0, low=0, high=40, about="length of the query along each key")
+    keys: int = setting(10, low=3, high=200)
+    width: int = setting(16, low=3, high=256)
+
+    about = About(
+        statement="For keys of length 1 at right angles, q = β(k_a + k_b) weighs both keys alike, "
+        "and their values are averaged once β is large.",
+        formula="q = β(k_a + k_b)   ⇒   α_a = α_b = e^β / (2e^β + n − 2) → ½",
+        derivation="""The scores are k_a·q = β(1 + 0) = β, k_b·q = β and kᵢ·q = 0 for the rest.
+            The softmax of these is e^β / (2e^β + n − 2) twice, and 1 / (2e^β + n − 2) for the
+            n − 2 others. Nothing is approximated so far.
+
+            The two weights add up to 1 − (n − 2)/(2e^β + n − 2). That is near 1 only when e^β is
+            far above n − 2: a query of length 1, which is β = 1/√2, is too weak. With n = 10 it
+            gives each of the two 0.168, and the eight others 0.083 each.""",
+        expected="holds",
+        answers=[
+            Answer("000", "1(b)", "q = k_a + k_b gives both exactly ½ when keys are one-hot"),
+            Answer("001", "1(b)", "q = β(k_a + k_b), β large: both about ½, by the formula"),
+            Answer("002", "1(b)", "q = β(k_a + k_b), β ≫ 0: both about ½, by the formula"),
+            Answer("003", "1(b)", "q = (k_a + k_b)/√2, a query of length 1"),
+        ],
+        knob=Knob("a query of length 1: β = 1/√2", {"beta": 1 / math.sqrt(2)}),
+    )
+
+    def run(self) -> Evidence:
+        keys = orthonormal(self.seed, "keys", self.keys, self.width)
+        weights = self._weights(keys, self.beta)
+        formula = self._formula(self.beta)
+        betas = np.linspace(0, max(self.beta, 1.0), 50).tolist()
+
+        def halves(beta: float) -> bool:
+            return abs(float(self._weights(keys, beta)[0]) - 0.5) <= NEAR
+
+        return Evidence(
+            kind="construction",
+            trials=1,
+            measures=[
+                Measure("|α_a − ½|", abs(float(weights[0]) - 0.5), "≤", NEAR),
+                Measure("|α_a − formula|", abs(float(weights[0]) - formula), "≤", EQUAL),
+                Measure("|α_a − α_b|", abs(float(weights[0] - weights[1])), "≤", EQUAL),
+            ],
+            right={
+                "000": halves(1.0),
+                "001": halves(self.beta),
+                "002": halves(self.beta),
+                "003": halves(1 / math.sqrt(2)),
+            },
+            picture=Plot(
+                title="Weight of each of the two keys",
+                x="β",
+                y="α_a = α_b",
+                series=[
+                    Series(name=f"n = {self.keys}", x=betas, y=[self._formula(b) for b in betas]),
+                    Series(name="½", x=[betas[0], betas[-1]], y=[0.5, 0.5]),
+                ],
+            ),
+        )
+
+    def _weights(self, keys: Array, beta: float) -> Array:
+        return softmax(keys @ (beta * (keys[0] + keys[1])))
+
+    def _formula(self, beta: float) -> float:
+        return 1 / (2 + (self.keys - 2) * math.exp(-beta))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecoverAPart(Claim):
+    overlap: float = setting(0.0, low=0, high=1, about="how far B leans towards A: a sine")
+    width: int = setting(16, low=2, high=256)
+    first: int = setting(4, low=1, high=128, about="columns of A")
+    second: int = setting(5, low=1, high=128, about="columns of B")
+    cases: int = setting(100, low=1, high=2000)
+
+    about = About(
+        statement="When v_a lies in one subspace and v_b in another at right angles to it, their "
+        "sum loses nothing: a fixed matrix gives v_a back.",
+        formula="v_a = A c,  v_b = B d,  AᵀA = I,  AᵀB = 0   ⇒   Aᵀ(v_a + v_b) = c   and   "
+        "A Aᵀ(v_a + v_b) = v_a",
+        derivation="""Aᵀ(A c + B d) = (AᵀA) c + (AᵀB) d = c + 0: multiplying by Aᵀ reads off the
+            coordinates of v_a. They are not v_a itself: c has as many entries as A has columns,
+            v_a as many as A has rows. Multiplying by A once more gives A c = v_a, so the matrix
+            that returns the vector is M = A Aᵀ, the projection onto the span of A.
+
+            If B leans towards A by an angle, AᵀB d is not 0 and stays in the result as an
+            error that grows with the sine of that angle.""",
+        expected="holds",
+        answers=[Answer("002", "1(b)", "M = Aᵀ gives M(v_a + v_b) = v_a")],
+        knob=Knob("B is not at right angles to A", {"overlap": 0.5}),
+        remark="Aᵀ is the right answer to another question: it gives the coordinates c. A value "
+        "matrix that follows can work with them as well, but they are not v_a.",
+    )
+
+    def run(self) -> Evidence:
+        if self.first + self.second > self.width:
+            raise ValueError(
+                f"first + second is {self.first + self.second}, more than width {self.width}; "
+                f"so many columns cannot all be at right angles"
+            )
+        coordinates, vectors, given = [], [], []
+        for case in range(self.cases):
+            found, projected, ours = self._recover(case, self.overlap)
+            coordinates.append(found)
+            vectors.append(projected)
+            given.append(ours)
+        lean = np.linspace(0, 1, 21)
+        errors = [float(np.mean([self._recover(n, s)[1] for n in range(10)])) for s in lean]
+        return Evidence(
+            kind="construction",
+            trials=self.cases,
+            measures=[
+                Measure("largest |A Aᵀ(v_a + v_b) − v_a|", max(vectors), "≤", EQUAL),
+                Measure("largest |Aᵀ(v_a + v_b) − c|", max(coordinates), "≤", EQUAL),
+            ],
+            right={"002": all(given)},
+            picture=Plot(
+                title="Error when the subspaces are not at right angles",
+                x="sine of the angle by which B leans towards A",
+                y="mean over ten cases of the largest error in v_a",
+                series=[Series(name="M = A Aᵀ", x=lean.tolist(), y=errors)],
+            ),
+        )
+
+    def _recover(self, case: int, overlap: float) -> tuple[float, float, bool]:
+        """The errors in the coordinates and in the vector, and whether Aᵀ gave the vector."""
+        rows = orthonormal(self.seed, f"basis {case}", self.first + self.second, self.width)
+        a, b = rows[: self.first].T, rows[self.first :].T
+        b[:, 0] = math.sqrt(1 - overlap**2) * b[:, 0] + overlap * a[:, 0]
+        c = normal(self.seed, f"c {case}", self.first)
+        both = a @ c + b @ normal(self.seed, f"d {case}", self.second)
+        vector, answered = a @ c, a.T @ both
+        same = answered.shape == vector.shape and largest(answered - vector) <= EQUAL
+        return largest(answered - c), largest(a @ answered - vector), same

@@ -1,0 +1,452 @@
+"""Positions as angles: when codes of sines and cosines repeat, and what rotating q and k does.
+
+Axes in the formulas: positions t, width d; pair n of p turns by tθₙ with θₙ = base^(−n/p). A pair
+of coordinates (a, b) is the complex number z = a + ib.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import product
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from attnlab import registry
+from attnlab.attention.mistakes import GrowingRotary, HeadRotary
+from attnlab.attention.positions import Rotary, Shape, Sinusoidal
+from attnlab.kernels import Rotation, rotate
+from attnlab.kernels.rotary import Layout
+from attnlab.reports.report import Plot, Series, Table
+from attnlab.theory import block
+from attnlab.theory.block import spread, units, worst_of
+from attnlab.theory.claim import EQUAL, About, Answer, Claim, Evidence, Knob, Measure, setting
+from attnlab.theory.draw import Array, largest
+from attnlab.theory.enclosure import UNIT, below, chord, nearest, two_pi
+
+# An angle tθ is rounded, and θ before it: at most t·2⁻⁵¹ between two ways to compute it. Vectors of
+# length 1 then differ by no more, which is less than EQUAL up to this position.
+LONGEST = 2000
+LAYOUTS: list[Layout] = ["half-split", "interleaved"]
+# widths of heads with the part that turns: one pair, several, some left over, a common one
+WIDTHS = {2: 1.0, 4: 1.0, 6: 1.0, 11: 0.7, 64: 1.0}
+SHAPES = [(layout, *width) for layout in LAYOUTS for width in WIDTHS.items()]
+
+Whole = NDArray[np.int64]
+Times = tuple[Whole, Whole]
+# a certified bound, (offsets, distances of pairs, of codes), …
+Found = tuple[float, tuple[list[int], list[float], list[float]], Table, list[Measure]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SinusoidUnique(Claim):
+    longest: int = setting(10**6, low=1, high=10**7, about="positions go from 0 to this")
+    periods: tuple[int, ...] = setting((), about="whole periods; none: the usual frequencies")
+
+    about = About(
+        statement="No two whole positions have the same code of sines and cosines.",
+        formula="‖Φ(t₁) − Φ(t₂)‖ ≥ |e^(it₁) − e^(it₂)| = 2 |sin((t₁ − t₂)/2)| > 0\n"
+        "d = min |n − 2πk|   ⇒   2 |sin(n/2)| = 2 sin(d/2) ≥ d − d³/24",
+        derivation="""The first pair of every code is (sin t, cos t): its frequency is
+            base⁰ = 1. Two codes can only be equal if these pairs are, so if t₁ − t₂ = 2πk. With
+            k ≠ 0 this would make π = (t₁ − t₂)/(2k) a fraction, and π is irrational; so k = 0 and
+            t₁ = t₂. The other frequencies are not needed.
+
+            That leaves how nearly. The distance of two first pairs depends on the offset
+            n = t₁ − t₂ only: it is 2 sin(d/2), where d ≤ π is how far n is from the nearest
+            multiple of 2π. Here π is enclosed by whole numbers (Machin's formula in units of 2⁻¹⁶⁰,
+            with all that is cut off), all n are reduced one by one in whole numbers, and the
+            smallest d gives a lower bound with sin x ≥ x − x³/6. There is no rounding in it.
+
+            With frequencies 2π/P and whole P, codes do repeat when n is a multiple of all P.""",
+        expected="holds",
+        answers=[
+            Answer("000", "2(b)ii", "codes can repeat if the text is long enough (from a picture)"),
+            Answer("001", "2(b)ii", "never: the first pair would need a whole multiple of 2π"),
+            Answer(
+                "003",
+                "2(b)ii",
+                "never, for a false reason: large denominators keep angles below 2π",
+            ),
+        ],
+        knob=Knob("frequencies 2π/6, 2π/10 and 2π/15", {"periods": (6, 10, 15)}),
+        remark="003 is right for a wrong reason: the first denominator is 1, and that angle passes "
+        "2π at position 7. The nearest misses are fractions near 2π: 710/113, then "
+        "103,993/16,551, then 312,689/49,766; the other pairs are far off.",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not all(1 <= period <= 10**9 for period in self.periods):
+            raise ValueError(
+                f"periods is {self.periods}; each is a whole number of positions, so use 1 to "
+                "1000000000, or no period at all for the usual frequencies"
+            )
+
+    def run(self) -> Evidence:
+        found = self._whole_periods() if self.periods else self._usual()
+        bound, (offsets, pairs, codes), table, checks = found
+        first = Measure("distance of any two codes, certified to be at least", bound, ">", 0)
+        return Evidence(
+            kind="exact",
+            trials=self.longest,
+            measures=[first, *checks],
+            right={"000": bound == 0, "001": bound > 0, "003": bound > 0},
+            picture=Plot(
+                title="Distance of codes" if self.periods else "The nearest misses of a repeat",
+                x="offset t₁ − t₂",
+                y="distance of the codes",
+                log_x=not self.periods,
+                log_y=not self.periods,
+                series=[
+                    Series(name="first pair", x=offsets, y=pairs),
+                    Series(name="whole code", x=offsets, y=codes),
+                ],
+            ),
+            details=[table],
+        )
+
+    def _usual(self) -> Found:
+        records = nearest(self.longest)
+        offsets = [offset for offset, *_ in records]
+        pairs, codes = self._module(2, offsets), self._module(64, offsets)
+        least, most = chord(*records[-1][2:])
+        outside = max(float(least) - pairs[-1], pairs[-1] - float(most), 0.0)
+        table = Table(
+            title=f"Offsets up to {self.longest:,} nearest to multiples of 2π",
+            columns=["offset", "turns", "off by", "first pair, at least", "our code of width 64"],
+            rows=[
+                (offset, turns, float(low), below(chord(low, high)[0]), code)
+                for (offset, turns, low, high), code in zip(records, codes, strict=True)
+            ],
+            note="The first angle passes 2π at 7." if self.longest * UNIT > two_pi()[1] else "",
+        )
+        check = Measure("our module's distance, outside certified bounds", outside, "≤", EQUAL)
+        return below(least), (offsets, pairs, codes), table, [check]
+
+    def _module(self, width: int, offsets: Sequence[int]) -> list[float]:
+        """Distances from the code of position 0, by the code that models use."""
+        scheme = Sinusoidal().build(Shape(width=width, heads=1, head_width=width, context=1))
+        empty = torch.zeros(1, len(offsets) + 1, width, dtype=torch.float64)
+        first, *others = scheme.add_to(empty, torch.tensor([[0, *offsets]]))[0]
+        return [float((other - first).norm()) for other in others]
+
+    def _whole_periods(self) -> Found:
+        offsets, multiple = np.arange(1, self.longest + 1), math.lcm(*self.periods)
+        same = np.logical_and.reduce([offsets % period == 0 for period in self.periods])
+        repeat = int(offsets[same][0]) if same.any() else None
+        # n mod P = r ≠ 0 for some P: that pair is 2 sin(πr/P) ≥ 2 sin(π/P) ≥ 4/P away (P ≥ 2)
+        bound = 0.0 if repeat else below(Fraction(4, max(self.periods)))
+        shown = offsets[: min(2 * (repeat or 50), 200)]
+        apart = np.array([2 * np.abs(np.sin(np.pi * shown / period)) for period in self.periods])
+        distances = shown.tolist(), apart[0].tolist(), np.linalg.norm(apart, axis=0).tolist()
+        table = Table(
+            title=f"Codes are equal where all remainders are 0: every {multiple:,} positions",
+            columns=["offset", *(f"mod {period}" for period in self.periods)],
+            rows=[
+                (offset, *(offset % period for period in self.periods))
+                for offset in sorted({*self.periods, multiple})
+            ],
+        )
+        return bound, distances, table, []
+
+
+def frequencies(pairs: int, base: float = 10_000.0) -> Array:
+    return base ** (-np.arange(pairs) / pairs)
+
+
+def coordinates(layout: Layout, pairs: int) -> tuple[Whole, Whole]:
+    """Where the real and the imaginary parts stand."""
+    n = np.arange(pairs)
+    return (n, n + pairs) if layout == "half-split" else (2 * n, 2 * n + 1)
+
+
+def block_form(layout: Layout, width: int, angles: Array) -> Array:
+    """The matrix with a block (cos, −sin; sin, cos) for each pair, and 1 for what does not turn."""
+    matrix = np.eye(width)
+    first, second = coordinates(layout, len(angles))
+    matrix[first, first] = matrix[second, second] = np.cos(angles)
+    matrix[first, second], matrix[second, first] = -np.sin(angles), np.sin(angles)
+    return matrix
+
+
+def turned(x: Tensor, times: Whole, settings: Rotary, precision: str = "float64") -> Tensor:
+    """x [1, 3, t, d] by our rotary code; the angles may be rounded to a lower precision."""
+    width, at = x.shape[-1], torch.from_numpy(times)[None]
+    if precision == "float64":
+        scheme = settings.build(Shape(width=3 * width, heads=3, head_width=width, context=1))
+        by = scheme.rotation(at, x.dtype)
+        assert by is not None
+        return rotate(x, by)
+    dtype = getattr(torch, precision)
+    rates = frequencies(int(width * settings.fraction) // 2, settings.base)
+    angles = (at[:, None, :, None].to(dtype) * torch.from_numpy(rates).to(dtype)).double()
+    return rotate(x, Rotation(angles.cos(), angles.sin(), settings.layout))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RopeIsRotation(Claim):
+    pairing: Literal["own", "other"] = setting("own", about="which coordinates are read as pairs")
+    longest: int = setting(LONGEST, low=1, high=LONGEST, about="the last position")
+    cases: int = setting(40, low=2, high=500, about="positions for each width and layout")
+
+    about = About(
+        statement="Rotary positions multiply complex numbers, one for each pair of coordinates, by "
+        "e^(itθ), so lengths stay as they are.",
+        formula="(cos tθ  −sin tθ; sin tθ  cos tθ) (a; b)   ↔   e^(itθ) (a + ib)\n"
+        "‖RoPE(x, t)‖ = ‖x‖",
+        derivation="""Multiply out: (cos tθ + i sin tθ)(a + ib) = (a cos tθ − b sin tθ) +
+            i (a sin tθ + b cos tθ). Real and imaginary part are the two rows of the 2×2 block times
+            (a; b). A d×d matrix with d/2 such blocks does this to every pair on its own, so it is
+            an entrywise product in ℂ^(d/2), and no matrix is needed. Since |e^(itθ)| = 1, each pair
+            keeps its length, and so does the vector.
+
+            Which coordinates are pairs is an agreement. The course takes neighbours (interleaved),
+            many models take n and n + d/2 (half-split). Our code for both is compared with block
+            matrix and complex product, at several widths, also where only some of them turn.""",
+        expected="holds",
+        answers=[
+            Answer("000", "3(g)i", "a D/2 × D matrix takes the D × D block form to the product"),
+            Answer("003", "3(g)i", "multiplied out, pair by pair; it writes θ where tθ is meant"),
+        ],
+        knob=Knob("pairs read in the other layout", {"pairing": "other"}),
+        remark="Lengths cannot tell one layout from the other: the wrong pairing keeps them, too. "
+        "Neither can a model trained from nothing, as its queries and keys agree; weights from "
+        "elsewhere go wrong without an error.",
+    )
+
+    def run(self) -> Evidence:
+        found = np.array([self._differences(*shape) for shape in SHAPES])
+        multiplied, matrix, length = found.max(axis=0).tolist()
+        return Evidence(
+            kind="construction",
+            trials=len(SHAPES) * self.cases,
+            measures=[
+                Measure("largest |RoPE(x, t) − e^(itθ) x|", multiplied, "≤", EQUAL),
+                Measure("largest |RoPE(x, t) − block matrix · x|", matrix, "≤", EQUAL),
+                Measure("largest change of a length", length, "≤", EQUAL),
+            ],
+            right={document: off <= EQUAL for document, off in self._answers().items()},
+            picture=self._picture(),
+        )
+
+    def _differences(self, layout: Layout, width: int, fraction: float) -> list[float]:
+        times = spread(self.seed, "times", self.cases, self.longest)
+        x = units(self.seed, f"vectors {width}", 1, 3, self.cases, width)
+        after = turned(x, times, Rotary(layout=layout, fraction=fraction)).numpy()
+        angles = times[:, None] * frequencies(int(width * fraction) // 2)
+        read = self._read(layout)
+        first, second = coordinates(read, angles.shape[1])
+        z, z_after = (v[..., first] + 1j * v[..., second] for v in (x.numpy(), after))
+        blocks = np.stack([block_form(read, width, row) for row in angles])
+        return [
+            float(np.abs(z_after - z * np.exp(1j * angles)).max()),
+            largest(after - np.einsum("tij,bhtj->bhti", blocks, x.numpy())),
+            largest(np.linalg.norm(after, axis=-1) - 1),
+        ]
+
+    def _read(self, layout: Layout) -> Layout:
+        return layout if self.pairing == "own" else LAYOUTS[1 - LAYOUTS.index(layout)]
+
+    def _answers(self) -> dict[str, float]:
+        """How far off the documents' formulas are; 000's matrix makes complex numbers of pairs."""
+        angles, x = self.longest * frequencies(3), units(self.seed, "written out", 6).numpy()
+        unit_vectors = torch.eye(6).double().expand(1, 3, 6, 6)
+        times = np.full(6, self.longest)
+        rotated = turned(unit_vectors, times, Rotary(layout="interleaved"))[0, 0].numpy()
+        to_complex = np.kron(np.eye(3), np.array([[1], [1j]]))
+        cos, sin, one, two = np.cos(angles), np.sin(angles), x[0::2], x[1::2]
+        written = np.stack([cos * one - sin * two, sin * one + cos * two], axis=1).ravel()
+        taken_over = rotated @ to_complex - to_complex * np.exp(1j * angles)
+        return {"000": float(np.abs(taken_over).max()), "003": largest(x @ rotated - written)}
+
+    def _picture(self) -> Plot:
+        first, second = coordinates(self._read("half-split"), 2)
+        start = torch.zeros(4, dtype=torch.float64)
+        start[first] = torch.tensor([1.0, 0.5]).double()  # circles of different sizes
+        path = turned(start.expand(1, 3, 24, 4), np.arange(24), Rotary(base=16.0))[0, 0].numpy()
+        return Plot(
+            title="Two pairs of coordinates, as they are read, at positions 0 to 23",
+            x="first coordinate",
+            y="second coordinate",
+            kind="points",
+            series=[
+                Series(name=name, x=path[:, first[n]].tolist(), y=path[:, second[n]].tolist())
+                for n, name in enumerate(("θ = 1", "θ = 1/4"))
+            ],
+            note="Pairs go round in circles; coordinates of different pairs do not.",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RopeRelative(Claim):
+    precision: Literal["float64", "float32", "bfloat16"] = setting("float64", about="of the angles")
+    longest: int = setting(LONGEST, low=1, high=LONGEST, about="the last position")
+    cases: int = setting(200, low=2, high=2000, about="pairs of positions for each width")
+
+    about = About(
+        statement="The product of a rotated query and a rotated key depends on how far apart they "
+        "are, and not on where.",
+        formula="⟨RoPE(z₁, t₁), RoPE(z₂, t₂)⟩ = ⟨RoPE(z₁, t₁ − t₂), RoPE(z₂, 0)⟩",
+        derivation="""For one pair of coordinates the inner product in ℝ² is Re(z₁ z̄₂). Rotated by
+            t₁θ and t₂θ it is Re(z₁ e^(it₁θ) · z̄₂ e^(−it₂θ)) = Re(z₁ z̄₂ e^(i(t₁−t₂)θ)): conjugation
+            turned the second angle round, so only the difference is left. The right side has the
+            angles (t₁ − t₂)θ and 0, which is the same number. Sums over pairs keep equalities.
+
+            On a machine tθ is rounded, by up to tθ·2⁻⁵³ in float64. The three angles together are
+            off by t·2⁻⁵² at most, and so is the product of vectors of length 1: below 10⁻¹² at
+            position 2000. A bfloat16 has 8 bits: from 256 on it skips every other whole number, so
+            angles are off by up to a radian, and the product depends on where the two stand.""",
+        expected="holds",
+        answers=[
+            Answer("000", "3(g)ii", "both are Re(z₁ z̄₂ e^(i(t₁−t₂)θ)); by hand it got t₁ + t₂"),
+            Answer("003", "3(g)ii", "both sides are Re(z₁ z̄₂ e^(i(t₁−t₂)θ))"),
+        ],
+        knob=Knob("angles kept in bfloat16", {"precision": "bfloat16"}),
+        remark="The proof works for any θ. So frequencies that grow (a mistake seen in homework) "
+        "have the property, and so has a rotation by head index: a test of it finds neither.",
+    )
+
+    def run(self) -> Evidence:
+        first, second = (spread(self.seed, name, self.cases, self.longest) for name in "ab")
+        times = first, second[::-1].copy()  # so that 0 is not paired with 0
+        kinds = [(Rotary(layout=layout, fraction=part), width) for layout, width, part in SHAPES]
+        worst = worst_of(self._error(*kind, times, self.precision) for kind in kinds)
+        rotated, _ = self._sides(*kinds[-1], times, self.precision)
+        answered = largest(rotated - self._formula(*times)) <= EQUAL
+        return Evidence(
+            kind="construction",
+            trials=len(kinds) * self.cases,
+            measures=[Measure("largest difference of the two sides", worst, "≤", EQUAL)],
+            right={"000": answered, "003": answered},
+            picture=self._picture(),
+            details=[self._mistakes(times)],
+        )
+
+    def _sides(self, by: Rotary, width: int, times: Times, precision: str) -> tuple[Array, Array]:
+        (first, second), (z1, z2) = times, self._vectors(len(times[0]), width)
+        q, k, apart, still = (
+            turned(z, at, by, precision)
+            for z, at in ((z1, first), (z2, second), (z1, first - second), (z2, 0 * second))
+        )
+        return (q * k).sum(-1).numpy(), (apart * still).sum(-1).numpy()
+
+    def _error(self, by: Rotary, width: int, times: Times, precision: str) -> float:
+        left, right = self._sides(by, width, times, precision)
+        return largest(left - right)
+
+    def _vectors(self, count: int, width: int) -> Tensor:
+        return units(self.seed, f"z₁, z₂ {width}", 2, 1, 3, count, width)
+
+    def _formula(self, first: Whole, second: Whole) -> Array:
+        """The documents' Re(z₁ z̄₂ e^(i(t₁−t₂)θ)), for the last of SHAPES: neighbours are pairs."""
+        vectors = self._vectors(len(first), 64).numpy()
+        z1, z2 = vectors[..., 0::2] + 1j * vectors[..., 1::2]
+        turn = np.exp(1j * (first - second)[:, None] * frequencies(32))
+        return np.asarray((z1 * z2.conj() * turn).real.sum(-1))
+
+    def _mistakes(self, times: Times) -> Table:
+        kinds = [
+            ("falling frequencies: right", Rotary(), 1.0),
+            ("growing frequencies: a mistake", GrowingRotary(), 1 / float(frequencies(32)[-1])),
+            ("by head index: a mistake", HeadRotary(), 1.0),
+        ]
+        return Table(
+            title="The property in float64, with the right rotation and two wrong ones",
+            columns=["rotation", "largest difference", "rounding explains"],
+            rows=[
+                (name, self._error(by, 64, times, "float64"), self.longest * fastest * 2.0**-52)
+                for name, by, fastest in kinds
+            ],
+        )
+
+    def _picture(self) -> Plot:
+        far = [2**power for power in range(3, 18)]
+        times = [(np.full(40, t), np.full(40, t - 5)) for t in far]
+        errors = {
+            name: [self._error(Rotary(), 64, t, name) or None for t in times]  # no log of 0
+            for name in ("bfloat16", "float32", "float64")
+        }
+        return Plot(
+            title="What is left of the equality far out",
+            x="position t₁ = t₂ + 5",
+            y="largest difference of the two sides",
+            log_x=True,
+            log_y=True,
+            series=[Series(name=f"angles in {name}", x=far, y=y) for name, y in errors.items()],
+            note="Vectors of length 1, head width 64.",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RopeNeedsTime(Claim):
+    rotate_by: Literal["head", "time"] = setting("head", about="what the angle counts")
+    length: int = setting(9, low=2, high=64, about="tokens")
+
+    about = About(
+        statement="Rotating queries and keys by the index of their head, and not by time, cancels: "
+        "the model has no position information at all.",
+        formula="⟨R_h q, R_h k⟩ = qᵀ R_hᵀ R_h k = ⟨q, k⟩",
+        derivation="""R_h is a rotation (rope-is-rotation), so R_hᵀR_h = I: the product of a query
+            and a key that both turned by R_h is what it was. This happens when code takes the wrong
+            axis of [batch, heads, time, width] for time: shapes fit, the loss falls.
+
+            With shared key heads, queries meet keys that turned by another head's angle, and scores
+            other than the dot product see the rotation, too. Then scores change, but alike for all
+            positions, and the block still commutes with every permutation (block-equivariant).
+            That is measured for all heads and scores, the cancelling for the dot product.""",
+        expected="holds",
+        knob=Knob("rotate by time", {"rotate_by": "time"}),
+    )
+
+    def run(self) -> Evidence:
+        name = "rotary-by-head" if self.rotate_by == "head" else "rotary"
+        by = registry.load("positions", name)
+        changed = [self._changed(by(layout=o, fraction=part), width) for o, width, part in SHAPES]
+        x = block.tensor(self.seed, "x", self.length, block.WIDTH)
+        rows, moved = block.orders(self.seed, self.length, 24), {}
+        for heads, score in product(*(registry.options(kind) for kind in ("attention", "score"))):
+            words = {"attention": heads.name, "score": score.name}
+            network = block.transformer_block(self.seed, False, name, self.length, **words)
+            moved[heads.name, score.name] = block.farthest(network, x, rows)
+        return Evidence(
+            kind="construction",
+            trials=len(changed) * self.length**2 + len(moved) * len(rows),
+            measures=[
+                Measure("largest |⟨Rq, Rk⟩ − ⟨q, k⟩|", worst_of(changed), "≤", EQUAL),
+                Measure("largest |Z(PX) − P Z(X)|", worst_of(moved.values()), "≤", EQUAL),
+            ],
+            picture=self._picture(),
+            details=[
+                Table(
+                    title=f"Blocks that rotate by {self.rotate_by}: |Z(PX) − P Z(X)|",
+                    columns=["heads", "score", "largest difference"],
+                    rows=[(*case, value) for case, value in moved.items()],
+                )
+            ],
+        )
+
+    def _changed(self, by: Rotary, width: int) -> float:
+        q, k = units(self.seed, f"q, k {width}", 2, 1, 3, self.length, width)
+        times = np.arange(self.length)
+        scores = turned(q, times, by) @ turned(k, times, by).mT
+        return float((scores - q @ k.mT).abs().max())
+
+    def _picture(self) -> Plot:
+        x, times = units(self.seed, "one vector", 1, 3, 1, 64).expand(1, 3, 64, 64), np.arange(64)
+        kinds = {"by time": Rotary(), "by head": HeadRotary()}
+        turns = {name: turned(x, times, by)[0, 2] for name, by in kinds.items()}
+        return Plot(
+            title="The score of one vector with itself, so far away",
+            x="distance in tokens",
+            y="⟨Rq, Rk⟩ with q = k",
+            series=[
+                Series(name=name, x=times.tolist(), y=(keys @ keys[0]).tolist())
+                for name, keys in turns.items()
+            ],
+            note="Head 3 of 3. Without any rotation the score is 1 everywhere.",
+        )

@@ -1,0 +1,103 @@
+"""Settling claims: each is run as it stands and with its knob turned, and held to the record."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from attnlab import config, registry
+from attnlab.reports.report import formatted
+from attnlab.studies.progress import Progress
+from attnlab.theory.claim import Claim, Evidence, Measure, Verdict
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What came out for a claim; `turned` is the evidence with the knob turned."""
+
+    name: str
+    claim: Claim
+    evidence: Evidence
+    turned: Evidence
+
+    @property
+    def verdict(self) -> Verdict:
+        return self.evidence.verdict
+
+    @property
+    def as_expected(self) -> bool:
+        return self.verdict == self.claim.about.expected
+
+    @property
+    def knob_flips(self) -> bool:
+        return self.turned.verdict != self.verdict
+
+    def broken(self) -> "Outcome":
+        """The outcome with the knob turned, in the place of the other."""
+        return dataclasses.replace(self, claim=self.claim.turned(), evidence=self.turned)
+
+    def plain(self) -> dict[str, Any]:
+        """For JSON: everything but the picture."""
+        about, evidence = self.claim.about, self.evidence
+        first = evidence.measures[0]
+        return {
+            "name": self.name,
+            "statement": about.statement,
+            "formula": about.formula,
+            "verdict": self.verdict,
+            "expected": about.expected,
+            "condition": about.condition or None,
+            "evidence": evidence.kind,
+            "trials": evidence.trials,
+            "measured": _plain_measure(first)["value"],
+            "rule": first.rule,
+            "bound": first.bound,
+            "measures": [_plain_measure(measure) for measure in evidence.measures],
+            "outside": [_plain_measure(measure) for measure in evidence.outside],
+            "false_alarm": evidence.false_alarm,
+            "answers": [
+                {**dataclasses.asdict(answer), "supported": evidence.right[answer.document]}
+                for answer in about.answers
+            ],
+            "settings": config.to_dict(self.claim),
+            "knob": {"words": about.knob.words, **config.to_dict(self.claim.turned())},
+            "knob_verdict": self.turned.verdict,
+            "knob_measures": [_plain_measure(measure) for measure in self.turned.measures],
+        }
+
+
+def load(name: str, words: Sequence[str] = ()) -> Claim:
+    """A claim by name, with `key=value` words applied."""
+    claim: Claim = config.override(registry.load("claim", name)(), words)
+    return claim
+
+
+def names(*, quick: bool = False) -> list[str]:
+    """All claims, in the order of the theory; quick ones train nothing."""
+    every = [option.name for option in registry.options("claim")]
+    return [name for name in every if not quick or not registry.load("claim", name).trained]
+
+
+def settle(name: str, claim: Claim, progress: Progress | None = None) -> Outcome:
+    turned = claim.turned()
+    for one in (claim, turned):
+        one.prepare(progress or Progress())
+    return Outcome(
+        name=registry.find("claim", name).name,
+        claim=claim,
+        evidence=claim.run(),
+        turned=turned.run(),
+    )
+
+
+def said(measure: Measure) -> str:
+    """A measure in a line; rounding below 1e-9 is told as such, for it differs by machine."""
+    tiny = 0 < abs(measure.value) < 1e-9 and measure.rule in ("≤", "<")
+    value = "rounding only" if tiny else formatted(measure.value)
+    return f"{measure.what}: {value} ({measure.rule} {measure.bound:g})"
+
+
+def _plain_measure(measure: Measure) -> dict[str, Any]:
+    value = measure.value if math.isfinite(measure.value) else None  # JSON has no infinity
+    return {**dataclasses.asdict(measure), "value": value, "met": measure.met}

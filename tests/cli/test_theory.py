@@ -1,0 +1,73 @@
+"""`attnlab claims` as a person meets it."""
+
+import json
+
+import pytest
+
+
+def test_one_claim_is_explained_at_length(attnlab):
+    code, out, _ = attnlab("claims", "average-of-two")
+    assert code == 0
+    for part in ("holds", "e^β / (2e^β + n − 2)", "Knob: a query of length 1", "disagrees"):
+        assert part in out
+
+
+def test_several_are_a_table_with_who_was_right(attnlab):
+    code, out, _ = attnlab("claims", "copy", "symmetric-attention")
+    assert code == 0 and "2 claims; all as recorded" in out
+    assert "✓ 001, 002, 003 ✗ 000" in out and "refuted" in out
+
+
+def test_as_json(attnlab):
+    code, out, _ = attnlab("claims", "copy", "elman_remembers_both", "--json")
+    first, second = json.loads(out)
+    assert code == 0 and second["name"] == "elman-remembers-both"
+    assert (first["verdict"], first["knob_verdict"]) == ("holds", "refuted")
+    assert first["measured"] <= first["bound"] and first["evidence"] == "construction"
+    assert [one["supported"] for one in first["answers"]] == [False, True, True, True]
+
+
+def test_the_knob_breaks_it_and_the_exit_code_says_so(attnlab):
+    code, out, _ = attnlab("claims", "copy", "--knob", "--json")
+    (found,) = json.loads(out)
+    assert code == 1 and found["verdict"] == "refuted" and found["settings"]["lead"] == 0
+
+
+def test_settings_change_the_run_and_may_change_the_verdict(attnlab):
+    code, out, _ = attnlab("claims", "copy", "--set", "lead=20", "--set", "keys=3", "--json")
+    (found,) = json.loads(out)
+    assert code == 0 and (found["settings"]["lead"], found["settings"]["keys"]) == (20, 3)
+    code, out, _ = attnlab("claims", "copy", "--set", "lead=0.1")
+    assert code == 1 and "(recorded: holds)" in out
+
+
+def test_a_picture(attnlab, tmp_path):
+    code, _, _ = attnlab("claims", "copy", "--plot", "copy.svg")
+    assert code == 0 and (tmp_path / "copy.svg").read_text().startswith("<svg")
+
+
+def test_the_document_of_some_claims(attnlab, tmp_path):
+    code, _, _ = attnlab("claims", "copy", "rope-relative", "--docs", "docs")
+    text = (tmp_path / "docs" / "theory.md").read_text()
+    assert code == 0 and "## copy" in text and "## rope-relative" in text
+    pictures = sorted(path.name for path in (tmp_path / "docs" / "theory").glob("*.svg"))
+    assert len(pictures) == 2 and all(name in text for name in pictures)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["cpoy"], "no claim called 'cpoy'; did you mean 'copy'?"),
+        (["copy", "--set", "laed=3"], "laed: no such setting; did you mean 'lead'?"),
+        (["copy", "--set", "lead=50"], "lead is 50.0; it goes from 0 to 40"),
+        (["copy", "--set", "keys=2.5"], "keys is '2.5'; it must be a whole number"),
+        (["copy", "--set", "lead"], "'lead' is not a setting; write key=value"),
+        (["average-of-two", "--set", "keys=20"], "20 vectors of width 16 cannot all be"),
+        (["copy", "--plot", "no/such/folder.svg"], "its folder must be there"),
+        (["copy", "--plot", "picture.png"], "--plot writes SVG; use picture.svg"),
+        (["copy", "rope-relative", "--plot", "x.svg"], "--plot draws one claim, not 2"),
+    ],
+)
+def test_a_slip_is_one_line_and_exit_code_2(attnlab, words, message):
+    code, _, err = attnlab("claims", *words)
+    assert code == 2 and message in err and err.count("\n") == 1
