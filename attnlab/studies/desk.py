@@ -4,7 +4,7 @@
       settings.json     parts/<job>.json     what each job gave
       runs/<training>/  run folders          report.html, report.md, pictures/, results.json
 
-The id is a function of the settings and the text, so the same command finds the same folder. What
+The id is a function of settings, text, device and version: the same command finds its folder. What
 was stopped or killed goes on where it was: trainings from their newest checkpoint, to the same bits
 on a CPU, and jobs that are done are not done again.
 """

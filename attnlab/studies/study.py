@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from attnlab import config, files
+from attnlab import __version__, config, files
 from attnlab.reports import plots
 from attnlab.reports.report import Report, Section
 from attnlab.reports.write import write
@@ -61,7 +61,7 @@ def carry_out(
     plots.require()
     settings = config.to_dict(study)
     here = machine(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
-    made_from = json.dumps([settings, study.text(), here["device"]], sort_keys=True)
+    made_from = json.dumps([settings, study.text(), here["device"], __version__], sort_keys=True)
     identity = hashlib.sha256(made_from.encode()).hexdigest()[:6]
     desk = open_desk(root, name, identity, progress, again)
     with runs.Run(desk.folder).locked():
