@@ -34,6 +34,13 @@ def uniform(seed: int, purpose: str, *counters: ArrayLike) -> NDArray[np.float64
     return np.asarray((bits(seed, purpose, *counters) >> np.uint64(11)) * 2.0**-53, np.float64)
 
 
+def normal(seed: int, purpose: str, *counters: ArrayLike) -> NDArray[np.float64]:
+    """Standard normal numbers, one for each element of the counters, by Box and Muller."""
+    radius = np.sqrt(-2 * np.log1p(-uniform(seed, f"{purpose}, radius", *counters)))
+    angle = uniform(seed, f"{purpose}, angle", *counters)
+    return np.asarray(radius * np.cos(2 * np.pi * angle), np.float64)
+
+
 def permutation(count: int, seed: int, purpose: str, *counters: int) -> NDArray[np.int64]:
     """The numbers 0 … count - 1 in a random order."""
     keys = bits(seed, purpose, *counters, np.arange(count))

@@ -168,6 +168,21 @@ _TABLE = {
         "pretraining-carries-facts": ("PretrainingCarriesFacts", "facts come with pretraining"),
         "made-up-answers": ("MadeUpAnswers", "asked about nobody, a model answers all the same"),
     },
+    ("property", "attnlab.audit.properties.steadiness"): {
+        "evaluation": ("Evaluation", "the same answer twice"),
+        "finite": ("Finite", "finite for every length, and for large inputs"),
+    },
+    ("property", "attnlab.audit.properties.sight"): {
+        "causality": ("Causality", "no output moves with a later input"),
+        "window": ("Window", "how many keys a query sees"),
+    },
+    ("property", "attnlab.audit.properties.decoding"): {
+        "cache": ("Cache", "decoding in pieces gives the outputs of the whole text"),
+    },
+    ("property", "attnlab.audit.properties.isolation"): {
+        "batch": ("Batch", "a row does not depend on its neighbours"),
+        "padding": ("Padding", "padding is never read"),
+    },
     ("check", "attnlab.checks.kill"): {
         "kill": ("KillCheck", "killed at any moment, a run ends with the same bits; kills"),
     },

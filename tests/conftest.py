@@ -9,6 +9,9 @@ import jaxtyping
 import pytest
 import torch
 
+if "PYTEST_XDIST_WORKER" in os.environ:  # as many processes as cores: one thread for each
+    torch.set_num_threads(1)
+
 if importlib.util.find_spec("beartype"):
     jaxtyping.install_import_hook("attnlab", "typechecker.check")
 

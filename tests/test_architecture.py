@@ -24,7 +24,7 @@ LAYERS = [
     ["attnlab.presets", "attnlab.checks"],
     ["attnlab.bench"],
     ["attnlab.studies"],
-    ["attnlab.theory"],
+    ["attnlab.theory", "attnlab.audit"],
     ["attnlab.tour"],
     ["attnlab.cli"],
     ["attnlab.__main__"],

@@ -44,6 +44,7 @@ GROUPS = {
     "corpora": ["corpus", "tokenizer", "objective"],
     "optimisers": ["optimiser"],
     "claims": ["claim"],
+    "properties": ["property"],
     "studies": ["study"],
     "checks": ["check"],
     "benches": ["bench"],

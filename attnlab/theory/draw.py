@@ -16,10 +16,8 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 def normal(seed: int, purpose: str, *shape: int) -> Array:
-    """Independent standard normal numbers, by Box and Muller's formula."""
-    index = np.arange(math.prod(shape)).reshape(shape)
-    radius = np.sqrt(-2 * np.log1p(-chance.uniform(seed, f"{purpose}, radius", index)))
-    return radius * np.cos(2 * np.pi * chance.uniform(seed, f"{purpose}, angle", index))
+    """Independent standard normal numbers."""
+    return chance.normal(seed, purpose, np.arange(math.prod(shape)).reshape(shape))
 
 
 def orthonormal(seed: int, purpose: str, count: int, width: int) -> Array:

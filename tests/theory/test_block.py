@@ -22,27 +22,8 @@ def run(claim):
 
 
 @pytest.mark.parametrize("claim", CLAIMS)
-def test_the_verdict_is_as_recorded_and_the_knob_changes_it(claim):
-    assert run(claim()).verdict == claim.about.expected
-    assert run(claim().turned()).verdict != claim.about.expected
-
-
-@pytest.mark.parametrize("claim", CLAIMS)
-def test_every_answer_is_judged_with_the_knob_turned_too(claim):
-    documents = {answer.document for answer in claim.about.answers}
-    assert set(run(claim()).right) == set(run(claim().turned()).right) == documents
-
-
-@pytest.mark.parametrize("claim", CLAIMS)
 def test_the_documents_are_right_about_order(claim):
     assert set(run(claim()).right.values()) == {True}
-
-
-@pytest.mark.parametrize("claim", CLAIMS)
-def test_a_run_repeats_and_leaves_the_global_generator_alone(claim):
-    before = torch.get_rng_state()
-    assert claim().run().measures == run(claim()).measures
-    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_one_swap_under_a_causal_mask_changes_all_four_formulas():

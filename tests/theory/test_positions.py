@@ -15,7 +15,6 @@ from attnlab.theory import block, enclosure, positions
 from attnlab.theory.claim import EQUAL
 from attnlab.theory.positions import RopeIsRotation, RopeNeedsTime, RopeRelative, SinusoidUnique
 
-CLAIMS = [SinusoidUnique, RopeIsRotation, RopeRelative, RopeNeedsTime]
 # 40 digits after the point, cut off
 PI = Fraction("3.1415926535897932384626433832795028841971")
 
@@ -25,28 +24,9 @@ def run(claim):
     return claim.run()
 
 
-@pytest.mark.parametrize("claim", CLAIMS)
-def test_the_verdict_is_as_recorded_and_the_knob_changes_it(claim):
-    assert run(claim()).verdict == claim.about.expected
-    assert run(claim().turned()).verdict != claim.about.expected
-
-
-@pytest.mark.parametrize("claim", CLAIMS)
-def test_every_answer_is_judged_with_the_knob_turned_too(claim):
-    documents = {answer.document for answer in claim.about.answers}
-    assert set(run(claim()).right) == set(run(claim().turned()).right) == documents
-
-
 def test_the_documents_are_right_about_rotations_and_two_of_three_about_codes():
     assert run(RopeIsRotation()).right == run(RopeRelative()).right == {"000": True, "003": True}
     assert run(SinusoidUnique()).right == {"000": False, "001": True, "003": True}
-
-
-@pytest.mark.parametrize("claim", CLAIMS)
-def test_a_run_repeats_and_leaves_the_global_generator_alone(claim):
-    before = torch.get_rng_state()
-    assert claim().run().measures == run(claim()).measures
-    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_two_pi_lies_between_whole_numbers_close_together():

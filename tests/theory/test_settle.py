@@ -5,6 +5,7 @@ import json
 import math
 
 import pytest
+import torch
 
 from attnlab import config, registry
 from attnlab.studies.progress import Progress
@@ -79,8 +80,10 @@ def test_what_there_is_to_read_is_complete(name):
 
 
 @pytest.mark.parametrize("name", settle.names(quick=True))
-def test_the_same_seed_gives_the_same_numbers(outcome, name):
+def test_the_same_seed_gives_the_same_numbers_and_no_global_chance_is_used(outcome, name):
+    before = torch.get_rng_state()
     again = settle.load(name).run()
+    assert torch.equal(before, torch.get_rng_state())
     for before, after in zip(outcome(name).evidence.measures, again.measures, strict=True):
         same = before.value == after.value
         assert same or (math.isnan(before.value) and math.isnan(after.value)), before.what

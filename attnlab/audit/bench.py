@@ -1,0 +1,144 @@
+"""The bench a subject is put on: runs it, knows its noise, and measures who influences whom.
+
+Axes: b batch, t time; output i, input j.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnlab.audit.contract import Contract
+from attnlab.audit.subject import Subject, normal
+
+LENGTHS = (1, 2, 7, 23, 70)  # odd, prime, and beyond a block of 64
+# factors on inputs that are changed: a mask of −10⁵ holds until scores are larger
+SIZES = (1.0, 1e3)
+SAFETY = 16  # roundings inside the code, against those of its inputs: a few per operation
+
+
+class Bench:
+    def __init__(self, subject: Subject, contract: Contract, seed: int = 0) -> None:
+        self.subject, self.contract, self.seed = subject, contract, seed
+
+    def run(self, x: Tensor, **how: Any) -> Tensor:
+        with torch.no_grad():
+            return self.subject.run(x, **how)
+
+    def step(self, x: Tensor, cache: Any) -> Tensor:
+        with torch.no_grad():
+            return self.subject.step(x, cache)
+
+    def draw(self, batch: int = 2, length: int = 23, seed: int = 0) -> Tensor:
+        return self.subject.draw(batch, length, self.seed + 101 * seed)
+
+    @cached_property
+    def noise(self) -> float:
+        """How far two identical calls are apart; 0 for deterministic code."""
+        worst = 0.0
+        for length in (7, 23):
+            x = self.draw(length=length)
+            first = self.run(x)
+            for _ in range(2):
+                worst = max(worst, apart(self.run(x), first))
+        return worst
+
+    @cached_property
+    def rounding(self) -> float:
+        """How far the outputs move when inputs, or weights, change in their last bits."""
+        x, worst = self.draw(), 0.0
+        before = self.run(x)
+        for seed in range(3):
+            if self.subject.continuous:
+                moved = self.run(self._nudged(x, seed))
+            else:
+                with self._nudged_weights(seed):
+                    moved = self.run(x)
+            worst = max(worst, apart(moved, before))
+        return worst
+
+    @cached_property
+    def tolerance(self) -> float:
+        """What counts as equal: the noise of identical calls, and what rounding explains."""
+        smallest = torch.finfo(self.subject.dtype).eps * float(self.run(self.draw()).abs().max())
+        return 4 * self.noise + SAFETY * max(self.rounding, smallest)
+
+    def influence(self, length: int, seed: int = 0) -> Tensor:
+        """How much output i moves when input j is replaced, [t, t]; the most of two times."""
+        x = self.draw(1, length, seed)
+        before = self.run(x)
+        matrix = torch.zeros(length, length, dtype=torch.float64)
+        for j in range(length):
+            for other in (1, 2):
+                moved = self.run(
+                    replaced(x, self.draw(1, length, seed + 10 + other), slice(j, j + 1))
+                )
+                matrix[:, j] = torch.maximum(matrix[:, j], movement(moved, before))
+        return matrix
+
+    def gradient(self, length: int, seed: int = 0) -> Tensor | None:
+        """The same by gradients: the size of ∂output i/∂input j along random directions."""
+        if not self.subject.continuous:
+            return None
+        x = self.draw(1, length, seed).requires_grad_()
+        matrix = torch.zeros(length, length, dtype=torch.float64)
+        out = self.subject.run(x)
+        if not out.requires_grad:
+            return None
+        along = normal(7, *out.shape).to(out)
+        for i in range(length):
+            (found,) = torch.autograd.grad(
+                (out[:, i] * along[:, i]).sum(), x, retain_graph=True, allow_unused=True
+            )
+            if found is not None:
+                matrix[i] = found.detach().abs().amax(-1)[0].double()
+        return matrix
+
+    def _nudged(self, x: Tensor, seed: int) -> Tensor:
+        eps = torch.finfo(x.dtype).eps
+        return x * (1 + eps * normal(seed, *x.shape).sign().to(x))
+
+    @contextmanager
+    def _nudged_weights(self, seed: int) -> Iterator[None]:
+        module = self.subject.module
+        assert module is not None, "code without continuous inputs has weights"
+        kept = [one.detach().clone() for one in module.parameters()]
+        with torch.no_grad():
+            for number, one in enumerate(module.parameters()):
+                if one.is_floating_point() and one.numel():
+                    one.copy_(self._nudged(one, 31 * seed + number))
+            try:
+                yield
+            finally:
+                for one, before in zip(module.parameters(), kept, strict=True):
+                    one.copy_(before)
+
+
+def replaced(x: Tensor, other: Tensor, at: slice, size: float = 1.0) -> Tensor:
+    """x with other inputs at some positions, so many times as large; tokens have no size."""
+    changed = x.clone()
+    values = other[:, at]
+    if not x.is_floating_point():
+        # the next token, if the other happens to be the same
+        changed[:, at] = torch.where(
+            values == x[:, at], (values + 1) % (int(other.max()) + 1), values
+        )
+        return changed
+    changed[:, at] = values * size
+    return changed
+
+
+def movement(one: Tensor, other: Tensor) -> Tensor:
+    """By position [t]: the largest change; infinite where something is no longer a number."""
+    change = (one.double() - other.double()).abs().amax(dim=(0, 2))
+    return torch.nan_to_num(change, nan=float("inf"))
+
+
+def apart(one: Tensor, other: Tensor) -> float:
+    return float(movement(one, other).max()) if one.numel() else 0.0
+
+
+Probe = Callable[[Bench], Any]

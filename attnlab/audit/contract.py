@@ -1,0 +1,72 @@
+"""What code is declared to do, what the audit found, and how the two compare."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Verdict = Literal["pass", "fail", "not applicable", "cannot tell"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contract:
+    """None: not declared, so it is measured and reported, and fails only if wrong in any reading.
+
+    `window` counts the keys a query sees, its own included.
+    """
+
+    causal: bool | None = None
+    window: int | None = None
+    heads: int | None = None
+    kv_heads: int | None = None
+    positions: Literal["none", "absolute", "relative", "rotary", "alibi"] | None = None
+    rope_layout: Literal["half-split", "interleaved"] | None = None
+    rope_base: float | None = None
+    rope_fraction: float | None = None
+    cache: bool | None = None
+    padding: bool | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("window", "heads", "kv_heads"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} is declared as {value}; it counts something: 1 or more")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """What one check found. `measured` and `declared` are plain JSON values."""
+
+    name: str
+    verdict: Verdict
+    detail: str  # in one sentence: what was done and seen
+    measured: Any = None
+    declared: Any = None
+    example: Any = None  # of a failure: what `attnlab/audit/example.py` needs to repeat it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Certificate:
+    target: str
+    contract: Contract
+    findings: tuple[Finding, ...]
+    influence: tuple[tuple[float, ...], ...] = ()  # how much output i moves with input j
+
+    @property
+    def verdict(self) -> Verdict:
+        verdicts = {finding.verdict for finding in self.findings}
+        return "fail" if "fail" in verdicts else "pass"
+
+    def plain(self) -> dict[str, Any]:
+        return {
+            "target": self.target,
+            "verdict": self.verdict,
+            "checks": [
+                {
+                    "name": finding.name,
+                    "verdict": finding.verdict,
+                    "measured": finding.measured,
+                    "declared": finding.declared,
+                    "detail": finding.detail,
+                }
+                for finding in self.findings
+            ],
+        }

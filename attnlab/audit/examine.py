@@ -1,0 +1,69 @@
+"""The audit itself: every registered property of a subject, held to a contract."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from attnlab import config, registry
+from attnlab.audit.adapters import subject_for
+from attnlab.audit.bench import Bench
+from attnlab.audit.contract import Certificate, Contract, Finding
+from attnlab.audit.properties.property import Property
+from attnlab.audit.subject import Subject
+
+PICTURED = 23  # positions of the influence matrix that a certificate shows
+
+
+def audit(
+    code: Any,
+    *,
+    name: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    tick: Callable[[str], None] = lambda text: None,
+    **declared: Any,
+) -> Certificate:
+    """Find out what a module or a function of q, k and v does; `declared` is its contract.
+
+    audit(module, causal=True, window=8)
+    """
+    contract = config.from_dict(Contract, declared)
+    named = name or str(getattr(code, "__name__", type(code).__name__))
+    subject = subject_for(code, options or {}, named)
+    return examine(subject, contract, tick)
+
+
+def examine(
+    subject: Subject, contract: Contract, tick: Callable[[str], None] = lambda text: None
+) -> Certificate:
+    bench = Bench(subject, contract)
+    findings = []
+    for option in registry.options("property"):
+        tick(option.name)
+        examined: Property = registry.load("property", option.name)()
+        findings.append(_examined(examined, bench))
+    matrix = bench.influence(PICTURED)
+    return Certificate(
+        target=subject.name,
+        contract=contract,
+        findings=tuple(findings),
+        influence=tuple(tuple(row) for row in matrix.clamp(max=1e100).tolist()),
+    )
+
+
+def _examined(examined: Property, bench: Bench) -> Finding:
+    """Code that breaks down under a probe has a finding too."""
+    try:
+        return examined.examine(bench)
+    except Exception as error:
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        detail = f"the code broke down while it was examined: {reason}"
+        return Finding(name=examined.name, verdict="cannot tell", detail=detail)
+
+
+def assert_contract(code: Any, **declared: Any) -> Certificate:
+    """For tests: an AssertionError that names every property that fails."""
+    certificate = audit(code, **declared)
+    failed = [one for one in certificate.findings if one.verdict == "fail"]
+    if failed:
+        lines = "\n".join(f"  {one.name}: {one.detail}" for one in failed)
+        raise AssertionError(f"{certificate.target} does not keep its contract:\n{lines}")
+    return certificate

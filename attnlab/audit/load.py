@@ -1,0 +1,119 @@
+"""From `file.py:Name` and options to something that can be audited.
+
+Every way to be wrong here is a person's slip, and gets one line that says what to do.
+"""
+
+import ast
+import importlib.util
+import inspect
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from attnlab import registry
+
+
+def options_of(words: Sequence[str]) -> dict[str, Any]:
+    """`width=32 name=small` -> {"width": 32, "name": "small"}."""
+    found = {}
+    for word in words:
+        key, equals, text = word.removeprefix("--").partition("=")
+        if not equals or not key.isidentifier():
+            raise ValueError(f"{word!r} is not an option; write key=value, such as width=32")
+        found[key] = _value(text)
+    return found
+
+
+def _value(text: str) -> Any:
+    words = {"true": True, "false": False, "none": None}
+    try:
+        return words[text.lower()] if text.lower() in words else ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def from_file(target: str, options: Mapping[str, Any]) -> Any:
+    """The object that `file.py:Name` names: a module made with the options, or a function."""
+    path, _, name = target.rpartition(":")
+    if not path:
+        raise ValueError(f"{target!r} names no code; write file.py:Name, or hf:ARCH")
+    found = _named(_imported(Path(path)), path, name)
+    if isinstance(found, nn.Module):
+        return found
+    if not callable(found):
+        raise ValueError(f"{name} in {path} is {type(found).__name__}; name a class or a function")
+    return made(found, options, f"{name} in {path}") if makes(found) else found
+
+
+def makes(found: Any) -> bool:
+    """Whether calling it gives what is to be audited: a class, or a function that builds one."""
+    if inspect.isclass(found):
+        return True
+    names = [name.lower() for name in inspect.signature(found).parameters]
+    return not is_attention(names)
+
+
+def is_attention(names: Sequence[str]) -> bool:
+    """Whether parameters of these names begin with queries, keys and values."""
+    return [name[:1] for name in names[:3]] == ["q", "k", "v"]
+
+
+def made(factory: Any, options: Mapping[str, Any], what: str) -> Any:
+    try:
+        signature = inspect.signature(factory)
+    except ValueError:  # built-in classes have none
+        return factory(**options)
+    takes = signature.parameters
+    anything = any(one.kind is one.VAR_KEYWORD for one in takes.values())
+    for name in options:
+        if name not in takes and not anything:
+            raise ValueError(f"{what} takes no {name!r}; {registry.suggest(name, list(takes))}")
+    wanted = [
+        name
+        for name, one in takes.items()
+        if one.default is one.empty
+        and one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)
+        and name not in options
+    ]
+    if wanted:
+        example = " ".join(f"{name}=…" for name in wanted)
+        raise ValueError(f"{what} needs {', '.join(wanted)}; add {example}")
+    try:
+        return factory(**options)
+    except Exception as error:
+        raise ValueError(f"{what} cannot be made: {type(error).__name__}: {error}") from error
+
+
+def _imported(path: Path) -> Any:
+    if not path.is_file():
+        raise ValueError(f"{path} is no file; give the path of a Python file")
+    name = f"attnlab_audited_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ValueError(f"{path} is no Python file; its name must end in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and pickling look there
+    sys.path.insert(0, str(path.parent.resolve()))  # what lies beside it can be imported
+    try:
+        spec.loader.exec_module(module)
+    except SyntaxError as error:
+        raise ValueError(f"{path}, line {error.lineno}: {error.msg}") from None
+    except Exception as error:
+        raise ValueError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
+    finally:
+        sys.path.pop(0)
+    return module
+
+
+def _named(module: Any, path: str, name: str) -> Any:
+    if not hasattr(module, name):
+        own = [
+            known
+            for known, value in vars(module).items()
+            if callable(value) and getattr(value, "__module__", "") == module.__name__
+        ]
+        raise ValueError(f"{path} has no {name!r}; {registry.suggest(name, own)}")
+    return getattr(module, name)

@@ -1,0 +1,1 @@
+"""What is examined: one class a property, registered under "property"."""

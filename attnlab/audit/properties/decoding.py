@@ -1,0 +1,72 @@
+"""Decoding: with a cache, in pieces of any size, the outputs are those of the whole text."""
+
+from collections.abc import Iterator
+
+from torch import Tensor
+
+from attnlab.audit.bench import Bench, apart
+from attnlab.audit.contract import Finding, Verdict
+from attnlab.audit.properties.property import Property, unsteady
+
+
+class Cache(Property):
+    name = "cache"
+    field = "cache"
+
+    def examine(self, bench: Bench) -> Finding:
+        subject, declared = bench.subject, self.declared(bench)
+        if not subject.caches:
+            verdict: Verdict = "cannot tell" if declared else "not applicable"
+            detail = "no cache was found to step it with; give a Subject with new_cache and step"
+            return self.finding(verdict, detail, declared=declared)
+        reason = unsteady(bench)
+        if reason:
+            return self.finding("cannot tell", reason, declared=declared)
+        window = bench.contract.window or 4
+        length = 3 * window + 5
+        worst = 0.0
+        for seed in range(2):  # a second text, after a first: nothing may be left of it
+            x = bench.draw(2, length, seed)
+            whole = bench.run(x)
+            for sizes in chunkings(length, window):
+                found = in_pieces(bench, x, whole, sizes)
+                worst = max(worst, found[1])
+                if found[0] is not None:
+                    return self._failed(found[0], found[1], sizes, seed, declared)
+        detail = f"stepped by 1, 2, 3, {window} and after long beginnings: off by {worst:.1e}"
+        return self.finding("pass", detail, measured=worst, declared=declared)
+
+    def _failed(
+        self, step: int, size: float, sizes: list[int], seed: int, declared: object
+    ) -> Finding:
+        pieces = ", ".join(map(str, sizes[:4])) + (", …" if len(sizes) > 4 else "")
+        text = "the second text" if seed else "the text"
+        detail = f"{text} in pieces of {pieces} differs by {size:.2g} from position {step} on"
+        example = {"pieces": sizes, "position": step, "size": size, "text": seed}
+        return self.finding("fail", detail, measured=size, declared=declared, example=example)
+
+
+def chunkings(length: int, window: int) -> Iterator[list[int]]:
+    """Pieces that add up to the length: even ones, and long beginnings with single steps after."""
+    for size in sorted({1, 2, 3, window}):
+        yield [size] * (length // size) + ([length % size] if length % size else [])
+    for first in sorted({2, window - 1, window, window + 1, 2 * window + 1} - {0}):
+        if first < length:
+            yield [first] + [1] * (length - first)
+            yield [first, length - first]
+
+
+def in_pieces(bench: Bench, x: Tensor, whole: Tensor, sizes: list[int]) -> tuple[int | None, float]:
+    """The first position that differs from the whole text's, and the largest difference so far."""
+    cache, start, worst = bench.subject.new_cache(), 0, 0.0
+    for size in sizes:
+        piece = slice(start, start + size)
+        found = bench.step(x[:, piece], cache)
+        if found.shape[1] != size:
+            found = found[:, -size:]
+        off = apart(found, whole[:, piece])
+        worst = max(worst, off)
+        if off > bench.tolerance:
+            return start, off
+        start += size
+    return None, worst

@@ -1,0 +1,92 @@
+"""Isolation: a row depends on nothing but itself, neither its neighbours nor its padding."""
+
+import torch
+from torch import Tensor
+
+from attnlab.audit.bench import Bench, apart
+from attnlab.audit.contract import Finding, Verdict
+from attnlab.audit.properties.property import Property, unsteady
+
+
+class Batch(Property):
+    name = "batch"
+
+    def examine(self, bench: Bench) -> Finding:
+        reason = unsteady(bench)
+        if reason:
+            return self.finding("cannot tell", reason)
+        for length in (2, 7, 23):
+            x = bench.draw(3, length)
+            together = bench.run(x)
+            others = x.clone()
+            others[1:] = bench.draw(3, length, 4)[1:]
+            found = {
+                "its neighbours change": apart(bench.run(others)[:1], together[:1]),
+                "it runs alone": apart(bench.run(x[:1]), together[:1]),
+                "the rows are in another order": apart(bench.run(x.flip(0)).flip(0), together),
+            }
+            for what, off in found.items():
+                if off > bench.tolerance:
+                    detail = f"at length {length} a row moves by {off:.2g} when {what}"
+                    example = {"length": length, "what": what, "size": off}
+                    return self.finding("fail", detail, measured=off, example=example)
+        return self.finding("pass", "rows are the same alone, with others and in any order")
+
+
+class Padding(Property):
+    name = "padding"
+    field = "padding"
+
+    def examine(self, bench: Bench) -> Finding:
+        declared = self.declared(bench)
+        if not bench.subject.pads:
+            verdict: Verdict = "cannot tell" if declared else "not applicable"
+            return self.finding(verdict, "it takes no mask for padding", declared=declared)
+        reason = unsteady(bench)
+        if reason:
+            return self.finding("cannot tell", reason, declared=declared)
+        for what, off in self._differences(bench).items():
+            if not off <= bench.tolerance:
+                detail = f"outputs at real positions move by {off:.2g}: {what}"
+                example = {"what": what, "size": off if off < float("inf") else None}
+                return self.finding(
+                    "fail", detail, measured=off, declared=declared, example=example
+                )
+        return self.finding("pass", "padding is never read, and none is as good as no mask")
+
+    def _differences(self, bench: Bench) -> dict[str, float]:
+        length, real = 13, 8
+        x, other = bench.draw(3, length), bench.draw(3, length, 6)
+        nothing = torch.zeros(3, length, dtype=torch.bool)
+        padding = nothing.clone()
+        padding[0, real:] = True  # one row is shorter than the others
+        padded = bench.run(x, padding=padding)
+        found = {
+            "a mask without padding is not as good as none": apart(
+                bench.run(x, padding=nothing), bench.run(x)
+            ),
+            "what stands in the padding changed": apart(
+                _real(bench.run(torch.where(_fit(padding, x), other, x), padding=padding), real),
+                _real(padded, real),
+            ),
+            "other rows of the batch moved": apart(padded[1:], bench.run(x)[1:]),
+        }
+        if bench.contract.causal is not False:
+            short = bench.run(x[:1, :real])
+            found["the row is not that of the text without padding"] = apart(
+                padded[:1, :real], short
+            )
+        if bench.subject.continuous:
+            broken = torch.where(_fit(padding, x), torch.nan, x)
+            found["a NaN in the padding is read"] = apart(
+                _real(bench.run(broken, padding=padding), real), _real(padded, real)
+            )
+        return found
+
+
+def _fit(padding: Tensor, x: Tensor) -> Tensor:
+    return padding[..., None] if x.dim() == 3 else padding
+
+
+def _real(out: Tensor, real: int) -> Tensor:
+    return out[:1, :real]

@@ -1,0 +1,130 @@
+"""Who sees whom: causality, and the width of a window."""
+
+import torch
+from torch import Tensor
+
+from attnlab.audit.bench import LENGTHS, SIZES, Bench, movement, replaced
+from attnlab.audit.contract import Finding
+from attnlab.audit.properties.property import Moved, Property, unsteady
+
+LONGEST = 100  # of the texts in which a window is looked for
+
+
+class Causality(Property):
+    """Changing the inputs from j on must leave the outputs before j as they were."""
+
+    name = "causality"
+    field = "causal"
+
+    def examine(self, bench: Bench) -> Finding:
+        declared = self.declared(bench)
+        if declared is False:
+            return self.finding("not applicable", "declared to see both ways", declared=False)
+        reason = unsteady(bench)
+        if reason:
+            return self.finding("cannot tell", reason, declared=declared)
+        leak = first_leak(bench)
+        if leak is None:
+            cases = f"lengths {', '.join(map(str, LENGTHS))}"
+            detail = f"no output before a change moved ({cases}, inputs up to ×{SIZES[-1]:g})"
+            return self.finding("pass", detail, measured=True, declared=declared)
+        text = (
+            f"output {leak.output} moves by {leak.size:.2g} when inputs from "
+            f"{leak.inputs[0]} on change, at length {leak.length}"
+        )
+        if declared is None and sees_everything(bench):
+            detail = f"sees both ways: {text}; declare causal=true if it must not"
+            return self.finding("pass", detail, measured=False)
+        return self.finding("fail", text, measured=False, declared=declared, example=leak.plain())
+
+
+def first_leak(bench: Bench) -> Moved | None:
+    """The leak in the shortest text, if there is one."""
+    for length in sorted({*LENGTHS, 3, 5}):
+        for seed in range(2):
+            x = bench.draw(2, length, seed)
+            before = bench.run(x)
+            for size in SIZES:
+                for cut in cuts(length):
+                    other = bench.draw(2, length, seed + 5)
+                    moved = bench.run(replaced(x, other, slice(cut, None), size))
+                    change = movement(moved[:, :cut], before[:, :cut])
+                    if float(change.max()) > bench.tolerance:
+                        at = int(change.argmax())
+                        return Moved(length, at, (cut, length - 1), float(change.max()))
+    return None
+
+
+def cuts(length: int) -> list[int]:
+    """All places to change a short text from; of a long one those where blocks would end."""
+    if length <= 23:
+        return list(range(1, length))
+    near = {1, 2, 3, length - 1, length - 2}
+    return sorted(near | {p + d for p in (4, 8, 16, 32, 64) for d in (-1, 0, 1) if p + d < length})
+
+
+def sees_everything(bench: Bench) -> bool:
+    """Whether every output moves with every input: two-way attention, and no window."""
+    return bool((bench.influence(7) > bench.tolerance).all())
+
+
+class Window(Property):
+    """The inputs that move an output are the last so many, up to its own."""
+
+    name = "window"
+    field = "window"
+
+    def examine(self, bench: Bench) -> Finding:
+        declared = self.declared(bench)
+        reason = unsteady(bench)
+        if reason:
+            return self.finding("cannot tell", reason, declared=declared)
+        length = min(max(3 * (declared or 0) + 2, 23), LONGEST)
+        seen = support(bench, length)
+        counts = keys_seen(seen)
+        widest = int(counts.max())
+        if declared is None:
+            if widest >= length:
+                detail = f"every earlier input is seen, up to {length} of them"
+                return self.finding("pass", detail, measured=None)
+            detail = f"a query sees {widest} keys, its own included; " + named(widest)
+            return self.finding("pass", detail, measured=widest)
+        layers = bench.subject.layers
+        wanted = declared if layers == 1 else layers * (declared - 1) + 1
+        if wanted >= length:
+            detail = f"a window of {declared} is no narrower than the {length} inputs tried"
+            return self.finding("cannot tell", detail, declared=declared)
+        expected = torch.arange(1, length + 1).clamp(max=wanted)
+        wrong = (counts != expected).nonzero().flatten().tolist()
+        if not wrong:
+            detail = f"exactly the last {wanted} inputs move an output, at all {length} positions"
+            return self.finding("pass", detail, measured=widest, declared=declared)
+        at = wrong[0]
+        detail = (
+            f"output {at} is moved by {int(counts[at])} inputs up to its own, and a window of "
+            f"{declared} shows {int(expected[at])}"
+        )
+        if widest == wanted + 1:
+            detail += "; one key too many, as where a window of w means w before the query"
+        example = {"length": length, "output": at, "keys": int(counts[at])}
+        return self.finding("fail", detail, measured=widest, declared=declared, example=example)
+
+
+def support(bench: Bench, length: int) -> Tensor:
+    """Which inputs move which outputs, by any of two replacements or by gradient."""
+    seen = bench.influence(length) > bench.tolerance
+    slopes = bench.gradient(length)
+    if slopes is not None:
+        seen |= slopes > bench.tolerance
+    return seen
+
+
+def keys_seen(seen: Tensor) -> Tensor:
+    """For each output: from the earliest input that moves it, up to its own."""
+    places = torch.arange(len(seen))
+    earliest = torch.where(seen, places, len(seen)).min(dim=1).values
+    return (places - earliest + 1).clamp(min=0)
+
+
+def named(keys: int) -> str:
+    return f"declared as window={keys} here and in Hugging Face, ({keys - 1}, 0) in FlashAttention"

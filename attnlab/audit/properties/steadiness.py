@@ -1,0 +1,41 @@
+"""Steadiness: the same answer twice, finite numbers for large inputs and for every length."""
+
+import torch
+
+from attnlab.audit.bench import LENGTHS, Bench
+from attnlab.audit.contract import Finding
+from attnlab.audit.properties.property import Property, unsteady
+
+
+class Evaluation(Property):
+    """In evaluation mode two calls are equal: no dropout, no state that stays."""
+
+    name = "evaluation"
+
+    def examine(self, bench: Bench) -> Finding:
+        reason = unsteady(bench)
+        if reason:
+            return self.finding("fail", reason, measured=bench.noise)
+        return self.finding("pass", "identical calls give identical outputs", measured=bench.noise)
+
+
+class Finite(Property):
+    name = "finite"
+
+    def examine(self, bench: Bench) -> Finding:
+        sizes = (1.0, 1e3) if bench.subject.continuous else (1.0,)
+        for length in LENGTHS:
+            for size in sizes:
+                x = bench.draw(2, length)
+                out = bench.run(x * size if bench.subject.continuous else x)
+                wrong = (~torch.isfinite(out)).flatten(2).any(-1).nonzero().tolist()
+                if wrong:
+                    row, at = wrong[0]
+                    detail = (
+                        f"output {at} of row {row} is not finite at length {length}, "
+                        f"inputs ×{size:g}"
+                    )
+                    example = {"length": length, "output": at, "factor": size}
+                    return self.finding("fail", detail, example=example)
+        cases = ", ".join(map(str, LENGTHS))
+        return self.finding("pass", f"finite for lengths {cases} and inputs ×{sizes[-1]:g}")

@@ -1,0 +1,147 @@
+"""Code under audit, called in one way whatever its own signature is.
+
+    x [b, t, …] --run--> y [b, t, e]
+
+Axes: b batch, t time, c width of the inputs, e of the outputs, h query heads, g key/value heads,
+d head width. Inputs are vectors [b, t, c], tokens [b, t], or for functions of q, k and v all three
+side by side, [b, t, (h + 2g) d]; so every probe speaks of "input j" and "output i" and no more.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from attnlab import chance
+
+
+class Subject(ABC):
+    """What a person implements (or has implemented for them) to have code audited.
+
+    `padding` is True at positions that hold padding. `new_cache` and `step` are for code that
+    decodes: `step(x, cache)` gives the outputs of the new positions x and remembers them.
+    """
+
+    name: str = "subject"
+    pads: bool = False  # run takes padding
+    caches: bool = False  # new_cache and step are there
+    placed: bool = False  # run takes positions
+    heads: int | None = None
+    kv_heads: int | None = None
+    layers: int = 1  # how often attention is applied: a window reaches further through each
+    module: nn.Module | None = None
+    dtype: torch.dtype = torch.float64
+
+    @abstractmethod
+    def draw(self, batch: int, length: int, seed: int) -> Tensor:
+        """Inputs that depend on the seed only."""
+
+    @abstractmethod
+    def run(
+        self, x: Tensor, *, padding: Tensor | None = None, positions: Tensor | None = None
+    ) -> Tensor:
+        """The outputs [b, t, e]."""
+
+    def new_cache(self) -> Any:
+        raise NotImplementedError
+
+    def step(self, x: Tensor, cache: Any) -> Tensor:
+        raise NotImplementedError
+
+    @property
+    def continuous(self) -> bool:
+        """Whether an input can be changed a little, and has a gradient."""
+        return True
+
+
+class Vectors(Subject):
+    """Inputs are vectors; `call(x, padding, positions)` gives what the code gives."""
+
+    def __init__(self, name: str, call: Callable[..., Any], width: int, **facts: Any) -> None:
+        self.name, self._call, self.width = name, call, width
+        for fact, value in facts.items():
+            setattr(self, fact, value)
+
+    def draw(self, batch: int, length: int, seed: int) -> Tensor:
+        return normal(seed, batch, length, self.width).to(self.dtype)
+
+    def run(
+        self, x: Tensor, *, padding: Tensor | None = None, positions: Tensor | None = None
+    ) -> Tensor:
+        return sequence_in(self._call(x, padding, positions), x)
+
+
+class Tokens(Vectors):
+    """Inputs are tokens; `width` counts them."""
+
+    def draw(self, batch: int, length: int, seed: int) -> Tensor:
+        at = np.arange(batch * length).reshape(batch, length)
+        drawn = chance.bits(seed, "tokens", at) % np.uint64(self.width)
+        return torch.from_numpy(drawn.astype(np.int64))
+
+    @property
+    def continuous(self) -> bool:
+        return False
+
+
+class Attention(Vectors):
+    """A function of q [b, h, t, d], k and v [b, g, t, d]."""
+
+    def __init__(
+        self, name: str, call: Callable[..., Any], *, heads: int, kv_heads: int, head_width: int
+    ) -> None:
+        super().__init__(name, call, (heads + 2 * kv_heads) * head_width)
+        self.heads, self.kv_heads, self.head_width = heads, kv_heads, head_width
+
+    def split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        parts = x.unflatten(-1, (-1, self.head_width)).transpose(1, 2)
+        assert self.heads is not None and self.kv_heads is not None
+        q, k, v = parts.split([self.heads, self.kv_heads, self.kv_heads], dim=1)
+        return q, k, v
+
+    def run(
+        self, x: Tensor, *, padding: Tensor | None = None, positions: Tensor | None = None
+    ) -> Tensor:
+        found = first_tensor(self._call(*self.split(x)))
+        if found.dim() != 4 or found.shape[2] != x.shape[1]:
+            raise ValueError(
+                f"{self.name} gave {list(found.shape)} for q [b, h, t, d] of "
+                f"{list(self.split(x)[0].shape)}; it must give [b, h, t, d]"
+            )
+        return found.transpose(1, 2).flatten(2)
+
+
+def normal(seed: int, *shape: int) -> Tensor:
+    """Standard normal numbers that depend on the seed only."""
+    at = np.arange(math.prod(shape)).reshape(shape)
+    return torch.from_numpy(chance.normal(seed, "inputs", at))
+
+
+def first_tensor(found: Any) -> Tensor:
+    """Of a tensor, a tuple or something with logits."""
+    if isinstance(found, Tensor):
+        return found
+    for name in ("logits", "last_hidden_state"):
+        if isinstance(getattr(found, name, None), Tensor):
+            return getattr(found, name)  # type: ignore[no-any-return]
+    values = found.values() if isinstance(found, dict) else found
+    if isinstance(values, list | tuple) or isinstance(found, dict):
+        for value in values:
+            if isinstance(value, Tensor):
+                return value
+    raise ValueError(f"the code gave {type(found).__name__}, not a tensor or a tuple of them")
+
+
+def sequence_in(found: Any, x: Tensor) -> Tensor:
+    """The outputs, with batch and time where they belong."""
+    out = first_tensor(found)
+    if out.dim() < 3 or out.shape[:2] != x.shape[:2]:
+        raise ValueError(
+            f"the code gave {list(out.shape)} for inputs {list(x.shape)}; "
+            "outputs must be [batch, time, width]"
+        )
+    return out.flatten(2)
