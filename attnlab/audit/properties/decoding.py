@@ -1,6 +1,7 @@
 """Decoding: with a cache, in pieces of any size, the outputs are those of the whole text."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -9,6 +10,7 @@ from attnlab.audit.contract import Finding, Verdict
 from attnlab.audit.properties.property import Property, unsteady
 
 
+@dataclass(frozen=True)
 class Cache(Property):
     name = "cache"
     field = "cache"

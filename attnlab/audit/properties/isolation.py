@@ -1,5 +1,7 @@
 """Isolation: a row depends on nothing but itself, neither its neighbours nor its padding."""
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -8,6 +10,7 @@ from attnlab.audit.contract import Finding, Verdict
 from attnlab.audit.properties.property import Property, unsteady
 
 
+@dataclass(frozen=True)
 class Batch(Property):
     name = "batch"
 
@@ -33,6 +36,7 @@ class Batch(Property):
         return self.finding("pass", "rows are the same alone, with others and in any order")
 
 
+@dataclass(frozen=True)
 class Padding(Property):
     name = "padding"
     field = "padding"

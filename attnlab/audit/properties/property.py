@@ -8,6 +8,7 @@ from attnlab.audit.bench import Bench
 from attnlab.audit.contract import Finding, Verdict
 
 
+@dataclass(frozen=True)
 class Property(ABC):
     name: ClassVar[str]
     field: ClassVar[str | None] = None  # of the contract

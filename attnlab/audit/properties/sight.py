@@ -1,5 +1,7 @@
 """Who sees whom: causality, and the width of a window."""
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -10,6 +12,7 @@ from attnlab.audit.properties.property import Moved, Property, unsteady
 LONGEST = 100  # of the texts in which a window is looked for
 
 
+@dataclass(frozen=True)
 class Causality(Property):
     """Changing the inputs from j on must leave the outputs before j as they were."""
 
@@ -68,6 +71,7 @@ def sees_everything(bench: Bench) -> bool:
     return bool((bench.influence(7) > bench.tolerance).all())
 
 
+@dataclass(frozen=True)
 class Window(Property):
     """The inputs that move an output are the last so many, up to its own."""
 

@@ -1,5 +1,7 @@
 """Steadiness: the same answer twice, finite numbers for large inputs and for every length."""
 
+from dataclasses import dataclass
+
 import torch
 
 from attnlab.audit.bench import LENGTHS, Bench
@@ -7,6 +9,7 @@ from attnlab.audit.contract import Finding
 from attnlab.audit.properties.property import Property, unsteady
 
 
+@dataclass(frozen=True)
 class Evaluation(Property):
     """In evaluation mode two calls are equal: no dropout, no state that stays."""
 
@@ -19,6 +22,7 @@ class Evaluation(Property):
         return self.finding("pass", "identical calls give identical outputs", measured=bench.noise)
 
 
+@dataclass(frozen=True)
 class Finite(Property):
     name = "finite"
 
