@@ -183,6 +183,9 @@ _TABLE = {
         "batch": ("Batch", "a row does not depend on its neighbours"),
         "padding": ("Padding", "padding is never read"),
     },
+    ("property", "attnlab.audit.properties.precision"): {
+        "precision": ("Precision", "what float32 loses beyond rounding"),
+    },
     ("check", "attnlab.checks.kill"): {
         "kill": ("KillCheck", "killed at any moment, a run ends with the same bits; kills"),
     },

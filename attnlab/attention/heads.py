@@ -28,6 +28,11 @@ class HeadSettings(Protocol):
     def head_width(self) -> int | None: ...
 
 
+# Under RMS-norms. PyTorch's default is the epsilon of the dtype, so that a model would compute
+# something else in float64 or bfloat16; this is float32's.
+NORM_EPSILON = 2.0**-23
+
+
 @dataclass(frozen=True, kw_only=True)
 class MultiHead:
     """Every query head has a key/value head of its own."""
@@ -152,7 +157,7 @@ class HeadedAttention(nn.Module):
         heads = projected.unflatten(-1, (-1, self.head_width))
         if self.norm_heads:
             compared, v = heads.split([self.heads + self.kv_heads, self.kv_heads], dim=2)
-            compared = F.rms_norm(compared, (self.head_width,))
+            compared = F.rms_norm(compared, (self.head_width,), eps=NORM_EPSILON)
             q, k = compared.split([self.heads, self.kv_heads], dim=2)
         else:
             q, k, v = heads.split([self.heads, self.kv_heads, self.kv_heads], dim=2)

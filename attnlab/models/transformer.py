@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from attnlab import registry
 from attnlab.attention.cache import Cache
-from attnlab.attention.heads import HeadedAttention, head_width
+from attnlab.attention.heads import NORM_EPSILON, HeadedAttention, head_width
 from attnlab.attention.positions import Positions, Shape
 from attnlab.config import choice
 from attnlab.kernels import hardware
@@ -211,7 +211,8 @@ _FEEDFORWARDS = {"gelu": Gelu, "swiglu": SwiGlu, "squared-relu": SquaredRelu}
 
 def make_norm(settings: TransformerSettings) -> nn.Module:
     if settings.norm != "layer":
-        return nn.RMSNorm(settings.width, elementwise_affine=settings.norm == "rms")
+        affine = settings.norm == "rms"
+        return nn.RMSNorm(settings.width, eps=NORM_EPSILON, elementwise_affine=affine)
     return nn.LayerNorm(settings.width, bias=settings.bias)
 
 

@@ -1,6 +1,7 @@
 """Isolation: a row depends on nothing but itself, neither its neighbours nor its padding."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -61,36 +62,37 @@ class Padding(Property):
     def _differences(self, bench: Bench) -> dict[str, float]:
         length, real = 13, 8
         x, other = bench.draw(3, length), bench.draw(3, length, 6)
+        whole = bench.run(x)
         nothing = torch.zeros(3, length, dtype=torch.bool)
-        padding = nothing.clone()
-        padding[0, real:] = True  # one row is shorter than the others
-        padded = bench.run(x, padding=padding)
-        found = {
-            "a mask without padding is not as good as none": apart(
-                bench.run(x, padding=nothing), bench.run(x)
-            ),
-            "what stands in the padding changed": apart(
-                _real(bench.run(torch.where(_fit(padding, x), other, x), padding=padding), real),
-                _real(padded, real),
-            ),
-            "other rows of the batch moved": apart(padded[1:], bench.run(x)[1:]),
-        }
-        if bench.contract.causal is not False:
-            short = bench.run(x[:1, :real])
-            found["the row is not that of the text without padding"] = apart(
-                padded[:1, :real], short
-            )
-        if bench.subject.continuous:
-            broken = torch.where(_fit(padding, x), torch.nan, x)
-            found["a NaN in the padding is read"] = apart(
-                _real(bench.run(broken, padding=padding), real), _real(padded, real)
-            )
+        none = apart(bench.run(x, padding=nothing), whole)
+        found = {"a mask without padding is not as good as none": none}
+        for side, kept in (("right", slice(0, real)), ("left", slice(length - real, None))):
+            padding = nothing.clone()
+            padding[0] = True  # one row is shorter than the others
+            padding[0, kept] = False
+            how: dict[str, Any] = {"padding": padding}
+            if bench.subject.placed:
+                how["positions"] = (~padding).cumsum(1).sub(1).clamp(min=0)
+            padded = bench.run(x, **how)
+            elsewhere = torch.where(_fit(padding, x), other, x)
+            moved = apart(bench.run(elsewhere, **how)[:1, kept], padded[:1, kept])
+            found[f"what stands in padding on the {side} changed"] = moved
+            rows = apart(padded[1:], whole[1:])
+            found[f"padding on the {side} of another row moved them"] = rows
+            if bench.subject.continuous:
+                broken = torch.where(_fit(padding, x), torch.nan, x)
+                read = apart(bench.run(broken, **how)[:1, kept], padded[:1, kept])
+                found[f"a NaN in padding on the {side} is read"] = read
+            if self._comparable(bench, side):
+                short = apart(padded[:1, kept], bench.run(x[:1, kept]))
+                found[f"the text padded on the {side} is not that without padding"] = short
         return found
+
+    def _comparable(self, bench: Bench, side: str) -> bool:
+        """Whether positions are the same with padding and without: on the left they move."""
+        known = bench.contract.positions in ("none", "relative", "rotary", "alibi")
+        return side == "right" or bench.subject.placed or known
 
 
 def _fit(padding: Tensor, x: Tensor) -> Tensor:
     return padding[..., None] if x.dim() == 3 else padding
-
-
-def _real(out: Tensor, real: int) -> Tensor:
-    return out[:1, :real]

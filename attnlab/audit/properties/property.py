@@ -43,6 +43,6 @@ class Moved:
 
 def unsteady(bench: Bench) -> str | None:
     """Why nothing can be said of code that answers differently every time."""
-    if bench.noise <= max(bench.rounding, 1e-300):
+    if bench.steady:
         return None
     return f"two identical calls differ by {bench.noise:.1e}: the code is not deterministic"

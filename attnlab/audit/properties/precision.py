@@ -1,0 +1,63 @@
+"""Precision: what a float32 copy loses against the float64 one, beyond what rounding explains."""
+
+import copy
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attnlab.audit.bench import Bench, apart
+from attnlab.audit.contract import Finding
+from attnlab.audit.properties.property import Property, unsteady
+
+# A step in half precision has 13 bits (float16) or 16 (bfloat16) fewer than float32; sums over a
+# few hundred numbers lose four or five. The bound lies between.
+MOST_BITS = 10
+LARGE = 2.0**-8
+
+
+@dataclass(frozen=True)
+class Precision(Property):
+    name = "precision"
+
+    def examine(self, bench: Bench) -> Finding:
+        subject = bench.subject
+        if subject.dtype is not torch.float64:
+            return self.finding("not applicable", f"it runs in {subject.dtype} only")
+        reason = unsteady(bench)
+        if reason:
+            return self.finding("cannot tell", reason)
+        x = bench.draw()
+        exact = bench.run(x)
+        rough = _in_float32(bench, x)
+        if rough is None:
+            return self.finding("cannot tell", "it does not run in float32")
+        eps = torch.finfo(torch.float32).eps
+        # by a change that half precision would notice, brought down to that of float32
+        moved = apart(bench.nudged_run(LARGE, 0), exact) * eps / LARGE
+        explained = max(moved, eps * float(exact.abs().max()))
+        # a step in half precision may be the same in both copies; then it shows as roughness
+        lost = max(apart(rough.double(), exact), bench.rounding)
+        bits = math.log2(max(lost / explained, 1.0))
+        detail = f"in float32 it loses {bits:.1f} bits beyond what rounding its inputs costs"
+        if bits <= MOST_BITS:
+            return self.finding("pass", detail, measured=round(bits, 1))
+        detail += ": something inside is done in half precision, or cancels"
+        return self.finding("fail", detail, measured=round(bits, 1))
+
+
+def _in_float32(bench: Bench, x: Tensor) -> Tensor | None:
+    """The outputs of a float32 copy; the weights are put back as they were."""
+    module = bench.subject.module
+    kept = copy.deepcopy(module.state_dict()) if module is not None else None
+    try:
+        if module is not None:
+            module.float()
+        return bench.run(x.float() if x.is_floating_point() else x)
+    except (RuntimeError, ValueError, TypeError):
+        return None
+    finally:
+        if module is not None and kept is not None:
+            module.double()
+            module.load_state_dict(kept)
