@@ -186,6 +186,10 @@ def test_a_prompt_that_cannot_be_gone_on_from_is_one_line(attnlab, words, messag
     assert (code, out) == (2, "") and message in err and err.count("\n") == 1
 
 
+def _has_stepped(folder):
+    return any(path.stat().st_size for path in folder.glob("runs/*/metrics.jsonl"))
+
+
 def test_sigterm_in_the_middle_leaves_a_checkpoint_and_resume_finishes(attnlab, tmp_path):
     words = [*CPU, "data=text.txt", "steps=100000", "evaluate_every=none"]
     words += ["save_every=none"]
@@ -193,7 +197,9 @@ def test_sigterm_in_the_middle_leaves_a_checkpoint_and_resume_finishes(attnlab, 
     command = [sys.executable, "-m", "attnlab", *words]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stdout.readline().startswith("run "), "it has begun"
-        time.sleep(0.3)
+        until = time.monotonic() + 30
+        while time.monotonic() < until and not _has_stepped(tmp_path):
+            time.sleep(0.05)
         process.send_signal(signal.SIGTERM)
         asked = time.monotonic()
         out = process.communicate(timeout=30)[0]
