@@ -1,15 +1,20 @@
 """The verb that puts somebody's attention code on the bench: attnlab audit."""
 
-from typing import TYPE_CHECKING, Annotated
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
 
-from attnlab import config
-from attnlab.cli.app import SETTINGS, AsJson, Words, app, print_json, progress, screen
+from attnlab import config, files
+from attnlab.cli.app import SETTINGS, AsJson, Words, app, errors, print_json, progress, screen
 
 if TYPE_CHECKING:
-    from attnlab.audit import Certificate
+    from attnlab.audit.child import Answer
+    from attnlab.audit.contract import Contract
 
 COLOURS = {"pass": "green", "fail": "bold red", "not applicable": "dim", "cannot tell": "yellow"}
 
@@ -26,35 +31,104 @@ def audit(
         list[str] | None,
         typer.Option(metavar="KEY=VALUE", help="What it must do: causal, window, cache …"),
     ] = None,
+    contract: Annotated[
+        Path | None, typer.Option(help="A JSON file of what it must do; --declare wins over it.")
+    ] = None,
+    html: Annotated[Path | None, typer.Option(help="Write a certificate, one HTML page.")] = None,
+    repro: Annotated[
+        Path | None, typer.Option(help="A folder for a script per failure that needs torch only.")
+    ] = None,
     as_json: AsJson = False,
+    in_process: Annotated[
+        bool, typer.Option("--in-process", help="Without a process of its own, and no limits.")
+    ] = False,
+    timeout: Annotated[float, typer.Option(help="Seconds the audit may take.")] = 60.0,
+    memory: Annotated[float, typer.Option(help="GiB that the code may take.")] = 8.0,
 ) -> None:
-    """Find out what attention code does, and hold it to what is declared; exit code 1 if it fails.
+    """Find out what attention code does, and hold it to what is declared.
 
     KEY=VALUE after the target are options for its constructor, such as width=32 heads=4. What is
-    not declared is measured and reported.
+    not declared is measured and reported. Exit code 1 if something fails, 2 if nothing could be
+    audited.
     """
-    from attnlab.audit import Contract
-    from attnlab.audit.adapters import subject_for
-    from attnlab.audit.examine import examine
-    from attnlab.audit.load import from_file, options_of
+    from attnlab.audit import child
 
-    contract = config.override(Contract(), declare or [])
-    options = options_of(words or [])
-    subject = subject_for(from_file(target, options), options, target.rpartition(":")[2])
+    limits = child.Limits(seconds=timeout, gibibytes=memory)
+    request = child.Request(
+        target=target, words=tuple(words or ()), contract=_contract(contract, declare or [])
+    )
+    _check_places(html, repro)
     with progress() as tick:
-        certificate = examine(subject, contract, tick)
+        if in_process:
+            answer = child.made_here(request, tick)
+        else:
+            answer = child.asked(request, limits, tick)
     if as_json:
-        print_json(certificate.plain())
-    else:
-        _show(certificate)
-    if certificate.verdict == "fail":
+        print_json(answer.plain())
+    if answer.certificate is None:
+        raise ValueError(answer.detail)
+    if not as_json:
+        _show(answer)
+    _write(answer, html, repro)
+    if answer.certificate.verdict == "fail":
         raise typer.Exit(1)
 
 
-def _show(certificate: "Certificate") -> None:
-    for finding in certificate.findings:
+def _contract(path: Path | None, declare: list[str]) -> "Contract":
+    from attnlab.audit.contract import Contract
+
+    declared: Any = {} if path is None else files.read_json(path)
+    try:
+        contract = config.from_dict(Contract, declared)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    return config.override(contract, declare)
+
+
+def _check_places(html: Path | None, repro: Path | None) -> None:
+    """What cannot be written is said before the work, not after it."""
+    if html is not None:
+        from attnlab.reports import plots
+
+        plots.require()
+        if html.is_dir() or not html.parent.is_dir():
+            raise ValueError(f"--html {html} is no place for a file; name one in a folder")
+        if not os.access(html if html.exists() else html.parent, os.W_OK):
+            raise ValueError(f"--html {html} cannot be written; name another file")
+    if repro is not None:
+        above = next(one for one in (repro, *repro.parents) if one.exists())
+        if not above.is_dir() or not os.access(above, os.W_OK):
+            raise ValueError(f"--repro {repro} is no folder that can be written; name another")
+
+
+def _write(answer: "Answer", html: Path | None, repro: Path | None) -> None:
+    assert answer.certificate is not None
+    if html is not None:
+        from attnlab.audit.certificate import page
+
+        command = shlex.join(["attnlab", *sys.argv[1:]])
+        text = page(answer.certificate, answer.examples, command)
+        files.write_whole(html, text.encode())
+    if repro is None:
+        return
+    repro.mkdir(parents=True, exist_ok=True)
+    for one in answer.examples:
+        if one["script"]:
+            files.write_whole(repro / one["file"], one["script"].encode())
+        else:
+            line = f"no script for {one['name']}: {one['reason']}"
+            errors.print(escape(line), highlight=False, soft_wrap=True)
+
+
+def _show(answer: "Answer") -> None:
+    assert answer.certificate is not None
+    smallest = {one["name"]: one["sentence"] for one in answer.examples}
+    for finding in answer.certificate.findings:
         verdict = f"[{COLOURS[finding.verdict]}]{finding.verdict:14}[/]"
         line = f"{finding.name:12} {verdict} {escape(finding.detail)}"
         screen.print(line, highlight=False, soft_wrap=True)
-    colour = COLOURS[certificate.verdict]
-    screen.print(f"[{colour}]{escape(certificate.target)}: {certificate.verdict}[/]")
+        if smallest.get(finding.name):
+            line = f"{'':27} smallest: {escape(smallest[finding.name])}"
+            screen.print(line, highlight=False, soft_wrap=True)
+    colour = COLOURS[answer.certificate.verdict]
+    screen.print(f"[{colour}]{escape(answer.certificate.target)}: {answer.certificate.verdict}[/]")
