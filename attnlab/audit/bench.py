@@ -162,9 +162,10 @@ def replaced(x: Tensor, other: Tensor, at: slice, size: float = 1.0) -> Tensor:
 
 
 def movement(one: Tensor, other: Tensor) -> Tensor:
-    """By position [t]: the largest change; infinite where something is no longer a number."""
-    change = (one.double() - other.double()).abs().amax(dim=(0, 2))
-    return torch.nan_to_num(change, nan=float("inf"))
+    """By position [t]: the largest change; infinite where only one of them is a number."""
+    neither = one.isnan() & other.isnan()
+    change = (one.double() - other.double()).abs().masked_fill(neither, 0.0)
+    return torch.nan_to_num(change.amax(dim=(0, 2)), nan=float("inf"))
 
 
 def apart(one: Tensor, other: Tensor) -> float:

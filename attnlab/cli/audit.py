@@ -3,6 +3,7 @@
 import os
 import shlex
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,7 +26,9 @@ COLOURS = {"pass": "green", "fail": "bold red", "not applicable": "dim", "cannot
     "--declare causal=true --declare window=8",
 )
 def audit(
-    target: Annotated[str, typer.Argument(help="file.py:Name, a class or a function.")],
+    target: Annotated[
+        str, typer.Argument(help="file.py:Name, a class or a function; hf:ARCH, hf:DIR, hf:all.")
+    ],
     words: Words = None,
     declare: Annotated[
         list[str] | None,
@@ -58,9 +61,13 @@ def audit(
         target=target, words=tuple(words or ()), contract=_contract(contract, declare or [])
     )
     _check_places(html, repro)
+    if target == "hf:all":
+        _sweep(as_json, timeout)
+        return
     with progress() as tick:
         if in_process:
-            answer = child.made_here(request, tick)
+            with redirect_stdout(sys.stderr):  # what the code prints is not the answer
+                answer = child.made_here(request, tick)
         else:
             answer = child.asked(request, limits, tick)
     if as_json:
@@ -71,6 +78,31 @@ def audit(
         _show(answer)
     _write(answer, html, repro)
     if answer.certificate.verdict == "fail":
+        raise typer.Exit(1)
+
+
+def _sweep(as_json: bool, seconds: float) -> None:
+    """Every architecture of the installed transformers, each in a process of its own."""
+    from attnlab.audit.child import finite
+    from attnlab.audit.hf import architectures
+    from attnlab.audit.hf_sweep import sweep
+
+    try:
+        names = architectures()
+    except ModuleNotFoundError as error:
+        raise ValueError(f"{error}; pip install 'attnlab[hf]'") from None
+    with progress() as tick:
+        rows = sweep(names, tick, seconds=seconds)
+    if as_json:
+        print_json(finite(rows))
+    for row in [] if as_json else rows:
+        failed = [one for one in row.get("checks", []) if one["verdict"] == "fail"]
+        told = "; ".join(f"{one['name']}: {one['detail']}" for one in failed)
+        colour = COLOURS.get(row["verdict"], "yellow")
+        line = f"{row['target']:24} [{colour}]{row['verdict']:12}[/]"
+        line += f" {escape(told or row.get('detail', ''))}"
+        screen.print(line, highlight=False, soft_wrap=True)
+    if any(row["verdict"] == "fail" for row in rows):
         raise typer.Exit(1)
 
 

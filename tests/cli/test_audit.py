@@ -1,0 +1,121 @@
+"""`attnlab audit`: verdicts as exit codes, evidence as files, and one line for every slip."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+LEAKY = f"{ROOT}/examples/leaky.py:LeakyAttention"
+
+
+def test_a_failure_comes_with_its_certificate_and_a_script_that_shows_it(attnlab):
+    pytest.importorskip("matplotlib")
+    words = ["width=8", "--declare", "causal=true", "--html", "page.html", "--repro", "deep/repro"]
+    code, out, err = attnlab("audit", LEAKY, *words)
+    assert code == 1 and err == ""
+    assert "causality    fail" in out and "smallest: output 0 moves by" in out
+    page = Path("page.html").read_text()
+    assert "It fails 1 property" in page and page.count("<svg") == 2
+    assert f"attnlab audit {LEAKY} width=8 --declare causal=true" in page
+    (script,) = Path("deep/repro").iterdir()
+    assert script.name == "LeakyAttention_causality.py"
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True)
+    assert done.returncode == 1 and done.stdout.startswith("wrong: output 0 moves by")
+
+
+def test_json_is_all_that_is_printed(attnlab):
+    path = Path("theirs.py")
+    path.write_text(
+        "import torch\nprint('hello')\n"
+        "def attention(q, k, v):\n"
+        "    print('called')\n"
+        "    return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)\n"
+    )
+    code, out, err = attnlab("audit", "theirs.py:attention", "--declare", "causal=true", "--json")
+    found = json.loads(out)
+    assert code == 0 and err == ""
+    assert (found["target"], found["verdict"]) == ("attention", "pass")
+    assert {"name", "verdict", "measured", "declared", "detail"} <= found["checks"][0].keys()
+
+
+def test_what_code_prints_in_this_process_stays_out_of_the_json(attnlab):
+    Path("theirs.py").write_text("print('hello')\nfrom torch import nn\ncode = nn.Linear(8, 8)")
+    code, out, err = attnlab("audit", "theirs.py:code", "--in-process", "--json")
+    assert code == 0 and json.loads(out)["verdict"] == "pass" and "hello" in err
+
+
+def test_the_contract_may_come_from_a_file_and_words_win_over_it(attnlab):
+    Path("contract.json").write_text('{"causal": true, "window": 3}')
+    words = ["width=8", "--contract", "contract.json", "--json", "--in-process"]
+    _, out, _ = attnlab("audit", LEAKY, *words, "--declare", "causal=false")
+    declared = {one["name"]: one["declared"] for one in json.loads(out)["checks"]}
+    assert (declared["causality"], declared["window"]) == (False, 3)
+
+
+def test_code_that_crashes_gives_json_and_one_line(attnlab):
+    Path("theirs.py").write_text("import os; os.abort()")
+    code, out, err = attnlab("audit", "theirs.py:Code", "--json")
+    assert code == 2
+    found = json.loads(out)
+    assert found["verdict"] == "cannot tell" and found["checks"] == []
+    assert "SIGABRT" in found["detail"] and err.count("\n") == 1 and "SIGABRT" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["absent.py:Code"], "absent.py is no file"),
+        (["theirs.py"], "write file.py:Name"),
+        (["theirs.py:Cod"], "has no 'Cod'; did you mean 'Code'?"),
+        (["theirs.py:Code"], "needs width; add width=…"),
+        (["theirs.py:Code", "width=8", "wide=3"], "takes no 'wide'"),
+        (["theirs.py:Code", "width=8"], "outputs must be [batch, time, width]"),
+        (["broken.py:Code"], "broken.py, line 1:"),
+        (["theirs.py:Code", "--declare", "casual=true"], "did you mean"),
+        (["theirs.py:Code", "--declare", "window=0"], "1 or more"),
+        (["theirs.py:Code", "--contract", "absent.json"], "absent.json"),
+        (["theirs.py:Code", "--contract", "broken.py"], "broken.py is not JSON"),
+        (["theirs.py:Code", "--contract", "contract.json"], "contract.json: colour: no such"),
+        (["theirs.py:Code", "--html", "no/such/page.html"], "is no place for a file"),
+        (["theirs.py:Code", "--html", "."], "is no place for a file"),
+        (["theirs.py:Code", "--repro", "theirs.py"], "is no folder that can be written"),
+        (["theirs.py:Code", "--repro", "theirs.py/inside"], "is no folder that can be written"),
+        (["theirs.py:Code", "--timeout", "0"], "the limit of time is 0"),
+        (["theirs.py:Code", "--memory", "-1"], "the limit of memory is -1"),
+    ],
+)
+def test_a_slip_is_one_line_and_exit_code_2(attnlab, words, said):
+    Path("theirs.py").write_text(
+        "from torch import nn\n"
+        "class Code(nn.Module):\n"
+        "    def __init__(self, width):\n"
+        "        super().__init__()\n"
+        "        self.layer = nn.Linear(width, width)\n"
+        "    def forward(self, x):\n"
+        "        return self.layer(x).sum()\n"
+    )
+    Path("broken.py").write_text("def (")
+    Path("contract.json").write_text('{"colour": 3}')
+    # in this process: what these show does not depend on where the code runs
+    code, out, err = attnlab("audit", *words, "--in-process")
+    assert code == 2 and out == ""
+    assert said in " ".join(err.split()) and err.count("\n") == 1 and "Traceback" not in err
+
+
+def test_a_place_that_cannot_be_written_is_found_before_the_audit(attnlab):
+    Path("theirs.py").write_text("raise RuntimeError('this was run')")
+    code, _, err = attnlab("audit", "theirs.py:Code", "--html", "no/page.html")
+    assert code == 2 and "is no place" in err and "this was run" not in err
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_without_permission_is_refused(attnlab, tmp_path):
+    shut = tmp_path / "shut"
+    shut.mkdir(mode=0o500)
+    for option in (["--html", shut / "page.html"], ["--repro", shut / "scripts"]):
+        code, _, err = attnlab("audit", LEAKY, "width=8", *option)
+        assert code == 2 and "written" in err
