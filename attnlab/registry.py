@@ -186,6 +186,12 @@ _TABLE = {
     ("property", "attnlab.audit.properties.precision"): {
         "precision": ("Precision", "what float32 loses beyond rounding"),
     },
+    ("property", "attnlab.audit.properties.training"): {
+        "training": ("Training", "the loss is of the next token; gradients in parts; spans"),
+    },
+    ("check", "attnlab.checks.audit"): {
+        "audit": ("AuditCheck", "known bugs are found, correct code is not; family"),
+    },
     ("check", "attnlab.checks.kill"): {
         "kill": ("KillCheck", "killed at any moment, a run ends with the same bits; kills"),
     },

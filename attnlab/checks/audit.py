@@ -1,0 +1,208 @@
+"""`attnlab check audit`: known bugs are found, each for the right reason, and correct code is not.
+
+Every case of the development set is audited twice, with its bug and without; the laboratory's own
+attentions must come through as well. The control is an audit that does not look at causality: it
+has to find fewer, or the score would not depend on what is examined.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+from unittest import mock
+
+import torch
+
+from attnlab import registry
+from attnlab.attention.heads import HeadedAttention
+from attnlab.audit.adapters import subject_for
+from attnlab.audit.bench import Bench
+from attnlab.audit.contract import Contract, Finding
+from attnlab.audit.development.cases import FAMILIES, Case, cases
+from attnlab.audit.development.controls import CONTROLS
+from attnlab.audit.examine import examine
+from attnlab.audit.properties.sight import Causality
+from attnlab.audit.subject import Subject
+from attnlab.models.transformer import TransformerSettings
+
+MISTAKES = ("rotary-growing", "rotary-by-head")  # registered as mistakes, so no controls
+KINDS = {"learned": "absolute", "sinusoidal": "absolute"}  # others are declared by their name
+WIDTH, WINDOW = 32, 5
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Code to be audited: with a bug it has reasons to fail, without it has none."""
+
+    name: str
+    make: Callable[[], Subject]
+    contract: Contract
+    reasons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    trial: Trial
+    failed: dict[str, str]  # property: detail
+    others: dict[str, str]  # what did not fail, by verdict and detail
+    seconds: float
+
+    @property
+    def caught_by(self) -> list[str]:
+        return [name for name in self.failed if name in self.trial.reasons]
+
+    def plain(self) -> dict[str, Any]:
+        wanted = {name: self.others.get(name, "no such property") for name in self.trial.reasons}
+        return {"case": self.trial.name, "failed": self.failed, "should have failed": wanted}
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditCheck:
+    family: str | None = None  # one of the development set's; all if none
+    ours: bool = True  # whether the laboratory's own attentions are audited too
+
+    def __post_init__(self) -> None:
+        if self.family is not None and self.family not in FAMILIES:
+            raise ValueError(
+                f"no family {self.family!r}; {registry.suggest(self.family, list(FAMILIES))}"
+            )
+
+    def run(self, tick: Callable[[str], None]) -> dict[str, Any]:
+        known = [case for some in cases(self.family).values() for case in some]
+        mutants = [
+            audited(trial_of(case, True), f"{number}/{len(known)}", tick)
+            for number, case in enumerate(known, 1)
+        ]
+        correct = [trial_of(case, False) for case in known]
+        if self.family is None:
+            correct += [Trial(one.name, one.subject, one.contract) for one in CONTROLS]
+        correct += own_trials() if self.ours else []
+        controls = [
+            audited(trial, f"{number}/{len(correct)}", tick)
+            for number, trial in enumerate(correct, 1)
+        ]
+        report = scored(mutants, controls)
+        blind = self._without_causality(mutants, tick)
+        sharp = blind is None or blind < report["recall"]
+        report["control_recall_without_causality"] = blind
+        report["passed"] = report["recall"] == report["precision"] == 1.0 and sharp
+        return report
+
+    def _without_causality(
+        self, mutants: list[Outcome], tick: Callable[[str], None]
+    ) -> float | None:
+        """The recall of an audit whose causality passes everything; other findings stay."""
+        affected = [one for one in mutants if "causality" in one.caught_by]
+        if not affected:
+            return None
+        with mock.patch.object(Causality, "examine", _looks_away):
+            again = [audited(one.trial, "control", tick) for one in affected]
+        lost = sum(not one.caught_by for one in again)
+        return (sum(bool(one.caught_by) for one in mutants) - lost) / len(mutants)
+
+
+def _looks_away(self: Causality, bench: Bench) -> Finding:
+    return self.finding("pass", "not looked at")
+
+
+def trial_of(case: Case, wrong: bool) -> Trial:
+    name = case.name if wrong else f"{case.name}, correct"
+    return Trial(name, partial(case.subject, wrong), case.contract, case.reasons if wrong else ())
+
+
+def audited(trial: Trial, where: str, tick: Callable[[str], None]) -> Outcome:
+    begin = time.perf_counter()
+    tick(f"{where} {trial.name}")
+    try:
+        with _seeded():  # code that drops at random must not touch anybody else's randomness
+            findings = examine(trial.make(), trial.contract).findings
+    except ValueError as error:  # it could not even be called: neither found nor clean
+        failed = {} if trial.reasons else {"call": str(error)}
+        return Outcome(trial, failed, {"call": str(error)}, time.perf_counter() - begin)
+    failed = {one.name: one.detail for one in findings if one.verdict == "fail"}
+    others = {one.name: f"{one.verdict}: {one.detail}" for one in findings if one.verdict != "fail"}
+    return Outcome(trial, failed, others, time.perf_counter() - begin)
+
+
+def scored(mutants: list[Outcome], controls: list[Outcome]) -> dict[str, Any]:
+    caught = [one for one in mutants if one.caught_by]
+    elsewhere = [one for one in mutants if one.failed and not one.caught_by]
+    missed = [one for one in mutants if not one.failed]
+    flagged = [one for one in controls if one.failed]
+    everything = [*mutants, *controls]
+    slowest = max(everything, key=lambda one: one.seconds)
+    return {
+        "mutants": len(mutants),
+        "caught": len(caught),
+        "recall": len(caught) / len(mutants),
+        "controls": len(controls),
+        "clean": len(controls) - len(flagged),
+        "precision": 1 - len(flagged) / len(controls),
+        "missed": [one.plain() for one in missed],
+        "for_another_reason": [one.plain() for one in elsewhere],
+        "wrongly_flagged": [{"case": one.trial.name, "failed": one.failed} for one in flagged],
+        "caught_by": {one.trial.name: one.caught_by for one in caught},
+        "seconds": round(sum(one.seconds for one in everything), 1),
+        "slowest": {"case": slowest.trial.name, "seconds": round(slowest.seconds, 2)},
+    }
+
+
+def own_trials() -> list[Trial]:
+    """Attention of every kind with every score, and models with all positions, and a window."""
+    found = [
+        Trial(
+            f"our {attention.name}, {score.name}",
+            partial(_own_attention, attention.name, score.name),
+            Contract(causal=True, padding=True, heads=4, positions="none"),
+        )
+        for attention in registry.options("attention")
+        for score in registry.options("score")
+    ]
+    for positions in registry.options("positions"):
+        if positions.name in MISTAKES:
+            continue
+        declared: Any = KINDS.get(positions.name, positions.name)
+        for window in (None, WINDOW):
+            contract = Contract(
+                causal=True, cache=True, padding=True, positions=declared, window=window
+            )
+            found.append(
+                Trial(
+                    f"our transformer, {positions.name}" + (", window" if window else ""),
+                    partial(_own_model, positions.name, window),
+                    contract,
+                )
+            )
+    return found
+
+
+def _own_attention(attention: str, score: str) -> Subject:
+    with _seeded():
+        settings = registry.load("attention", attention)()
+        built = registry.load("score", score)().build(settings.heads, WIDTH // settings.heads)
+        module = HeadedAttention(settings, built, width=WIDTH)
+    return subject_for(module, {}, f"{attention}, {score}")
+
+
+def _own_model(positions: str, window: int | None) -> Subject:
+    with _seeded():
+        settings = TransformerSettings(
+            vocabulary=61,
+            context=1024,
+            width=WIDTH,
+            depth=2,
+            positions=registry.load("positions", positions)(),
+            window=(window,),
+        )
+        module = settings.build()
+    return subject_for(module, {}, f"transformer, {positions}")
+
+
+@contextmanager
+def _seeded() -> Iterator[None]:
+    """Weights that are the same every time."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        yield
