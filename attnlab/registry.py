@@ -186,6 +186,17 @@ _TABLE = {
     ("property", "attnlab.audit.properties.precision"): {
         "precision": ("Precision", "what float32 loses beyond rounding"),
     },
+    ("property", "attnlab.audit.properties.heads"): {
+        "heads": ("Heads", "which key/value head each query head reads"),
+        "scale": ("Scale", "the factor on query · key"),
+        "weights": ("Weights", "weights add up to 1 over the keys, and masked ones are 0"),
+    },
+    ("property", "attnlab.audit.properties.backends"): {
+        "backends": ("Backends", "however attention is computed, the outputs are the same"),
+    },
+    ("property", "attnlab.audit.properties.positions"): {
+        "positions": ("Positions", "what positions are: none, absolute, relative, rotary, ALiBi"),
+    },
     ("property", "attnlab.audit.properties.training"): {
         "training": ("Training", "the loss is of the next token; gradients in parts; spans"),
     },

@@ -27,6 +27,8 @@ SEEN = ("attention_mask",)
 CACHES = ("cache", "kv_cache", "layer_cache", "past_key_value", "past_key_values", "past", "state")
 POSITIONS = ("position_ids", "positions")
 LAYERS = ("depth", "n_layer", "n_layers", "num_layers", "num_hidden_layers")
+# whether weights are wanted too: another path through the code, which must give the same outputs
+ASKED = ("need_weights", "return_weights", "output_attentions", "return_attention", "return_attn")
 NEW_CACHE = ("new_cache", "make_cache", "init_cache", "empty_cache")
 
 
@@ -46,7 +48,8 @@ def prepared(module: nn.Module, dtype: torch.dtype, seed: int = 0) -> nn.Module:
     module = module.eval().to(dtype)
     with torch.no_grad():
         for number, parameter in enumerate(module.parameters()):
-            if not parameter.is_floating_point() or not parameter.numel():
+            fixed = not parameter.requires_grad  # such as a table of sines
+            if fixed or not parameter.is_floating_point() or not parameter.numel():
                 continue
             size = float(parameter.std()) if parameter.numel() > 1 else 0.0
             fan = parameter.shape[-1] if parameter.dim() > 1 else 16
@@ -146,16 +149,23 @@ def _vectors(
     padding = next((one for one in takes if one in (*PADDING, *SEEN)), None)
     places = next((one for one in takes if one in POSITIONS), None)
 
-    def call(x: Tensor, pad: Tensor | None, positions: Tensor | None) -> Any:
-        given: dict[str, Any] = {}
+    def call(x: Tensor, pad: Tensor | None, positions: Tensor | None, **more: Any) -> Any:
+        given: dict[str, Any] = dict(more)
         if pad is not None and padding is not None:
             given[padding] = pad if padding in PADDING else (~pad).long()
         if positions is not None and places is not None:
             given[places] = positions
         return module(*([x] * 3 if joined else [x]), **given)
 
-    subject = kind(name, call, width, pads=padding is not None, placed=places is not None)
+    facts = {"pads": padding is not None, "placed": places is not None}
+    subject = kind(name, call, width, **facts)
     _add_cache(subject, module, takes)
+    parameters = inspect.signature(module.forward).parameters
+    for word in (one for one in takes if one in ASKED):
+        other = not parameters[word].default
+        asked: dict[str, Any] = {word: other}
+        twin = kind(name, partial(call, **asked), width, **facts)
+        subject.backends = {"as it is": subject, f"{word}={other}": twin}
     return subject
 
 

@@ -21,6 +21,8 @@ class Contract:
     rope_layout: Literal["half-split", "interleaved"] | None = None
     rope_base: float | None = None
     rope_fraction: float | None = None
+    scale: float | None = None  # on query · key
+    dtype: Literal["bfloat16"] | None = None  # that it must stand, besides the usual ones
     cache: bool | None = None
     padding: bool | None = None
 

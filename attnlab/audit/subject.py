@@ -9,7 +9,8 @@ side by side, [b, t, (h + 2g) d]; so every probe speaks of "input j" and "output
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,7 @@ class Subject(ABC):
     kv_heads: int | None = None
     layers: int = 1  # how often attention is applied: a window reaches further through each
     module: nn.Module | None = None
+    backends: "Mapping[str, Subject]" = MappingProxyType({})  # the same code by other means
     dtype: torch.dtype = torch.float64
 
     @abstractmethod

@@ -16,7 +16,7 @@ def test_a_failure_comes_with_its_certificate_and_a_script_that_shows_it(attnlab
     pytest.importorskip("matplotlib")
     words = ["width=8", "--declare", "causal=true", "--html", "page.html", "--repro", "deep/repro"]
     code, out, err = attnlab("audit", LEAKY, *words)
-    assert code == 1 and err == ""
+    assert code == 1 and "no script for weights" in err  # nor is one needed: causality has its own
     assert "causality    fail" in out and "smallest: output 0 moves by" in out
     page = Path("page.html").read_text()
     assert "It fails 1 property" in page and page.count("<svg") == 2
