@@ -39,6 +39,7 @@ EXTRAS = {
     "transformers": {
         "attnlab.audit.callback",
         "attnlab.audit.hf",
+        "attnlab.audit.hf_running",
         "attnlab.audit.hf_sizes",
         "attnlab.audit.hf_sweep",
     },

@@ -19,7 +19,7 @@ def test_a_failure_comes_with_its_certificate_and_a_script_that_shows_it(attnlab
     assert code == 1 and "no script for weights" in err  # nor is one needed: causality has its own
     assert "causality    fail" in out and "smallest: output 0 moves by" in out
     page = Path("page.html").read_text()
-    assert "It fails 1 property" in page and page.count("<svg") == 2
+    assert "It fails 2 properties" in page and page.count("<svg") == 2
     assert f"attnlab audit {LEAKY} width=8 --declare causal=true" in page
     (script,) = Path("deep/repro").iterdir()
     assert script.name == "LeakyAttention_causality.py"

@@ -1,0 +1,458 @@
+"""Causal language models of the installed `transformers`: built tiny, run whole and step by step.
+
+    tokens [b, t] -> logits [b, t, v]
+
+Axes: b batch, t time, v vocabulary. No network is used and nothing is downloaded: an architecture
+is made from its configuration class with random weights, or a saved folder is read. Texts are
+padded, placed and stepped as the library's own generation does it.
+"""
+
+import copy
+import inspect
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnlab import registry
+from attnlab.audit.adapters import prepared
+from attnlab.audit.bench import Bench, apart
+from attnlab.audit.contract import Certificate, Contract, Finding
+from attnlab.audit.examine import PICTURED
+from attnlab.audit.hf_running import Narrowing, quiet, widened
+from attnlab.audit.hf_sizes import HEADS, KV_HEADS, TOKENS, tiny
+from attnlab.audit.properties.backends import Backends
+from attnlab.audit.properties.property import Property, unsteady
+from attnlab.audit.subject import Subject, Tokens
+
+# Where decoding keeps what it has seen: the name in the outputs, and the one to hand it back by.
+CACHES = {
+    "past_key_values": "past_key_values",
+    "cache_params": "cache_params",
+    "state": "state",
+    "mems": "past_key_values",
+    "past_buckets_states": "past_key_values",
+}
+BACKENDS = ("eager", "sdpa")
+# Models whose texts cannot be had from tokens alone.
+# What a model is documented to do, where that is not to be causal.
+DOCUMENTED: dict[str, dict[str, Any]] = {
+    "cpmant": {"causal": False},  # a text is context, and context sees both ways
+    "xlnet": {"causal": False},  # sees both ways unless it is given a permutation
+}
+# These take an attention mask so that they can be called like the others, and say so.
+NO_MASK = ("cpmant", "rwkv")
+UNFIT = {
+    "gemma4_assistant": "it drafts for another model, and reads that model's keys and values",
+    "gemma4_unified_assistant": "it drafts for another model, and reads its keys and values",
+}
+
+
+def architectures() -> list[str]:
+    """Every causal language model that the installed `transformers` knows."""
+    return list(_names())
+
+
+def model_of(
+    arch: str,
+    attn_implementation: str | None = None,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+) -> nn.Module:
+    """An architecture, tiny and with random weights that depend on the seed only.
+
+    Fewer key/value heads than query heads are tried first: that is where heads get mixed up. In
+    float64, constants such as rates of decay are computed in float64 too.
+    """
+    names = _names()
+    if arch not in names:
+        raise ValueError(f"transformers has no {arch!r}; {registry.suggest(arch, list(names))}")
+    if arch in UNFIT:
+        raise ValueError(f"{arch} is not built: {UNFIT[arch]}")
+    reason = ""
+    for kv_heads in (KV_HEADS, HEADS, 1):
+        try:
+            return _made(names[arch], kv_heads, attn_implementation, seed, dtype)
+        except Exception as error:  # a configuration may refuse its sizes in any way
+            reason = reason or f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
+    raise ValueError(f"{arch} is not built: {reason}")
+
+
+def model_in(folder: Path, attn_implementation: str | None = None) -> nn.Module:
+    """A saved model: config.json and safetensors; nothing is unpickled, no code run."""
+    if not (folder / "config.json").is_file():
+        raise ValueError(f"{folder} holds no config.json; give a folder that save_pretrained made")
+    if not any(folder.glob("*.safetensors")):
+        raise ValueError(f"{folder} holds no *.safetensors; other weights may run code when read")
+    with quiet():
+        from transformers import AutoModelForCausalLM
+
+        try:
+            model: nn.Module = AutoModelForCausalLM.from_pretrained(
+                folder,
+                local_files_only=True,
+                trust_remote_code=False,
+                use_safetensors=True,
+                experts_implementation="eager",
+                attn_implementation=attn_implementation,
+                dtype=torch.float32,
+            )
+        except (ValueError, OSError, KeyError) as error:
+            first = str(error).strip().splitlines()[0][:200]
+            raise ValueError(f"{folder} cannot be loaded: {first}") from error
+    return model
+
+
+class HuggingFace(Tokens):
+    """A causal language model of `transformers` as a subject.
+
+    `backends` are the same model, run by each way it has to compute attention.
+    """
+
+    def __init__(self, model: nn.Module, name: str) -> None:
+        self._model: Any = model
+        whole: Any = model.config
+        config = whole.get_text_config(decoder=True)
+        self.kind: str = whole.model_type
+        self._takes = set(inspect.signature(self._model.forward).parameters)
+        super().__init__(name, self._logits, min(config.vocab_size, TOKENS))
+        self.pads = "attention_mask" in self._takes and whole.model_type not in NO_MASK
+        self.placed = "position_ids" in self._takes
+        self.heads = _number(config, "num_attention_heads")
+        self.kv_heads = _number(config, "num_key_value_heads") or self.heads
+        self.layers = _number(config, "num_hidden_layers") or 1
+        self._backend = _backend(self._model)
+        self._prepares = True  # whether its own preparation of inputs works outside generation
+        self.no_cache: str | None = None  # why a cache that it takes cannot be used
+        self.backends: dict[str, Subject] = {}
+        self._settle()
+
+    def new_cache(self) -> dict[str, Any]:
+        return {"tokens": None, "padding": None, "kept": {}}
+
+    def step(self, x: Tensor, cache: dict[str, Any], padding: Tensor | None = None) -> Tensor:
+        """The logits of the new tokens; they are prepared as generation prepares them."""
+        first = cache["tokens"] is None
+        tokens = x if first else torch.cat([cache["tokens"], x], dim=1)
+        new = torch.zeros_like(x, dtype=torch.bool) if padding is None else padding
+        padded = new if first else torch.cat([cache["padding"], new], dim=1)
+        kept = self._empty() if first else cache["kept"]
+        with self._running():
+            inputs = self._prepared_inputs(tokens, x.shape[1], padded, kept, first)
+            found = self._model(**inputs, return_dict=True)
+        names = {name: word if self._prepares else name for name, word in CACHES.items()}
+        returned = {word: found[name] for name, word in names.items() if name in found}
+        stateful = getattr(self._model, "_is_stateful", False)  # some keep it to themselves
+        cache.update(tokens=tokens, padding=padded, kept=returned or (kept if stateful else {}))
+        return found.logits[:, -x.shape[1] :]
+
+    def _empty(self) -> dict[str, Any]:
+        """A cache as generation begins with; models that want another kind make their own."""
+        from transformers import DynamicCache
+
+        word = next((one for one in ("cache_params", "past_key_values") if one in self._takes), "")
+        if not word or not self._model._supports_default_dynamic_cache():
+            return {}
+        return {word: DynamicCache(config=self._model.config.get_text_config(decoder=True))}
+
+    def _prepared_inputs(
+        self, tokens: Tensor, size: int, padded: Tensor, kept: dict[str, Any], first: bool
+    ) -> dict[str, Any]:
+        given: dict[str, Any] = dict(kept)
+        if self.placed:
+            given["position_ids"] = _places(padded)
+        if self.pads and bool(padded.any()):
+            given["attention_mask"] = (~padded).long()
+        if self._prepares:
+            given = self._model.prepare_inputs_for_generation(
+                tokens,
+                next_sequence_length=None if first else size,
+                use_cache=True,
+                is_first_iteration=first,
+                **given,
+            )
+        else:
+            given |= {"input_ids": tokens[:, -size:], "use_cache": True}
+            if self.placed:
+                given["position_ids"] = given["position_ids"][:, -size:]
+        if "logits_to_keep" in self._takes:
+            given["logits_to_keep"] = 0  # all of them
+        return given
+
+    def by(self, backend: str) -> "HuggingFace":
+        """The same model, which computes attention in another way."""
+        other = copy.copy(self)
+        other._backend = backend
+        other._call = other._logits
+        other.backends = {}
+        return other
+
+    def _logits(self, x: Tensor, padding: Tensor | None, positions: Tensor | None) -> Any:
+        given: dict[str, Any] = {"use_cache": False} if "use_cache" in self._takes else {}
+        if padding is not None:
+            given["attention_mask"] = (~padding).long()
+            # behind padding a text must be told where it begins, as generation does
+            if positions is None and bool(padding[:, 0].any()):
+                positions = _places(padding)
+        if positions is not None and self.placed:
+            given["position_ids"] = positions.expand(x.shape[0], -1)
+        with self._running():
+            return self._model(input_ids=x, return_dict=True, **given).logits
+
+    @contextmanager
+    def _running(self) -> Iterator[None]:
+        # not once a probe has moved the weights to another precision
+        wide = self._wide and next(self._model.parameters()).dtype is torch.float64
+        with quiet(), widened() if wide else nullcontext():
+            if self._backend is not None and _backend(self._model) != self._backend:
+                self._model.set_attn_implementation(self._backend)
+            yield
+
+    def _settle(self) -> None:
+        """float64 if the whole of the computation goes along, whichever way it is done."""
+        self._model.train()  # so that it is prepared, whatever its precision is already
+        narrow = copy.deepcopy(self._model)
+        for self.dtype, self._wide in ((torch.float64, True), (torch.float32, False)):
+            self._model = self.module = prepared(self._model, self.dtype)
+            try:
+                with torch.no_grad(), Narrowing() as narrowing:
+                    out = self.run(self.draw(2, 5, 0))
+                    self.caches = self._has_cache()
+                    self.backends = self._alternatives()
+            except Exception as error:
+                if self.dtype is torch.float32:
+                    reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+                    raise ValueError(
+                        f"{self.name} cannot be called with tokens [2, 5]: {reason}"
+                    ) from error
+            else:
+                if out.dtype is self.dtype and not narrowing.seen:
+                    return
+            self._model = narrow  # whose weights have not been changed for float64
+
+    def _has_cache(self) -> bool:
+        reasons = []
+        for self._prepares in (True, False):
+            try:
+                cache, x = self.new_cache(), self.draw(2, 5, 0)
+                self.step(x[:, :4], cache)
+                if not cache["kept"]:
+                    return False
+                self.step(x[:, 4:], cache)
+                return True
+            except Exception as error:
+                reasons.append(f"{type(error).__name__}: {' '.join(str(error).split())[:200]}")
+        self.no_cache = reasons[-1]
+        return False
+
+    def _alternatives(self) -> dict[str, Subject]:
+        found: dict[str, Subject] = {}
+        for backend in BACKENDS:
+            if backend == self._backend or not getattr(self._model, f"_supports_{backend}", True):
+                continue
+            other = self.by(backend)
+            try:
+                other.run(self.draw(2, 5, 0))
+                if other.caches:
+                    other.step(self.draw(2, 5, 0), other.new_cache())
+            except Exception:  # it does not have this one
+                continue
+            if _backend(self._model) == backend:  # some only say that they cannot
+                found[backend] = other
+        self.run(self.draw(2, 5, 0))  # back to its own
+        return {self._backend or "usual": self, **found} if found else {}
+
+
+@dataclass(frozen=True)
+class LeftPadding(Property):
+    """A text after padding gives what it gives alone, if its positions are told: so do batches."""
+
+    name = "left padding"
+
+    def examine(self, bench: Bench) -> Finding:
+        subject = bench.subject
+        if not isinstance(subject, HuggingFace) or not subject.pads:
+            return self.finding("not applicable", "it takes no mask for padding")
+        reason = unsteady(bench)
+        if reason:
+            return self.finding("cannot tell", reason)
+        length, padded = 13, 5
+        x, other = bench.draw(2, length), bench.draw(2, length, 6)
+        padding = torch.zeros(2, length, dtype=torch.bool)
+        padding[0, :padded] = True
+        alone = bench.run(x[:1, padded:])
+        beside = bench.run(x)[1:]
+        out = bench.run(x, padding=padding)
+        changed = bench.run(torch.where(padding, other, x), padding=padding)
+        found = {
+            "what stands in the padding changed": apart(out[:1, padded:], changed[:1, padded:]),
+            "the other row of the batch has padding": apart(out[1:], beside),
+            "padding stands before it": apart(out[:1, padded:], alone),
+        }
+        if subject.caches:
+            stepped = _stepped(bench, x, padding, padded + 4)
+            found["it is decoded behind padding"] = apart(stepped[:1, padded:], alone)
+        for what, off in found.items():
+            if off <= bench.tolerance:
+                continue
+            size = off if off < float("inf") else None
+            detail = f"a text moves by {off:.2g} when {what}"
+            if what.startswith(("padding stands", "it is decoded")) and not subject.placed:
+                detail += "; it takes no positions, so the text stands elsewhere"
+                return self.finding("not applicable", detail, measured=size)
+            return self.finding("fail", detail, measured=size, example={"what": what})
+        return self.finding("pass", "a text behind padding gives what it gives alone")
+
+
+def audit_hf(
+    target: str,
+    attn_implementation: str | None = None,
+    tick: Callable[[str], None] = lambda text: None,
+    **declared: Any,
+) -> Certificate:
+    """The audit of an architecture by name, or of a saved folder; causal unless declared not.
+
+    audit_hf("llama", attn_implementation="eager")
+    """
+    folder = Path(target)
+    tick(f"{target}: build")
+    if folder.is_dir() and target not in _names():
+        subject = HuggingFace(model_in(folder, attn_implementation), folder.name)
+    else:
+        subject = HuggingFace(_widest(target, attn_implementation), target)
+    return certificate_of(subject, tick, **declared)
+
+
+def _widest(arch: str, attn_implementation: str | None) -> nn.Module:
+    try:
+        return model_of(arch, attn_implementation, dtype=torch.float64)
+    except ValueError:  # if the precision was not the reason, the other says so too
+        return model_of(arch, attn_implementation)
+
+
+def certificate_of(
+    subject: HuggingFace, tick: Callable[[str], None] = lambda text: None, **declared: Any
+) -> Certificate:
+    has_cache = subject.caches or subject.no_cache is not None
+    usual = {"causal": True, "cache": True if has_cache else None}
+    contract = Contract(**{**usual, **DOCUMENTED.get(subject.kind, {}), **declared})
+    if contract.causal is False:  # what is decoded has not seen what comes after it
+        subject.caches, contract = False, replace(contract, cache=None)
+    bench = Exact(subject, contract)
+    properties = [registry.load("property", one.name)() for one in registry.options("property")]
+    names = {one.name for one in properties}
+    findings = []
+    for examined in properties + [
+        one for one in (LeftPadding(), Backends()) if one.name not in names
+    ]:
+        tick(f"{subject.name}: {examined.name}")
+        findings.append(_explained(_held(examined, bench), subject))
+    seen = bench.influence(PICTURED).clamp(max=1e100).tolist()
+    return Certificate(
+        target=subject.name,
+        contract=contract,
+        findings=tuple(findings),
+        influence=tuple(map(tuple, seen)),
+    )
+
+
+class Exact(Bench):
+    """The bench of a subject that was seen to compute in its own precision throughout.
+
+    Roughness would be taken for a step in a lower precision; here it is tokens that go to other
+    experts, or keys that are no longer among the best, and no reason for a wide tolerance.
+    """
+
+    def _roughness(self, before: Tensor) -> float:
+        return 0.0 if self.subject.dtype is torch.float64 else super()._roughness(before)
+
+
+def _held(examined: Property, bench: Bench) -> Finding:
+    try:
+        return examined.examine(bench)
+    except Exception as error:
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        detail = f"the code broke down while it was examined: {reason}"
+        return Finding(name=examined.name, verdict="cannot tell", detail=detail)
+
+
+def _explained(finding: Finding, subject: HuggingFace) -> Finding:
+    if finding.name != "cache" or subject.no_cache is None:
+        return finding
+    return replace(finding, detail=f"it breaks down with a cache: {subject.no_cache}")
+
+
+def _stepped(bench: Bench, x: Tensor, padding: Tensor, first: int) -> Tensor:
+    """A padded beginning and single steps after it, as batches are generated."""
+    subject = bench.subject
+    assert isinstance(subject, HuggingFace)
+    cache = subject.new_cache()
+    sizes = [first] + [1] * (x.shape[1] - first)
+    with torch.no_grad():
+        found = [
+            subject.step(piece, cache, padding=hidden)
+            for piece, hidden in zip(x.split(sizes, 1), padding.split(sizes, 1), strict=True)
+        ]
+    return torch.cat(found, dim=1)
+
+
+def _places(padding: Tensor) -> Tensor:
+    """Positions count what is not padding; those of padding do not matter, and are 0."""
+    places = (~padding).long().cumsum(-1) - 1
+    return places.masked_fill(padding, 0)
+
+
+def _names() -> dict[str, str]:
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read once, when the library is imported
+    try:
+        from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    except ImportError:
+        raise ValueError("transformers is not installed; pip install transformers") from None
+    return dict(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+
+
+def _made(
+    class_name: str,
+    kv_heads: int,
+    attn_implementation: str | None,
+    seed: int,
+    dtype: torch.dtype,
+) -> nn.Module:
+    import transformers
+
+    wide = widened() if dtype is torch.float64 else nullcontext()
+    with quiet(), torch.random.fork_rng(devices=[]), wide:
+        model_class = getattr(transformers, class_name)
+        config = model_class.config_class(**tiny(model_class.config_class, kv_heads))
+        torch.manual_seed(seed)
+        model: nn.Module = model_class._from_config(
+            config,
+            attn_implementation=attn_implementation,
+            experts_implementation="eager",  # the others do not compute in float64
+            dtype=dtype,
+        ).eval()
+        with torch.no_grad():  # without a cache: whether that works is for the audit to say
+            given = {"use_cache": False} if _takes(model, "use_cache") else {}
+            model(torch.arange(10).reshape(2, 5), **given)
+    return model
+
+
+def _takes(model: nn.Module, name: str) -> bool:
+    return name in inspect.signature(model.forward).parameters
+
+
+def _backend(model: Any) -> str | None:
+    return getattr(model.config, "_attn_implementation", None)
+
+
+def _number(config: Any, name: str) -> int | None:
+    try:
+        value = getattr(config, name, None)
+    except Exception:  # one that differs from layer to layer may refuse to be read
+        return None
+    return value if type(value) is int and value > 0 else None
