@@ -1,6 +1,6 @@
 """The audit itself: every registered property of a subject, held to a contract."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from attnlab import config, registry
@@ -32,13 +32,17 @@ def audit(
 
 
 def examine(
-    subject: Subject, contract: Contract, tick: Callable[[str], None] = lambda text: None
+    subject: Subject,
+    contract: Contract,
+    tick: Callable[[str], None] = lambda text: None,
+    more: Sequence[Property] = (),
 ) -> Certificate:
+    """All registered properties, and `more` that only some subjects have."""
     bench = Bench(subject, contract)
+    every = [registry.load("property", option.name)() for option in registry.options("property")]
     findings = []
-    for option in registry.options("property"):
-        tick(option.name)
-        examined: Property = registry.load("property", option.name)()
+    for examined in (*every, *more):
+        tick(f"{subject.name}: {examined.name}")
         findings.append(_examined(examined, bench))
     try:
         matrix = bench.influence(PICTURED).clamp(max=1e100).tolist()

@@ -23,10 +23,9 @@ from attnlab import registry
 from attnlab.audit.adapters import prepared
 from attnlab.audit.bench import Bench, apart
 from attnlab.audit.contract import Certificate, Contract, Finding
-from attnlab.audit.examine import PICTURED
+from attnlab.audit.examine import examine
 from attnlab.audit.hf_running import Narrowing, quiet, widened
 from attnlab.audit.hf_sizes import HEADS, KV_HEADS, TOKENS, tiny
-from attnlab.audit.properties.backends import Backends
 from attnlab.audit.properties.property import Property, unsteady
 from attnlab.audit.subject import Subject, Tokens
 
@@ -232,6 +231,7 @@ class HuggingFace(Tokens):
                     ) from error
             else:
                 if out.dtype is self.dtype and not narrowing.seen:
+                    self.exact = self.dtype is torch.float64  # it was watched: nothing narrows
                     return
             self._model = narrow  # whose weights have not been changed for float64
 
@@ -343,42 +343,9 @@ def certificate_of(
     contract = Contract(**{**usual, **DOCUMENTED.get(subject.kind, {}), **declared})
     if contract.causal is False:  # what is decoded has not seen what comes after it
         subject.caches, contract = False, replace(contract, cache=None)
-    bench = Exact(subject, contract)
-    properties = [registry.load("property", one.name)() for one in registry.options("property")]
-    names = {one.name for one in properties}
-    findings = []
-    for examined in properties + [
-        one for one in (LeftPadding(), Backends()) if one.name not in names
-    ]:
-        tick(f"{subject.name}: {examined.name}")
-        findings.append(_explained(_held(examined, bench), subject))
-    seen = bench.influence(PICTURED).clamp(max=1e100).tolist()
-    return Certificate(
-        target=subject.name,
-        contract=contract,
-        findings=tuple(findings),
-        influence=tuple(map(tuple, seen)),
-    )
-
-
-class Exact(Bench):
-    """The bench of a subject that was seen to compute in its own precision throughout.
-
-    Roughness would be taken for a step in a lower precision; here it is tokens that go to other
-    experts, or keys that are no longer among the best, and no reason for a wide tolerance.
-    """
-
-    def _roughness(self, before: Tensor) -> float:
-        return 0.0 if self.subject.dtype is torch.float64 else super()._roughness(before)
-
-
-def _held(examined: Property, bench: Bench) -> Finding:
-    try:
-        return examined.examine(bench)
-    except Exception as error:
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-        detail = f"the code broke down while it was examined: {reason}"
-        return Finding(name=examined.name, verdict="cannot tell", detail=detail)
+    certificate = examine(subject, contract, tick, more=[LeftPadding()])
+    explained = tuple(_explained(one, subject) for one in certificate.findings)
+    return replace(certificate, findings=explained)
 
 
 def _explained(finding: Finding, subject: HuggingFace) -> Finding:

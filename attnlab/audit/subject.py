@@ -37,6 +37,7 @@ class Subject(ABC):
     module: nn.Module | None = None
     backends: "Mapping[str, Subject]" = MappingProxyType({})  # the same code by other means
     dtype: torch.dtype = torch.float64
+    exact: bool = False  # known to compute in its own precision throughout
 
     @abstractmethod
     def draw(self, batch: int, length: int, seed: int) -> Tensor:

@@ -68,7 +68,7 @@ def test_unknown_and_unfit_architectures_say_why_in_a_line() -> None:
 def test_it_computes_in_float64_throughout_though_norms_ask_for_float32(
     llama: hf.HuggingFace,
 ) -> None:
-    bench = hf.Exact(llama, Contract())
+    bench = Bench(llama, Contract())
     assert llama.dtype is torch.float64
     assert bench.tolerance < 1e-10
     assert torch.get_default_dtype() is torch.float32
@@ -96,11 +96,11 @@ def unmasked(module: Any, args: Any, kwargs: Any) -> Any:
 def test_state_that_mixes_rows_is_found_where_rows_are_decoded_together() -> None:
     """In this library, rwkv adds the last state of every row to every row."""
     subject = hf.HuggingFace(hf.model_of("rwkv"), "rwkv")
-    assert Cache().examine(hf.Exact(subject, Contract(cache=True))).verdict == "fail"
+    assert Cache().examine(Bench(subject, Contract(cache=True))).verdict == "fail"
 
 
 def test_a_text_behind_padding_is_the_text_alone_whole_and_decoded(llama: hf.HuggingFace) -> None:
-    bench = hf.Exact(llama, Contract(causal=True))
+    bench = Bench(llama, Contract(causal=True))
     assert hf.LeftPadding().examine(bench).verdict == "pass"
     deaf = copy.copy(llama)
     deaf._takes = llama._takes - {"position_ids"}
@@ -110,7 +110,7 @@ def test_a_text_behind_padding_is_the_text_alone_whole_and_decoded(llama: hf.Hug
         return llama._logits(x, None, None)
 
     deaf._call = without
-    found = hf.LeftPadding().examine(hf.Exact(deaf, Contract(causal=True)))
+    found = hf.LeftPadding().examine(Bench(deaf, Contract(causal=True)))
     assert found.verdict == "fail"
 
 
