@@ -42,7 +42,7 @@ def examine(
     every = [registry.load("property", option.name)() for option in registry.options("property")]
     findings = []
     for examined in (*every, *more):
-        tick(f"{subject.name}: {examined.name}")
+        tick(examined.name)
         findings.append(_examined(examined, bench))
     try:
         matrix = bench.influence(PICTURED).clamp(max=1e100).tolist()

@@ -40,10 +40,17 @@ def ask(tmp_path):
     return ask
 
 
-def children():
-    """The processes that this one has, dead ones included."""
+def processes():
+    """Those that this one has started, dead ones included."""
     found = Path(f"/proc/self/task/{os.getpid()}/children")
-    return found.read_text().split() if found.exists() else []
+    return set(found.read_text().split()) if found.exists() else set()
+
+
+@pytest.fixture(autouse=True)
+def children():
+    """What a test leaves behind; other tests in this process may have theirs."""
+    before = processes()
+    return lambda: processes() - before
 
 
 def test_a_child_finds_what_this_process_finds_whatever_the_code_prints(ask, tmp_path, capfd):
@@ -72,7 +79,9 @@ def test_a_child_finds_what_this_process_finds_whatever_the_code_prints(ask, tmp
         ("inside", MEMORY, "memory ran out; allow more with --memory"),
     ],
 )
-def test_code_that_cannot_be_audited_gets_one_line_that_says_why(ask, where, what, said, capfd):
+def test_code_that_cannot_be_audited_gets_one_line_that_says_why(
+    ask, where, what, said, capfd, children
+):
     answer = ask(**{where: what}, limits=Limits(seconds=60, gibibytes=2))
     assert answer.certificate is None
     assert said in answer.detail and "\n" not in answer.detail
@@ -88,7 +97,7 @@ def test_a_crash_under_a_probe_names_the_probe(ask):
     assert "theirs.py" in answer.detail  # where it happened
 
 
-def test_code_that_hangs_is_ended_with_all_that_it_started(ask, tmp_path):
+def test_code_that_hangs_is_ended_with_all_that_it_started(ask, tmp_path, children):
     mark = tmp_path / "process"
     top = (
         "import subprocess, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
