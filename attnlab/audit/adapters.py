@@ -5,6 +5,7 @@ calls its padding and its cache is recognised by name. Code that wants something
 `Subject` of its own (`attnlab/audit/subject.py`), which is a few lines.
 """
 
+import copy
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -70,6 +71,11 @@ def _function_subject(code: Any, options: Mapping[str, Any], name: str) -> Subje
 
 
 def _module_subject(module: nn.Module, options: Mapping[str, Any], name: str) -> Subject:
+    """Of a copy: precision and weights are changed, and a person's module stays as it was."""
+    try:
+        module = copy.deepcopy(module)
+    except RuntimeError as error:
+        raise ValueError(f"{name} cannot be copied ({error}); give a newly made one") from None
     takes = list(inspect.signature(module.forward).parameters)
     known = _Facts(module, options)
     candidates: list[Subject] = []

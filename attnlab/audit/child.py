@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from attnlab import config
-from attnlab.audit.contract import Certificate, Contract, Finding
+from attnlab.audit.contract import Certificate, Contract, Finding, finite
 
 Tick = Callable[[str], None]
 TAIL = 4_000  # bytes of what the code printed that are kept
@@ -97,7 +97,7 @@ class Answer:
                 "checks": [],
                 "detail": self.detail,
             }
-        return finite(self.certificate.plain())  # type: ignore[no-any-return]
+        return self.certificate.plain()
 
 
 def asked(request: Request, limits: Limits, tick: Tick = lambda text: None) -> Answer:
@@ -184,17 +184,6 @@ def clear(error: BaseException) -> str:
     if isinstance(error, MemoryError) or any(sign in text for sign in NEEDS_MEMORY):
         return f"memory ran out; allow more with --memory, or make it smaller ({text[:LONGEST]})"
     return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} … {text[-LONGEST // 3 :]}"
-
-
-def finite(value: Any) -> Any:
-    """What JSON can hold: None where a number is infinite or none at all."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(key): finite(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(inner) for inner in value]
-    return value if isinstance(value, str | int | bool | None) else str(value)
 
 
 def _answer_of(target: str, plain: Mapping[str, Any]) -> Answer:

@@ -1,5 +1,7 @@
 """What code is declared to do, what the audit found, and how the two compare."""
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -65,10 +67,21 @@ class Certificate:
                 {
                     "name": finding.name,
                     "verdict": finding.verdict,
-                    "measured": finding.measured,
-                    "declared": finding.declared,
+                    "measured": finite(finding.measured),
+                    "declared": finite(finding.declared),
                     "detail": finding.detail,
                 }
                 for finding in self.findings
             ],
         }
+
+
+def finite(value: Any) -> Any:
+    """What JSON can hold: None where a number is infinite or none at all."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(inner) for inner in value]
+    return value if isinstance(value, str | int | bool | None) else str(value)

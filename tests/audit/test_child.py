@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from attnlab.audit.child import Answer, Limits, Request, asked, clear, finite, made_here
-from attnlab.audit.contract import Certificate, Contract, Finding
+from attnlab.audit.child import Answer, Limits, Request, asked, clear, made_here
+from attnlab.audit.contract import Certificate, Contract, Finding, finite
 
 GOOD = """
 from torch import nn

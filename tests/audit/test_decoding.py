@@ -8,7 +8,7 @@ from attnlab.audit import Contract
 from attnlab.audit.adapters import subject_for
 from attnlab.audit.bench import Bench
 from attnlab.audit.properties.decoding import Cache, chunkings
-from attnlab.models.transformer import TransformerSettings
+from attnlab.models.transformer import Transformer, TransformerSettings
 
 
 def model(*words):
@@ -27,17 +27,14 @@ def test_our_caches_pass(words):
 
 
 def test_a_cache_that_forgets_where_it_was_is_found_at_its_second_step():
-    code = model()
-    forward = code.forward
+    class Forgetful(Transformer):
+        def forward(self, tokens, cache=None, **rest):
+            found = super().forward(tokens, cache=cache, **rest)
+            if cache is not None:
+                cache.length = 0  # positions begin anew with every piece
+            return found
 
-    def forgetful(tokens, cache=None, **rest):
-        found = forward(tokens, cache=cache, **rest)
-        if cache is not None:
-            cache.length = 0  # positions begin anew with every piece
-        return found
-
-    code.forward = forgetful
-    finding = found(code)
+    finding = found(Forgetful(model().settings))
     assert finding.verdict == "fail" and finding.example["position"] == 1
 
 

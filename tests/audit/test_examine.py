@@ -93,3 +93,12 @@ def test_a_subject_of_ones_own():
 
     certificate = audit(Shifted(), causal=True)
     assert certificate.verdict == "pass" and certificate.target == "shifted"
+
+
+def test_a_persons_module_stays_as_it_was():
+    module = torch.nn.MultiheadAttention(8, 2, batch_first=True).train()
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    audit(module, causal=False)
+    assert module.training
+    for name, value in module.state_dict().items():
+        assert value.dtype is torch.float32 and torch.equal(value, before[name]), name

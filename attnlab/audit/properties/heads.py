@@ -307,9 +307,6 @@ class Scale(Property):
     name = "scale"
     field = "scale"
 
-    def declared(self, bench: Bench) -> Any:
-        return getattr(bench.contract, "scale", None)
-
     def examine(self, bench: Bench) -> Finding:
         declared = self.declared(bench)
         reason = unsteady(bench)

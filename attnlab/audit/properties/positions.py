@@ -97,7 +97,7 @@ class Positions(Property):
         if not wrong and found.kind == "rotary" and not found.bent:
             wrong = drift(bench, found, bench.subject.dtype)
             note = drift(bench, found, torch.bfloat16)
-            if getattr(bench.contract, "dtype", None) == "bfloat16":
+            if bench.contract.dtype == "bfloat16":
                 wrong = wrong or note
         if wrong:
             return self.finding("fail", wrong, example={"length": SEEN_LENGTH}, **facts)
