@@ -4,13 +4,20 @@ Axes: b batch, h heads, q queries, e value width.
 Cost: O(q · k) time; O(q · k) memory as soon as a mask is needed.
 """
 
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from attnlab.kernels import reference
 from attnlab.kernels.request import Request
+
+# Not cuDNN: it plans its backward pass for the layout of the first gradient it meets, and reads all
+# later ones of that shape as if they had it (torch 2.11; docs/notes.md)
+TRUSTED = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
 def refusal(request: Request) -> str | None:
@@ -26,12 +33,22 @@ def needs_mask(request: Request) -> bool:
 
 
 def attend(request: Request) -> Float[Tensor, "b h q e"]:
+    if request.q.device.type == "cuda":
+        with _trusted():
+            return _attend(request)
     out = _attend(request)
     # On the CPU PyTorch takes scores as they are: one too large for the dtype makes a row NaN. (On
     # CUDA looking would mean waiting for the device, and scores are float32 there.)
-    if out.device.type == "cpu" and not torch.compiler.is_compiling() and out.isnan().any():
+    if not torch.compiler.is_compiling() and out.isnan().any():
         return reference.attend(request)
     return out
+
+
+def _trusted() -> AbstractContextManager[None]:
+    """A choice of kernels that a person has made without cuDNN stays as it is."""
+    if torch.compiler.is_compiling() or torch.backends.cuda.cudnn_sdp_enabled():
+        return sdpa_kernel(TRUSTED)
+    return nullcontext()
 
 
 def _attend(request: Request) -> Float[Tensor, "b h q e"]:

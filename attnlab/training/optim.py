@@ -17,12 +17,17 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """Up over `warmup` steps, level until `hold` of the run is over, then down to `final`."""
+    """Up over `warmup` steps, level until `hold` of the run is over, then down to `final`.
+
+    The waves go up and down for ever: a cosine that is at its lowest every 2 `wave` steps, cut off
+    below `final`, whatever the length of the run.
+    """
 
     warmup: int = 0
     hold: float = 0.0
-    shape: Literal["cosine", "linear", "constant"] = "cosine"
+    shape: Literal["cosine", "linear", "constant", "waves"] = "cosine"
     final: float = 0.1
+    wave: int | None = None  # steps from the top of a wave to its bottom
 
     def __post_init__(self) -> None:
         if self.warmup < 0:
@@ -34,6 +39,13 @@ class Schedule:
                 raise ValueError(
                     f"schedule.{name} is {getattr(self, name)}; it is a part: from 0 to 1"
                 )
+        if (self.shape == "waves") != (self.wave is not None) or (
+            self.wave is not None and self.wave < 1
+        ):
+            raise ValueError(
+                f"schedule.wave is {self.wave}; with shape=waves it is a number of steps, 1 or "
+                "more, and with any other shape none"
+            )
 
     def factor(self, step: int, steps: int) -> float:
         """What the learning rate is multiplied by at step 0, 1, … steps - 1."""
@@ -42,6 +54,8 @@ class Schedule:
         level = max(self.warmup, round(self.hold * steps))
         if self.shape == "constant" or step < level:
             return 1.0
+        if self.wave is not None:
+            return max(self.final, (1 + math.cos(math.pi * (step - level + 1) / self.wave)) / 2)
         gone = min((step - level + 1) / max(steps - level, 1), 1.0)
         left = 1 - gone if self.shape == "linear" else (1 + math.cos(math.pi * gone)) / 2
         return self.final + (1 - self.final) * left

@@ -72,3 +72,21 @@ def test_a_query_that_sees_nothing_gives_zero_and_finite_gradients():
     out = attention(*leaves, window=40, key_padding=padding)
     assert (out[0, :, :90] == 0).all() and (out[1] == 0).all()
     assert all(grad.isfinite().all() for grad in torch.autograd.grad(out.sum(), leaves))
+
+
+def test_gradients_may_come_in_any_layout():
+    """cuDNN plans for the layout of the first gradient and misreads those of any other."""
+    q, k, v = (
+        torch.randn(2, 4, 256, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+        for _ in range(3)
+    )
+    upstream = torch.randn(2, 4, 256, 64, device="cuda", dtype=torch.bfloat16)
+    orders = [(0, 1, 2, 3), (0, 2, 1, 3), (2, 0, 1, 3)]
+    found = []
+    for order in orders:
+        back = [order.index(axis) for axis in range(4)]
+        laid_out = upstream.permute(order).contiguous().permute(back)
+        out = attention(q, k, v, path="sdpa")
+        found.append(torch.autograd.grad(out, (q, k, v), laid_out))
+    for grads in found[1:]:
+        torch.testing.assert_close(grads, found[0])

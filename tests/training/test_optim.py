@@ -140,6 +140,16 @@ def test_the_schedule_rises_holds_and_falls():
     assert factors[10:] == pytest.approx([0.92 - 0.08 * n for n in range(10)])
 
 
+def test_waves_go_on_whatever_the_length_of_the_run():
+    schedule = Schedule(warmup=1, shape="waves", wave=100, final=0.1)
+    factors = [schedule.factor(step, 30) for step in range(401)]
+    assert factors[0] == 1
+    assert factors[50] == pytest.approx(0.5)
+    assert factors[100] == factors[90] == 0.1  # cut off
+    assert factors[200] == pytest.approx(1)
+    assert factors == [schedule.factor(step, 10_000) for step in range(401)]
+
+
 def test_the_cosine_schedule_is_a_cosine_and_ends_at_its_final_value():
     schedule = Schedule(warmup=0, shape="cosine", final=0.1)
     assert schedule.factor(49, 100) == pytest.approx(0.55)
@@ -154,6 +164,9 @@ def test_the_cosine_schedule_is_a_cosine_and_ends_at_its_final_value():
     [
         (lambda: Schedule(warmup=-1), "warmup"),
         (lambda: Schedule(hold=1.5), "hold"),
+        (lambda: Schedule(shape="waves"), "wave"),
+        (lambda: Schedule(shape="waves", wave=0), "wave"),
+        (lambda: Schedule(wave=5), "wave"),
         (lambda: AdamW(rate=-1.0), "rate"),
         (lambda: AdamW(rate=1e9), "rate"),
         (lambda: AdamW(betas=(0.9,)), "betas"),
