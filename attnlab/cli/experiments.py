@@ -119,12 +119,3 @@ def study(
     screen.print(
         f"read {escape(str(done.folder / 'report.html'))}", highlight=False, soft_wrap=True
     )
-
-
-@app.command(epilog="Example: attnlab tour")
-def tour() -> None:
-    """A quick look at what the laboratory has: the main job of `make lab`."""
-    from attnlab.tour import walk
-
-    if not walk(screen):
-        raise typer.Exit(1)

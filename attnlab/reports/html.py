@@ -21,7 +21,7 @@ from attnlab.reports.report import (
 from attnlab.reports.style import CSS
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-LONG_CELL = 24  # letters
+LONG_CELL = 27  # letters: an interval with signs is short
 LONG_LINE = 100  # letters; a sample with longer lines is prose, to be wrapped and not scrolled
 
 
@@ -96,11 +96,12 @@ def _table(table: Table, name: str) -> str:
 
 
 def _look(table: Table, column: int) -> str:
-    """How a column's cells are set: numbers to the right, long texts not in a narrow strip."""
+    """How a column's cells are set: numbers to the right, short texts in one line, long ones not
+    in a narrow strip."""
     if table.numeric(column):
         return ' class="number"'
     long = any(len(formatted(row[column])) > LONG_CELL for row in table.rows)
-    return ' class="long"' if long else ""
+    return f' class="{"long" if long else "short"}"'
 
 
 def _sample(sample: Sample) -> str:

@@ -61,7 +61,8 @@ thead th {
 tbody th { font-weight: 500; }
 td, tbody th { max-width: 26rem; }
 td.long { min-width: 13rem; }
-.number { text-align: right; white-space: nowrap; }
+.number { text-align: right; }
+td.number, td.short, tbody th.short { white-space: nowrap; }
 pre {
   margin: 0; padding: 0.9rem 1.1rem; background: var(--box); border-radius: 8px; overflow-x: auto;
   font: 0.875rem/1.55 ui-monospace, "SF Mono", "Cascadia Mono", Menlo, Consolas,

@@ -1,6 +1,6 @@
 """Where a study works: a folder in which every part is done once and kept.
 
-    runs/study-<name>-<id>/
+    runs/study-<name>-<id>/     or another kind of folder: runs/compare-<id>/
       settings.json     parts/<job>.json     what each job gave
       runs/<training>/  run folders          report.html, report.md, pictures/, results.json
 
@@ -51,13 +51,14 @@ class Job:
 class Desk:
     folder: Path
     progress: Progress
+    kind: str = "study"
 
     def do(self, jobs: Sequence[Job]) -> dict[str, Any]:
         """What each job gave, by name; says first how long it will take."""
         names = [job.name for job in jobs]
         assert len({slug(name) for name in names}) == len(names), "two jobs share a name"
         waiting = {job.name: job.seconds() for job in jobs if not self._kept(job.name).exists()}
-        self.progress.note(f"study in {self.folder}")
+        self.progress.note(f"{self.kind} in {self.folder}")
         if not waiting:
             self.progress.note("all of it is done already")
         else:
@@ -104,9 +105,12 @@ class Desk:
         return self.folder / "parts" / f"{slug(name)}.json"
 
 
-def open_desk(root: Path, name: str, identity: str, progress: Progress, again: bool) -> Desk:
+def open_desk(
+    root: Path, name: str, identity: str, progress: Progress, again: bool, kind: str = "study"
+) -> Desk:
     """The newest folder of a study with this identity; with `again`, a new one beside it."""
-    numbered = [root / f"study-{name}-{identity}{end}" for end in ("", *(f"-{n}" for n in MORE))]
+    stem = "-".join(part for part in (kind, name, identity) if part)
+    numbered = [root / f"{stem}{end}" for end in ("", *(f"-{n}" for n in MORE))]
     there = [folder for folder in numbered if folder.exists()]
     folder = there[-1] if there and not again else numbered[len(there)]
     try:
@@ -114,8 +118,8 @@ def open_desk(root: Path, name: str, identity: str, progress: Progress, again: b
             (folder / inside).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         reason = error.strerror or error
-        raise ValueError(f"no study can be made in {root}: {reason}; use --runs FOLDER") from None
-    return Desk(folder, progress)
+        raise ValueError(f"no {kind} can be made in {root}: {reason}; use --runs FOLDER") from None
+    return Desk(folder, progress, kind)
 
 
 MORE = range(2, 1000)

@@ -1,6 +1,6 @@
 """What a person sees of a study: the part at work, how far it is, and about how long it takes."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from rich import progress as bars
@@ -30,6 +30,11 @@ class Progress:
     def training(self) -> Report:
         """What a training inside of a job reports to."""
         return Report()
+
+    @contextmanager
+    def counting(self, what: str, total: int) -> Iterator[Callable[[int, str], None]]:
+        """For a job of many parts at once: call what it gives with how many are done, in words."""
+        yield lambda done, detail: None
 
 
 class Terminal(Progress):
@@ -73,6 +78,14 @@ class Terminal(Progress):
 
     def training(self) -> Report:
         return _TrainingBar(self.bar)
+
+    @contextmanager
+    def counting(self, what: str, total: int) -> Iterator[Callable[[int, str], None]]:
+        task = self.bar.add_task(what, total=total, detail="")
+        try:
+            yield lambda done, detail: self.bar.update(task, completed=done, detail=escape(detail))
+        finally:
+            self.bar.remove_task(task)
 
 
 class _TrainingBar(Report):

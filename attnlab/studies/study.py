@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -36,6 +36,12 @@ class Findings:
 
 
 class Study(ABC):
+    kind: ClassVar[str] = "study"  # what its folder's name begins with
+
+    def settings(self) -> dict[str, Any]:
+        """What decides the results, for the folder's identity and the report."""
+        return config.to_dict(self)
+
     @abstractmethod
     def text(self) -> str:
         """A fingerprint of the text it reads; what is wrong with text or settings is found here."""
@@ -59,13 +65,14 @@ def carry_out(
 ) -> Outcome:
     """Do what is not done yet, and write the report."""
     plots.require()
-    settings = config.to_dict(study)
+    settings = study.settings()
     here = machine(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     made_from = json.dumps([settings, study.text(), here["device"], __version__], sort_keys=True)
     identity = hashlib.sha256(made_from.encode()).hexdigest()[:6]
-    desk = open_desk(root, name, identity, progress, again)
+    desk = open_desk(root, name, identity, progress, again, kind=study.kind)
+    named = {study.kind: name or identity}
     with runs.Run(desk.folder).locked():
-        files.write_whole(desk.folder / "settings.json", files.as_json({"study": name, **settings}))
+        files.write_whole(desk.folder / "settings.json", files.as_json({**named, **settings}))
         parts = desk.do(study.jobs(desk))
         found = study.findings(parts)
         report = Report(
@@ -79,7 +86,7 @@ def carry_out(
             seconds=desk.seconds(),
         )
         results = {
-            "study": name,
+            **named,
             "settings": settings,
             "versions": here,
             "seconds": desk.seconds(),

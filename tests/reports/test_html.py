@@ -130,7 +130,7 @@ def test_numbers_stand_to_the_right_and_nothing_is_a_dash():
     sections = [Section(heading="h", blocks=[table])]
     page = as_html(Report(title="t", question="q", answer="a", sections=sections))
     assert '<td class="number">1.235</td>' in page and '<td class="number">–</td>' in page
-    assert '<th scope="row">a</th>' in page
+    assert '<th scope="row" class="short">a</th>' in page
 
 
 @pytest.mark.parametrize("text", ["\n\n  two lines down\n", "中文\x00 ␀ \ud800"])

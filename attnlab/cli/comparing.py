@@ -1,0 +1,107 @@
+"""The verb that lets variants compete: compare."""
+
+import signal
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.table import Column, Table
+
+from attnlab import registry
+from attnlab.cli.app import SETTINGS, AsJson, Runs, app, errors, print_json, screen
+
+GOES_ON = "the same command goes on from there"
+
+
+@app.command(
+    context_settings=SETTINGS,
+    epilog="Example: attnlab compare lab · attnlab compare learned=tiny:model.positions=learned "
+    "rotary=tiny tiny:model.window=16,none match=flops seeds=5",
+)
+def compare(
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            help="Variants as [label=]preset[:key=value,…], and settings as key=value.",
+            metavar="VARIANT... KEY=VALUE...",
+        ),
+    ],
+    on: Annotated[str, typer.Option(help="Where trainings run: local or ray.")] = "local",
+    address: Annotated[
+        str | None, typer.Option(help="Of a Ray cluster; else RAY_ADDRESS, or one that is here.")
+    ] = None,
+    processes: Annotated[
+        int | None, typer.Option(help="Trainings at a time; as many as cores if not given.", min=1)
+    ] = None,
+    root: Runs = Path("runs"),
+    again: Annotated[bool, typer.Option("--again", help="Do all of it anew.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """A fair fight between variants: same text, same batches, same budget, several seeds.
+
+    Writes report.html, report.md and results.json. Stop it at any time: the same command goes on.
+    Settings: match=parameters, flops, seconds or steps; seeds, seed, seconds, rates, level, target,
+    evaluations; any of a recipe's (steps, batch, data=PATH, model.width …) then counts for all.
+    """
+    if on not in ("local", "ray"):
+        raise ValueError(f"--on is {on!r}; {registry.suggest(on, ['local', 'ray'])}")
+    if address is not None and on != "ray":
+        raise ValueError("--address is of a Ray cluster; write --on ray too")
+    from attnlab.compare.contest import Contest
+    from attnlab.compare.words import parse
+    from attnlab.studies.desk import Interrupted
+    from attnlab.studies.progress import Terminal
+    from attnlab.studies.study import carry_out
+
+    contest = Contest(parse(words), _hands(on, address, processes))
+    try:
+        done = carry_out("", contest, root=root, progress=Terminal(errors), again=again)
+    except Interrupted as error:
+        errors.print(f"{error}; {GOES_ON}", highlight=False)
+        raise typer.Exit(128 + signal.Signals[error.signal]) from None
+    except KeyboardInterrupt:
+        errors.print(f"interrupted; {GOES_ON}", highlight=False)
+        raise typer.Exit(130) from None
+    if as_json:
+        print_json(done.results)
+        return
+    screen.print(f"[bold]{escape(done.report.question)}[/]", highlight=False, soft_wrap=True)
+    screen.print(_table(done.results))
+    screen.print(escape(done.report.answer), highlight=False, soft_wrap=True)
+    page = escape(str(done.folder / "report.html"))
+    screen.print(f"read {page}", highlight=False, soft_wrap=True)
+
+
+def _hands(on: str, address: str | None, processes: int | None) -> Any:
+    if on == "ray":
+        from attnlab.compare.on_ray import Cluster
+
+        return Cluster(address, processes)
+    from attnlab.compare.fleet import Fleet
+
+    return Fleet(processes)
+
+
+def _table(results: dict[str, Any]) -> Table:
+    wide = [Column("variant", no_wrap=True), Column("held-out loss", no_wrap=True)]
+    columns = ("parameters", "ms a step", "MB a step", "decode tokens/s")
+    table = Table(*wide, *columns, box=None, header_style="bold")
+    for label, found in results["variants"].items():
+        measured, loss = results["measured"][label], found["loss"]
+        memory, decoding = measured["memory_bytes"], measured["decode_tokens_per_second"]
+        table.add_row(
+            escape(label),
+            "–" if loss is None else _ends(loss),
+            f"{found['parameters']:,}",
+            f"{measured['step_ms']:.3g}",
+            "–" if memory is None else f"{memory / 1e6:.3g}",
+            "–" if decoding is None else f"{decoding:,.0f}",
+        )
+    return table
+
+
+def _ends(loss: dict[str, Any]) -> str:
+    if loss["low"] is None:
+        return f"{loss['mean']:.3f}"
+    return f"{loss['mean']:.3f} ({loss['low']:.3f} to {loss['high']:.3f})"

@@ -1,0 +1,1 @@
+"""A fair fight between variants: same text, same batches, same budget, several seeds."""

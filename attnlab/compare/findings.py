@@ -1,0 +1,383 @@
+"""The report of a comparison. What the clock decided is in the section called TIMES, only there."""
+
+from collections.abc import Sequence
+from statistics import fmean
+
+from attnlab.compare.reading import About, Contender, Reading, answer, listed, summary
+from attnlab.compare.verdicts import interval_at
+from attnlab.reports.report import Block, Cell, Plot, Sample, Section, Series, Table
+from attnlab.studies.language import megabytes, with_ends
+from attnlab.studies.study import Findings
+from attnlab.training.parallel import place_of
+
+TIMES = "Time and memory"
+EQUAL = {
+    "parameters": "of equally many parameters",
+    "flops": "given equally many operations",
+    "seconds": "given equally many seconds",
+    "steps": "given equally many steps",
+}
+HOW = {
+    "parameters": """All have as many parameters as the first, to 2 %: the inner width of the
+        feed-forward parts was changed where that is enough, else the width of the model. All take
+        the same steps.""",
+    "flops": """All are given as many operations as the first (products of matrices and attention,
+        forward and back): who needs fewer for a step takes more steps.""",
+    "seconds": """All are given as many seconds of steps: before the trainings the steps of all were
+        timed in turns, and who is faster takes more steps. Schedules scale with the steps.""",
+    "steps": """All take the same steps, whatever these cost and however many parameters they
+        train.""",
+}
+
+
+def findings(about: About, contenders: Sequence[Contender]) -> Findings:
+    reading = Reading(about, contenders)
+    labels = [one.label for one in contenders]
+    return Findings(
+        title=f"{listed(labels)} compared",
+        question=f"Which has the lowest held-out loss on {about.text}, "
+        f"{EQUAL[about.comparison.match]}: {listed(labels, 'or')}?",
+        answer=answer(reading),
+        sections=_sections(reading),
+        summary=summary(reading),
+    )
+
+
+def _sections(reading: Reading) -> list[Section]:
+    found = [_results(reading), _pairs(reading), _curves(reading), _cache(reading)]
+    found.append(_times(reading))
+    if any(one.searched for one in reading.contenders):
+        found.append(_search(reading))
+    if reading.about.samples["texts"]:
+        found.append(_samples(reading))
+    return [*found, _how(reading)]
+
+
+def _results(reading: Reading) -> Section:
+    rows: list[list[Cell]] = []
+    target = reading.target
+    for one in reading.contenders:
+        loss = reading.loss(one)
+        ends = [found["ending"] for found in one.stranded.values()]
+        rows.append(
+            [
+                one.label,
+                None if loss is None else with_ends(loss),
+                f"{len(one.finished)} of {len(one.trained)}" if ends else len(one.finished),
+                one.parameters,
+                one.operations / 1e6,
+                one.steps,
+                None if target is None or (s := one.steps_to(target)) is None else round(s),
+            ]
+        )
+    at = "" if target is None else f" {target:.3f}"
+    blocks: list[Block] = [
+        Table(
+            title="Results",
+            columns=[
+                "variant",
+                "held-out loss",
+                "seeds",
+                "parameters",
+                "million operations a token",
+                "steps",
+                f"steps to a loss of{at}",
+            ],
+            rows=rows,
+            note=f"Nats a token over all {reading.about.held_out:,} held-out tokens, after the "
+            f"last step; means over the seeds with {reading.percent} intervals. The loss to reach "
+            "is the best that all variants reached, unless one was asked for.",
+        )
+    ]
+    stranded = [
+        [one.label, f"{seed}", found["ending"], found["why"]]
+        for one in reading.contenders
+        for seed, found in one.stranded.items()
+    ]
+    if stranded:
+        blocks.append(
+            Table(
+                title="Trainings that did not come to their end",
+                columns=["variant", "seed", "what happened", "why"],
+                rows=stranded,
+                note="They count in no mean. A variant that lost trainings this way is compared "
+                "on the seeds that are left, which flatters it.",
+            )
+        )
+    return Section(heading="How good", blocks=blocks)
+
+
+def _pairs(reading: Reading) -> Section:
+    labels = [one.label for one in reading.contenders]
+    matrix = Table(
+        title="Row against column",
+        columns=["", *labels],
+        rows=[
+            [row, *(None if row == column else reading.verdict(row, column) for column in labels)]
+            for row in labels
+        ],
+    )
+    rows: list[list[Cell]] = []
+    for pair in reading.pairs:
+        said = None if pair.interval is None else with_ends(pair.interval, sign="+")
+        rows.append([f"{pair.first} − {pair.second}", said, pair.p, pair.verdict])
+    one_seed = " One seed can never tell: use seeds=3 or more." if _single(reading) else ""
+    return Section(
+        heading="Every pair",
+        text=f"""With a seed come the same batches for all, so two variants are compared seed by
+        seed, by Student's t. {len(rows)} pair{"s are" if len(rows) > 1 else " is"} looked at:
+        by Holm's correction the chance of even one wrong "better" or "worse" in this matrix is at
+        most {100 * (1 - reading.level):.3g} %.{one_seed}""",
+        blocks=[
+            matrix,
+            Table(
+                title="Differences of the held-out loss",
+                columns=["", "difference", "p, corrected", "the first is"],
+                rows=rows,
+                note=f"The {reading.percent} interval is of each pair alone. It can leave out 0 "
+                "and the verdict still be that we cannot tell, when many pairs are asked about.",
+            ),
+        ],
+    )
+
+
+def _single(reading: Reading) -> bool:
+    return len(reading.about.seeds) == 1
+
+
+def _curves(reading: Reading) -> Section:
+    held_out = []
+    for one in reading.contenders:
+        points = [interval_at(losses, reading.level) for _, losses in one.curve]
+        ends = len(one.finished) > 2  # of two seeds they are as wide as the plot
+        held_out.append(
+            Series(
+                name=one.label,
+                x=[step for step, _ in one.curve],
+                y=[point.mean for point in points],
+                low=[point.low for point in points] if ends else None,
+                high=[point.high for point in points] if ends else None,
+            )
+        )
+    training = []
+    for one in reading.contenders:
+        rows = [found["curve"] for found in one.finished.values()]
+        parts = [(at[0][0], fmean(loss for _, loss in at)) for at in zip(*rows, strict=True)]
+        training.append(
+            Series(name=one.label, x=[step for step, _ in parts], y=[loss for _, loss in parts])
+        )
+    return Section(
+        heading="Learning curves",
+        blocks=[
+            Plot(
+                title="Held-out loss",
+                x="step",
+                y="nats a token",
+                series=held_out,
+                note=f"Means over the seeds{_bands(reading)}.",
+            ),
+            Plot(
+                title="Training loss",
+                x="step",
+                y="nats a token",
+                series=training,
+                note="Means over stretches of steps and over the seeds.",
+            ),
+        ],
+    )
+
+
+def _bands(reading: Reading) -> str:
+    return f", with {reading.percent} intervals" if len(reading.about.seeds) > 2 else ""
+
+
+def _cache(reading: Reading) -> Section:
+    front = reading.front(reading.cache_costs)
+    rows: list[list[Cell]] = [
+        [
+            one.label,
+            one.cache["per_token"] if one.cache else None,
+            one.cache["constant"] if one.cache else None,
+            one.cache["at_context"] if one.cache else None,
+            "yes" if one.label in front else "no",
+        ]
+        for one in reading.contenders
+    ]
+    return Section(
+        heading="Quality against cache",
+        text="""Keys and values of what was read are kept while a text is written. Each further
+        token adds to them; a window keeps a ring of constant size instead, and a recurrent model
+        one vector. A variant is on the front when no other has both a lower loss and a smaller
+        cache.""",
+        blocks=[
+            Table(
+                title="Bytes that decoding keeps",
+                columns=[
+                    "variant",
+                    "for each token",
+                    "besides",
+                    f"after {reading.about.context:,} tokens",
+                    "on the front",
+                ],
+                rows=rows,
+                note="Measured in float32 on the cache itself, after one context and after two.",
+            ),
+            _pareto(
+                reading,
+                "Held-out loss against cache",
+                f"bytes in the cache after {reading.about.context:,} tokens",
+                reading.cache_costs,
+            ),
+        ],
+    )
+
+
+def _pareto(reading: Reading, title: str, x: str, cost: dict[str, float | None]) -> Plot:
+    series = []
+    for one in reading.ranked:
+        price, loss = cost[one.label], reading.loss(one)
+        if price is None or loss is None:
+            continue
+        ends = (loss.low is not None) and len(one.finished) > 2
+        series.append(
+            Series(
+                name=one.label,
+                x=[price],
+                y=[loss.mean],
+                low=[loss.low] if ends else None,
+                high=[loss.high] if ends else None,
+            )
+        )
+    return Plot(
+        title=title,
+        x=x,
+        y="held-out loss, nats a token",
+        series=series,
+        kind="points",
+        note="Further down is better, further left is cheaper.",
+    )
+
+
+def _times(reading: Reading) -> Section:
+    front, target = reading.front(reading.step_costs), reading.target
+    rows: list[list[Cell]] = [
+        [
+            one.label,
+            one.step["step_ms"],
+            f"{one.step['fastest_ms']:.3g} to {one.step['slowest_ms']:.3g}",
+            one.step["tokens_per_second"],
+            None if target is None else one.seconds_to(target),
+            megabytes(one.memory),
+            one.decoding,
+            ", ".join(one.step["paths"]),
+            "yes" if one.label in front else "no",
+        ]
+        for one in reading.contenders
+    ]
+    at = "" if target is None else f" {target:.3f}"
+    return Section(
+        heading=TIMES,
+        text=f"""Measured on this machine when nothing else of this comparison ran, variant by
+        variant in turns, {_threads()}. {_fastest(reading)}""",
+        blocks=[
+            Table(
+                title="Costs",
+                columns=[
+                    "variant",
+                    "ms a step",
+                    "fastest and slowest turn",
+                    "tokens a second in training",
+                    f"seconds of steps to a loss of{at}",
+                    "peak MB of a step",
+                    "tokens a second in decoding",
+                    "attention goes by",
+                    "on the front",
+                ],
+                rows=rows,
+                note=f"A step reads {reading.about.tokens:,} tokens. Medians of the turns. "
+                "Decoding writes one text up to the context. Memory: weights, gradients, the "
+                "optimiser's state and all else in a step; on a CPU right to some percent.",
+            ),
+            _pareto(
+                reading, "Held-out loss against time", "milliseconds a step", reading.step_costs
+            ),
+        ],
+    )
+
+
+def _threads() -> str:
+    return "on one thread" if place_of("auto").type == "cpu" else "on the GPU"
+
+
+def _fastest(reading: Reading) -> str:
+    order = sorted(reading.contenders, key=lambda one: one.step["step_ms"])
+    fast, slow = order[0], order[-1]
+    overlap = fast.step["slowest_ms"] >= slow.step["fastest_ms"]
+    spread = ", within the spread of the turns" if overlap else ""
+    return (
+        f"A step of {slow.label} takes {slow.step['step_ms'] / fast.step['step_ms']:.2f} times as "
+        f"long as one of {fast.label}{spread}."
+    )
+
+
+def _search(reading: Reading) -> Section:
+    rates = reading.about.comparison.rates
+    rows: list[list[Cell]] = []
+    edge = []
+    for one in reading.contenders:
+        found = one.searched or {"losses": [], "chosen": 1.0}
+        losses = dict(found["losses"])
+        rows.append([one.label, *(losses.get(rate) for rate in rates), f"{found['chosen']:g}"])
+        if len(rates) > 1 and found["chosen"] in (min(rates), max(rates)):
+            edge.append(one.label)
+    more = f" The best of {', '.join(edge)} is at the edge: look further." if edge else ""
+    return Section(
+        heading="Learning rates",
+        text=f"""Before, every variant was trained once with each multiple of its recipe's rates and
+        a seed of its own, {reading.about.seeds[-1] + 1}, which counts for nothing else. The rate
+        with the lowest held-out loss was taken.{more}""",
+        blocks=[
+            Table(
+                title="Held-out loss by multiple of the rate",
+                columns=["variant", *(f"× {rate:g}" for rate in rates), "taken"],
+                rows=rows,
+                note="A gap: it did not come to its end.",
+            )
+        ],
+    )
+
+
+def _samples(reading: Reading) -> Section:
+    written = reading.about.samples
+    return Section(
+        heading="What they write",
+        text=f"""All go on from the same words of the held-out text, with the same random numbers,
+        at temperature 0.8: {written["prompt"]!r}. These are the models of seed
+        {written["seed"]}.""",
+        blocks=[
+            Sample(title=label, text=written["prompt"] + text)
+            for label, text in written["texts"].items()
+        ],
+    )
+
+
+def _how(reading: Reading) -> Section:
+    about = reading.about
+
+    def row(one: Contender) -> list[Cell]:
+        return [one.label, one.spec, one.change or "nothing"]
+
+    return Section(
+        heading="What is equal",
+        text=f"""{HOW[about.comparison.match]} All train on {about.text}, with
+        {reading.counted_seeds} ({", ".join(map(str, about.seeds))}): with a seed come the same
+        samples in the same order for all. Where steps differ, one reads further than
+        another.""",
+        blocks=[
+            Table(
+                title="The variants",
+                columns=["variant", "as written", "changed to be equal"],
+                rows=[row(one) for one in reading.contenders],
+            )
+        ],
+    )

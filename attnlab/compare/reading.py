@@ -1,0 +1,247 @@
+"""What the parts of a comparison say: losses, verdicts, costs, and the answer in words.
+
+All that the clock decides is under "measured" in the results, and in one section of the report:
+without these, a comparison that was stopped and went on gives the same bytes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from statistics import fmean
+from typing import Any
+
+from attnlab.compare.verdicts import Pair, Verdict, interval_at, pairs, turned
+from attnlab.compare.words import Comparison
+from attnlab.statistics import Interval
+from attnlab.studies.language import with_ends
+
+
+@dataclass(frozen=True, kw_only=True)
+class About:
+    comparison: Comparison
+    seeds: list[int]
+    text: str
+    held_out: int  # tokens
+    tokens: int  # in a step
+    context: int
+    samples: dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contender:
+    """A variant, and what came of it."""
+
+    label: str
+    spec: str
+    change: str  # made to be equal
+    parameters: int
+    operations: float  # for each token, in training
+    steps: int
+    cache: dict[str, Any] | None
+    searched: dict[str, Any] | None
+    trained: dict[int, dict[str, Any]]  # by seed
+    step: dict[str, Any]
+    memory: int | None
+    decoding: float | None
+
+    @property
+    def finished(self) -> dict[int, dict[str, Any]]:
+        return {s: one for s, one in self.trained.items() if one["ending"] == "finished"}
+
+    @property
+    def losses(self) -> dict[int, float]:
+        """Held out, at the end of each training that came to its end."""
+        return {seed: one["evaluations"][-1][1] for seed, one in self.finished.items()}
+
+    @property
+    def stranded(self) -> dict[int, dict[str, str]]:
+        return {
+            seed: {"ending": one["ending"], "why": one["why"]}
+            for seed, one in self.trained.items()
+            if seed not in self.finished
+        }
+
+    @property
+    def curve(self) -> list[tuple[int, list[float]]]:
+        """Held-out losses of all seeds at each evaluation."""
+        rows = [one["evaluations"] for one in self.finished.values()]
+        return [(at[0][0], [loss for _, loss in at]) for at in zip(*rows, strict=True)]
+
+    def steps_to(self, target: float) -> float | None:
+        """Until the mean over the seeds is there, on a straight line between evaluations."""
+        before: tuple[int, float] | None = None
+        for step, losses in self.curve:
+            loss = fmean(losses)
+            if loss <= target:
+                if before is None or before[1] == loss:
+                    return float(step)
+                return step - (step - before[0]) * (target - loss) / (before[1] - loss)
+            before = (step, loss)
+        return None
+
+    def seconds_to(self, target: float) -> float | None:
+        steps = self.steps_to(target)
+        return None if steps is None else steps * self.step["step_ms"] / 1e3
+
+
+@dataclass(frozen=True)
+class Reading:
+    about: About
+    contenders: Sequence[Contender]
+
+    @property
+    def level(self) -> float:
+        return self.about.comparison.level
+
+    @property
+    def percent(self) -> str:
+        return f"{100 * self.level:g} %"
+
+    @cached_property
+    def ranked(self) -> list[Contender]:
+        """Those with a loss, the best first."""
+        there = [one for one in self.contenders if one.losses]
+        return sorted(there, key=lambda one: fmean(one.losses.values()))
+
+    @cached_property
+    def pairs(self) -> list[Pair]:
+        return pairs({one.label: one.losses for one in self.contenders}, self.level)
+
+    def verdict(self, first: str, second: str) -> Verdict:
+        for pair in self.pairs:
+            if (pair.first, pair.second) == (first, second):
+                return pair.verdict
+            if (pair.second, pair.first) == (first, second):
+                return turned(pair.verdict)
+        raise KeyError((first, second))
+
+    def loss(self, one: Contender) -> Interval | None:
+        return interval_at(list(one.losses.values()), self.level) if one.losses else None
+
+    @cached_property
+    def target(self) -> float | None:
+        """A loss that was asked for, or the best one that all variants with a loss have reached."""
+        if self.about.comparison.target is not None:
+            return self.about.comparison.target
+        best = [min(fmean(losses) for _, losses in one.curve) for one in self.ranked]
+        return max(best) if best else None
+
+    def front(self, cost: dict[str, float | None]) -> set[str]:
+        """Variants that no other beats in both loss and cost."""
+        known = {
+            one.label: (fmean(one.losses.values()), price)
+            for one in self.ranked
+            if (price := cost[one.label]) is not None
+        }
+        return {
+            label
+            for label, (loss, price) in known.items()
+            if not any(
+                other != label and a <= loss and b <= price and (a, b) != (loss, price)
+                for other, (a, b) in known.items()
+            )
+        }
+
+    @property
+    def cache_costs(self) -> dict[str, float | None]:
+        return {
+            one.label: None if one.cache is None else one.cache["at_context"]
+            for one in self.contenders
+        }
+
+    @property
+    def step_costs(self) -> dict[str, float | None]:
+        return {one.label: one.step["step_ms"] for one in self.contenders}
+
+    @property
+    def counted_seeds(self) -> str:
+        return f"{len(self.about.seeds)} seed" + ("" if len(self.about.seeds) == 1 else "s")
+
+
+def answer(reading: Reading) -> str:
+    stranded = _stranded(reading)
+    if not reading.ranked:
+        return f"None came to its end: {stranded}."
+    best, others = reading.ranked[0], [one.label for one in reading.ranked[1:]]
+    loss = reading.loss(best)
+    assert loss is not None
+    beaten = [name for name in others if reading.verdict(best.label, name) == "better"]
+    alike = [name for name in others if name not in beaten]
+    parts = []
+    if beaten:
+        parts.append(f"that is better than {listed(beaten)}")
+    if alike:
+        parts.append(f"{reading.counted_seeds} cannot tell it from {listed(alike, 'or')}")
+    said = f"; {', and '.join(parts)} at the level of {reading.percent}" if parts else ""
+    return f"{best.label} has the lowest held-out loss, {with_ends(loss)} nats a token{said}." + (
+        f" {stranded[0].upper()}{stranded[1:]}." if stranded else ""
+    )
+
+
+def _stranded(reading: Reading) -> str:
+    """Who diverged or failed, and how often."""
+    said = []
+    for one in reading.contenders:
+        for ending in ("diverged", "failed"):
+            times = sum(found["ending"] == ending for found in one.stranded.values())
+            if times:
+                said.append(f"{one.label} {ending} in {times} of {len(one.trained)} trainings")
+    return listed(said)
+
+
+def summary(reading: Reading) -> dict[str, Any]:
+    about, target = reading.about, reading.target
+    on_front = reading.front(reading.cache_costs)
+    return {
+        "match": about.comparison.match,
+        "level": reading.level,
+        "seeds": about.seeds,
+        "target": target,
+        "variants": {
+            one.label: {
+                "spec": one.spec,
+                "change": one.change,
+                "parameters": one.parameters,
+                "operations_per_token": one.operations,
+                "steps": one.steps,
+                "loss": None if (found := reading.loss(one)) is None else asdict(found),
+                "by_seed": {str(seed): loss for seed, loss in one.losses.items()},
+                "stranded": {str(seed): why for seed, why in one.stranded.items()},
+                "steps_to_target": None if target is None else one.steps_to(target),
+                "cache_bytes": one.cache,
+                "on_front_of_cache": one.label in on_front,
+                "rates": one.searched,
+                "curve": [[step, fmean(losses)] for step, losses in one.curve],
+            }
+            for one in reading.contenders
+        },
+        "pairs": [
+            {
+                "first": pair.first,
+                "second": pair.second,
+                "difference": None if pair.interval is None else asdict(pair.interval),
+                "p": pair.p,
+                "verdict": pair.verdict,
+            }
+            for pair in reading.pairs
+        ],
+        "correction": "holm",
+        "samples": about.samples,
+        "measured": {
+            one.label: {
+                **{k: v for k, v in one.step.items() if k != "memory"},
+                "seconds_to_target": None if target is None else one.seconds_to(target),
+                "memory_bytes": one.memory,
+                "decode_tokens_per_second": one.decoding,
+                "on_front_of_time": one.label in reading.front(reading.step_costs),
+            }
+            for one in reading.contenders
+        },
+    }
+
+
+def listed(names: Sequence[str], last: str = "and") -> str:
+    """a, b and c"""
+    if len(names) < 2:
+        return "".join(names)
+    return f"{', '.join(names[:-1])} {last} {names[-1]}"

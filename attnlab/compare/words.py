@@ -1,0 +1,235 @@
+"""What a person writes to compare variants, as settings.
+
+    learned=tiny:model.positions=learned    a variant: label=preset:key=value,…
+    tiny:model.window=16,none               its label and its words can be left out
+    match=flops seeds=5                     how they are compared
+    steps=200 model.width=64                for all variants; a variant's own words come after
+    lab                                     the comparison that `make lab` shows
+
+A comma begins a new word only where a `key=` follows it.
+"""
+
+import dataclasses
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from attnlab import config, registry
+from attnlab.studies.desk import slug
+from attnlab.training import launch
+from attnlab.training.recipe import Recipe
+
+# four answers to "who sees whom, and where": sized for a minute and a half on two cores
+LAB = (
+    "learned=tiny:model.positions=learned",
+    "rotary=tiny",
+    "rotary+gqa=tiny:model.attention=grouped,model.attention.kv_heads=1",
+    "rotary+window=tiny:model.window=16,none",
+    "model.width=64",
+    "corpus.validation=0.05",
+    "steps=250",
+    "evaluations=5",
+    "seeds=3",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    match: Literal["parameters", "flops", "seconds", "steps"] = "parameters"  # what is equal
+    seeds: int = 3  # trainings of each variant
+    seed: int = 0  # the first of them
+    seconds: float | None = None  # in steps, with match=seconds; the first variant's if none
+    rates: tuple[float, ...] = ()  # multiples of the learning rate to search, for each variant
+    level: float = 0.95  # of confidence, for all pairs together
+    target: float | None = None  # a loss to reach; the best that all have reached if none
+    evaluations: int = 8  # in each training, evenly
+    turns: int = 9  # of each variant when times are measured
+    sample: int = 200  # tokens each variant writes
+
+    def __post_init__(self) -> None:
+        for name in ("seeds", "evaluations", "turns", "sample"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; use 1 or more")
+        if self.seed < 0:
+            raise ValueError(f"seed is {self.seed}; use 0 or more")
+        if not 0.5 <= self.level < 1:
+            raise ValueError(f"level is {self.level}; use 0.5 to less than 1, such as 0.95")
+        if self.seconds is not None and self.match != "seconds":
+            raise ValueError(f"seconds={self.seconds:g} needs match=seconds, not {self.match}")
+        if self.seconds is not None and not self.seconds > 0:
+            raise ValueError(f"seconds is {self.seconds:g}; use more than 0")
+        if any(not 0 < rate < math.inf for rate in self.rates):
+            raise ValueError(f"rates are {list(self.rates)}; multiples of the rate are above 0")
+        if len(set(self.rates)) < len(self.rates):
+            raise ValueError(f"rates are {list(self.rates)}; give each multiple once")
+
+
+@dataclass(frozen=True)
+class Variant:
+    label: str
+    preset: str
+    words: tuple[str, ...]
+    recipe: Recipe
+
+    @property
+    def spec(self) -> str:
+        return f"{self.preset}:{','.join(self.words)}" if self.words else self.preset
+
+
+@dataclass(frozen=True)
+class Entry:
+    """All that was asked for; the first variant is the measure of the others."""
+
+    comparison: Comparison
+    variants: Sequence[Variant]
+    common: Sequence[str]  # words for all variants
+
+
+def parse(words: Sequence[str]) -> Entry:
+    """What words ask for, its variants in the order they are written."""
+    spelled = [new for word in words for new in (LAB if word == "lab" else [word])]
+    settings: list[str] = []
+    common: list[str] = []
+    named: list[tuple[str, str, tuple[str, ...]]] = []  # label (empty: none yet), preset, words
+    for word in spelled:
+        label, spec = _as_variant(word)
+        if spec:
+            named.append((label, *_preset_and_words(spec)))
+        elif _first(word) in COMPARISON:
+            settings.append(word)
+        else:
+            common.append(word)
+    if len(named) < 2:
+        raise ValueError(
+            f"{len(named) or 'no'} variant{'' if len(named) == 1 else 's'}: a comparison needs 2 "
+            "or more, such as attnlab compare tiny tiny:model.positions=learned"
+        )
+    comparison = config.override(Comparison(), settings)
+    variants = []
+    for label, (given, preset, own) in zip(_labels(named), named, strict=True):
+        try:
+            recipe = launch.recipe_for(preset, [*common, *own])
+        except ValueError as error:
+            raise ValueError(f"{given or label}: {error}") from None
+        variants.append(Variant(label, preset, own, recipe))
+    _refuse_twins(variants)
+    refuse_other_batches(variants)
+    return Entry(comparison, variants, common)
+
+
+COMPARISON = [field.name for field in dataclasses.fields(Comparison)]
+RECIPE = ["data", *(field.name for field in dataclasses.fields(Recipe))]
+
+
+def _first(word: str) -> str:
+    """`--model.width=3` -> "model"."""
+    return config.split_word(word)[0][0]
+
+
+def _as_variant(word: str) -> tuple[str, str]:
+    """Its label and the rest if the word is a variant; two empty texts if it is a setting."""
+    if word.startswith("--"):
+        _refuse_unknown(word)
+        return "", ""
+    key, equals, value = word.partition("=")
+    if not equals or ":" in key:
+        return "", word
+    if _first(word) in COMPARISON or _first(word) in RECIPE:
+        return "", ""
+    head = value.partition(":")[0].replace("_", "-")
+    if head not in _presets() and ":" not in value:
+        _refuse_unknown(word)
+    if not re.fullmatch(r"[A-Za-z][\w+.-]*", key):
+        raise ValueError(f"{key!r} is no label; use letters, digits and + - _ . after a letter")
+    return key, value
+
+
+def _refuse_unknown(word: str) -> None:
+    if _first(word) not in (*COMPARISON, *RECIPE):
+        near = registry.suggest(_first(word), [*COMPARISON, *RECIPE])
+        raise ValueError(f"{word}: neither a setting nor a variant label=preset:…; {near}")
+
+
+def _presets() -> list[str]:
+    return [option.name for option in registry.options("preset")]
+
+
+def _preset_and_words(spec: str) -> tuple[str, tuple[str, ...]]:
+    name, colon, rest = spec.partition(":")
+    known = [*_presets(), "lab"]
+    if name.replace("_", "-") not in known:
+        raise ValueError(f"no preset called {name!r}; {registry.suggest(name, known)}")
+    if colon and not rest:
+        raise ValueError(f"{spec!r} ends at its colon; write {name}:key=value,… or {name}")
+    words = re.split(r",(?=[\w.-]+=)", rest) if rest else []
+    return registry.find("preset", name).name, tuple(words)
+
+
+def _labels(named: Sequence[tuple[str, str, tuple[str, ...]]]) -> list[str]:
+    """Given, or short: the preset where presets differ, and what each word sets."""
+    several = len({preset for _, preset, _ in named}) > 1
+    labels = []
+    for given, preset, words in named:
+        short = [preset] if several or not words else []
+        short += [_shortened(word) for word in words]
+        labels.append(given or " ".join(short))
+    slugs = [slug(label) for label in labels]
+    for number, (given, preset, words) in enumerate(named):
+        if slugs.count(slugs[number]) > 1:  # too short
+            labels[number] = given or " ".join([preset, *words])
+    for number, label in enumerate(labels):
+        if slug(label) in [slug(before) for before in labels[:number]]:
+            raise ValueError(
+                f"two variants are called {label!r}; write another label: name={label}"
+            )
+    return labels
+
+
+def _shortened(word: str) -> str:
+    """`model.attention=grouped` -> "grouped", `model.window=16,none` -> "window=16,none"."""
+    path, text = config.split_word(word)
+    chosen = path[-1] in registry.kinds() and not re.fullmatch(r"none|[\d.,]*", text)
+    return text if chosen else f"{path[-1]}={text}"
+
+
+def plain(recipe: Recipe) -> Recipe:
+    """Without what a comparison decides itself, or what changes nothing that it measures."""
+    return dataclasses.replace(
+        recipe,
+        seed=0,
+        evaluate_every=None,
+        save_every=None,
+        save_best=False,
+        keep=1,
+        patience=None,
+        sample_every=None,
+        tensorboard=False,
+    )
+
+
+def _refuse_twins(variants: Sequence[Variant]) -> None:
+    for number, variant in enumerate(variants):
+        for before in variants[:number]:
+            if plain(variant.recipe) == plain(before.recipe):
+                raise ValueError(
+                    f"{before.label} and {variant.label} are the same; change something in one"
+                )
+
+
+def refuse_other_batches(variants: Sequence[Variant]) -> None:
+    """All must read the same batches and be asked the same, or their losses mean nothing."""
+    first = variants[0]
+    for variant in variants:
+        if variant.recipe.start is not None:
+            raise ValueError(f"{variant.label} has start=…; variants train from the beginning")
+        for key in ("corpus", "tokenizer", "objective", "context", "batch", "steps", "device"):
+            name = "length" if key == "context" else key
+            mine, wanted = getattr(variant.recipe, name), getattr(first.recipe, name)
+            if mine != wanted:
+                spelled = f"{key}={wanted}" if isinstance(wanted, int | str) else f"{key}=…"
+                raise ValueError(
+                    f"{variant.label} has another {key} than {first.label}; variants are compared "
+                    f"on the same batches, so write {spelled} once, for all"
+                )

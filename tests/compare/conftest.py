@@ -1,0 +1,10 @@
+"""Comparisons in tests use one thread and read the memory once."""
+
+import pytest
+from studies.languages import quickly
+
+
+@pytest.fixture(scope="module", autouse=True)
+def speed():
+    with quickly():
+        yield

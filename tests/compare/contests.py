@@ -1,0 +1,66 @@
+"""What the tests of comparisons share: small contests, results without times."""
+
+import copy
+import re
+
+from studies.languages import english
+
+from attnlab.compare import work
+from attnlab.compare.contest import Contest
+from attnlab.compare.findings import TIMES
+from attnlab.compare.words import parse
+
+SMALL = (
+    "model.width=16",
+    "model.depth=1",
+    "model.context=16",
+    "model.attention.heads=2",
+    "batch=2",
+    "steps=6",
+    "evaluations=2",
+    "turns=1",
+    "sample=8",
+)
+FOUR = (
+    "learned=tiny:model.positions=learned",
+    "rotary=tiny",
+    "tiny:model.attention=grouped,model.attention.heads=2,model.attention.kv_heads=1",
+    "tiny:model.window=4,none",
+)
+
+
+class Here:
+    """Trains one after another in this process, which takes no seconds to start."""
+
+    def side_by_side(self, tasks):
+        return 1
+
+    def train(self, tasks, log, watch):
+        return {task.name: work.train(task.plain()) for task in tasks}
+
+
+def small_words(folder, *words):
+    """Trainings of a fraction of a second on 5,003 characters."""
+    path = folder / "text.txt"
+    if not path.exists():
+        english(path)
+    return [f"data={path}", *SMALL, *words]
+
+
+def contest(folder, *words, hands=None):
+    return Contest(parse(small_words(folder, *words)), hands or Here())
+
+
+def timeless(results):
+    """Without times, and without where and how it was run."""
+    kept = copy.deepcopy(results)
+    for key in ("measured", "seconds", "versions"):
+        kept.pop(key)
+    return kept
+
+
+def timeless_text(markdown):
+    """A report without its section of times and the line that says how long it took."""
+    without = re.sub(rf"\n## {TIMES}\n.*?(?=\n## )", "", markdown, flags=re.DOTALL)
+    assert without != markdown
+    return re.sub(r"It took .*\n", "", without)

@@ -1,0 +1,83 @@
+"""The same comparison on a Ray cluster: a lost worker changes nothing."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from compare.contests import FOUR, Here, small_words, timeless
+
+from attnlab import files
+from attnlab.compare import on_ray
+from attnlab.compare.contest import Contest
+from attnlab.compare.words import parse
+from attnlab.studies.progress import Progress
+from attnlab.studies.study import carry_out
+from attnlab.training.runs import Run
+
+pytest.importorskip("ray")
+
+
+def kill_a_worker(root, started):
+    """The process of a training that is under way, as its run folder names it."""
+    until = time.monotonic() + 100
+    while time.monotonic() < until and started.poll() is None:
+        for path in root.glob("compare-*/runs/*/manifest.json"):
+            run = Run(path.parent)
+            if not run.finished and len(run.read("metrics")) > 120:
+                os.kill(files.read_json(path)["pid"], signal.SIGKILL)
+                return run
+        time.sleep(0.01)
+    raise AssertionError("no training was seen")
+
+
+def test_a_lost_worker_is_survived_and_the_result_is_that_of_local_processes(tmp_path):
+    """Over the command line, with a cluster of its own of two workers."""
+    more = ["steps=300", "evaluations=3", "seeds=1", "match=steps"]
+    words = small_words(tmp_path, *FOUR[:2], *more)
+    command = [sys.executable, "-m", "attnlab", "compare", *words, "--json"]
+    command += ["--on", "ray", "--address", "local", "--processes", "2"]
+    started = subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    lost = kill_a_worker(tmp_path / "runs", started)
+    out, err = started.communicate(timeout=150)
+    assert started.returncode == 0, err.decode()
+    assert lost.finished
+    assert b"ray" not in err.lower().replace(b"--on ray", b"")  # it is quiet
+    contest = Contest(parse(words), Here())
+    local = carry_out("", contest, root=tmp_path / "local", progress=Progress())
+    assert timeless(json.loads(out)) == timeless(local.results)
+
+
+def test_without_the_package_one_line_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ValueError, match=r"pip install 'attnlab\[ray\]'"):
+        on_ray.Cluster()
+
+
+class Elsewhere:
+    """A cluster of two machines: one is gone, the other sees none of our files."""
+
+    def nodes(self):
+        gone = {"Alive": False, "NodeID": "cd" * 28, "NodeManagerHostname": "gone"}
+        return [gone, {"Alive": True, "NodeID": "ab" * 28, "NodeManagerHostname": "far"}]
+
+    def remote(self, *words, **options):
+        """A task's options, or its call."""
+        return (lambda function: self) if options else ""
+
+    def options(self, **options):
+        return self
+
+    def get(self, answer):
+        return answer
+
+
+def test_a_folder_that_a_machine_cannot_read_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"far cannot read .* all machines of the cluster share"):
+        on_ray.refuse_unshared(Elsewhere(), tmp_path)
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,144 @@
+"""What is said follows from the numbers."""
+
+import dataclasses
+
+import pytest
+
+from attnlab.compare.findings import TIMES, findings
+from attnlab.compare.reading import About, Contender, Reading, answer, listed, summary
+from attnlab.compare.words import Comparison
+
+STEP = {"step_ms": 10.0, "fastest_ms": 9.0, "slowest_ms": 11.0, "tokens_per_second": 1.0}
+
+
+def trained(*losses, ending="finished"):
+    rows = [[step, loss] for step, loss in zip((5, 10, 15), losses, strict=False)]
+    return {"ending": ending, "why": "", "evaluations": rows, "curve": rows}
+
+
+def contender(label, ends, cache=100, step_ms=10.0, **changes):
+    """Falls from 4 to 3 to where it ends in each seed; None: it diverged."""
+    runs = {
+        seed: trained(4.0, ending="diverged") if end is None else trained(4.0, 3.0, end)
+        for seed, end in enumerate(ends)
+    }
+    made = Contender(
+        label=label,
+        spec="tiny",
+        change="",
+        parameters=1000,
+        operations=6e6,
+        steps=15,
+        cache={"per_token": 1, "constant": 0, "at_context": cache},
+        searched=None,
+        trained=runs,
+        step={**STEP, "step_ms": step_ms, "paths": ["sdpa"]},
+        memory=None,
+        decoding=None,
+    )
+    return dataclasses.replace(made, **changes)
+
+
+def about(seeds, **settings):
+    return About(
+        comparison=Comparison(**settings),
+        seeds=list(range(seeds)),
+        text="a text",
+        held_out=500,
+        tokens=32,
+        context=16,
+        samples={"prompt": "a", "seed": 0, "texts": {"good": "b"}},
+    )
+
+
+GOOD = contender("good", [2.0, 2.1, 2.2], cache=200)
+BAD = contender("bad", [2.5, 2.6, 2.701], step_ms=20.0)
+LIKE = contender("like", [2.1, 2.0, 2.21], step_ms=5.0)
+
+
+def test_the_answer_names_the_best_and_whom_it_beats():
+    said = answer(Reading(about(3), [BAD, LIKE, GOOD]))
+    assert said.startswith("good has the lowest held-out loss, 2.100 (1.852 to 2.348) nats a token")
+    assert "better than bad" in said and "3 seeds cannot tell it from like" in said
+
+
+def test_one_seed_never_tells():
+    reading = Reading(about(1), [contender("a", [1.0]), contender("b", [9.0])])
+    assert "1 seed cannot tell it from b" in answer(reading)
+    assert reading.verdict("a", "b") == reading.verdict("b", "a") == "cannot tell"
+
+
+def test_who_diverged_is_said_and_counts_in_no_mean():
+    half = contender("half", [1.0, None, None])
+    said = answer(Reading(about(3), [GOOD, half]))
+    assert said.startswith("half has the lowest") and "Half diverged in 2 of 3 trainings." in said
+    never = contender("never", [None, None, None])
+    assert answer(Reading(about(3), [never])) == (
+        "None came to its end: never diverged in 3 of 3 trainings."
+    )
+
+
+def test_the_loss_to_reach_is_the_best_that_all_reached():
+    reading = Reading(about(3), [GOOD, BAD])
+    assert reading.target == pytest.approx((2.5 + 2.6 + 2.701) / 3)
+    assert BAD.steps_to(reading.target) == pytest.approx(15)
+    assert GOOD.steps_to(2.55) == pytest.approx(10 + 5 * (3 - 2.55) / (3 - 2.1))
+    assert GOOD.seconds_to(3.0) == pytest.approx(0.1) and GOOD.steps_to(4.5) == 5
+    assert GOOD.steps_to(1.0) is None and GOOD.seconds_to(1.0) is None
+    assert Reading(about(3, target=2.9), [GOOD, BAD]).target == 2.9
+
+
+def test_the_front_is_of_those_that_nobody_beats_in_both():
+    reading = Reading(about(3), [GOOD, BAD, LIKE])
+    assert reading.front(reading.cache_costs) == {"good", "like"}
+    assert reading.front(reading.step_costs) == {"good", "like"}
+    assert reading.front({"good": None, "bad": 1.0, "like": None}) == {"bad"}
+
+
+def test_all_that_the_clock_decides_is_in_one_place():
+    slower = [dataclasses.replace(one, step={**one.step, "step_ms": 99.0}) for one in (GOOD, BAD)]
+    quick, slow = (findings(about(3), found) for found in ([GOOD, BAD], slower))
+    assert quick.summary["measured"] != slow.summary["measured"]
+    for one in (quick, slow):
+        one.summary.pop("measured")
+    assert quick.summary == slow.summary and quick.answer == slow.answer
+    others = [[s for s in one.sections if s.heading != TIMES] for one in (quick, slow)]
+    assert others[0] == others[1] and len(others[0]) == len(quick.sections) - 1
+
+
+def test_the_report_has_every_pair_and_every_part():
+    found = findings(about(3, rates=(1.0, 2.0)), [GOOD, BAD, contender("lost", [None] * 3)])
+    headings = [section.heading for section in found.sections]
+    assert headings == [
+        "How good",
+        "Every pair",
+        "Learning curves",
+        "Quality against cache",
+        TIMES,
+        "What they write",
+        "What is equal",
+    ]
+    matrix = found.sections[1].blocks[0]
+    assert [list(row) for row in matrix.rows] == [
+        ["good", None, "better", "cannot tell"],
+        ["bad", "worse", None, "cannot tell"],
+        ["lost", "cannot tell", "cannot tell", None],
+    ]
+    assert found.summary["variants"]["lost"]["loss"] is None
+    assert len(found.summary["pairs"]) == 3 and found.summary["correction"] == "holm"
+
+
+def test_a_searched_rate_at_the_edge_is_named():
+    rates = {"losses": [[1.0, 2.0], [2.0, None]], "chosen": 1.0}
+    found = findings(
+        about(3, rates=(1.0, 2.0)),
+        [dataclasses.replace(GOOD, searched=rates), dataclasses.replace(BAD, searched=rates)],
+    )
+    (section,) = [s for s in found.sections if s.heading == "Learning rates"]
+    assert "is at the edge" in section.text
+    assert summary(Reading(about(3), [GOOD]))["variants"]["good"]["rates"] is None
+
+
+def test_lists_are_read_aloud():
+    assert [listed(x) for x in ([], ["a"], ["a", "b"])] == ["", "a", "a and b"]
+    assert listed(["a", "b", "c"], "or") == "a, b or c"

@@ -1,0 +1,54 @@
+"""One training as a task: how it ended is told in plain words, and nothing is done twice."""
+
+import dataclasses
+import fcntl
+import threading
+
+import pytest
+from training.recipes import final_bits, small
+
+from attnlab import files
+from attnlab.compare import work
+from attnlab.compare.work import Task
+from attnlab.training import launch
+from attnlab.training.runs import Run
+
+
+@pytest.fixture
+def task(tmp_path):
+    return Task("t", tmp_path / "runs" / "t", small())
+
+
+def test_a_task_trains_to_the_same_bits_as_a_run(task, tmp_path):
+    assert work.train(task.plain()) == {"ending": "finished", "why": ""}
+    alone = Run(tmp_path / "alone")
+    launch.train_in(alone, task.recipe, report=work.Report())
+    assert final_bits(Run(task.folder)) == final_bits(alone)
+
+
+def test_what_is_finished_or_has_diverged_is_not_trained_again(task, tmp_path, monkeypatch):
+    work.train(task.plain())
+    monkeypatch.setattr(launch, "train_in", lambda *a, **k: pytest.fail("trained again"))
+    assert work.train(task.plain())["ending"] == "finished"
+    other = dataclasses.replace(task, folder=tmp_path / "other")
+    other.folder.mkdir()
+    said = {"ending": "diverged", "why": "step 3"}
+    files.write_whole(other.folder / "diverged.json", files.as_json(said))
+    assert work.train(other.plain()) == said
+
+
+def test_what_cannot_be_trained_has_failed_with_a_reason(task, monkeypatch):
+    def broken(*args, **options):
+        raise RuntimeError("out of\nluck")
+
+    monkeypatch.setattr(launch, "train_in", broken)
+    found = work.train(task.plain())
+    assert found == {"ending": "failed", "why": "RuntimeError: out of luck"}
+
+
+def test_it_waits_for_a_process_that_still_has_the_run(task):
+    task.folder.mkdir(parents=True)
+    held = (task.folder / "lock").open("w")
+    fcntl.flock(held, fcntl.LOCK_EX)
+    threading.Timer(0.3, held.close).start()
+    assert work.train(task.plain())["ending"] == "finished"
