@@ -28,6 +28,14 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.skip(reason=f"no compiled path here: {reason}"))
 
 
+def pytest_terminal_summary(terminalreporter):
+    """Tests that did not run because there is no browser are easily taken for tests that passed."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    reasons = {one.longrepr[2] for one in skipped if isinstance(one.longrepr, tuple)}
+    for reason in sorted(one for one in reasons if "not tested in a browser" in one):
+        terminalreporter.write_line(f"WARNING: {reason}", yellow=True, bold=True)
+
+
 @pytest.fixture
 def unchecked_shapes(monkeypatch):
     """Without the shape checks of the tests: what a person's wrong input meets."""

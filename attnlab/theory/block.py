@@ -72,8 +72,8 @@ def worst_of(differences: Iterable[float]) -> float:
 @dataclass(frozen=True, kw_only=True)
 class SoftmaxPermutes(Claim):
     causal: bool = setting(False, about="hide later keys before the softmax")
-    size: int = setting(33, low=2, high=200, about="N of the largest matrix")
-    permutations: int = setting(50, low=24, high=500, about="of each size; all, if so few")
+    size: int = setting(33, low=2, high=200, live=80, about="N of the largest matrix")
+    permutations: int = setting(50, low=24, high=500, live=50, about="of each size; or all")
 
     about = About(
         statement="Permuting rows and columns of the scores permutes rows and columns of their "
@@ -198,8 +198,8 @@ def _drawn(difference: float) -> float:
 class BlockEquivariant(Claim):
     causal: bool = setting(False, about="hide later tokens")
     positions: Literal["none", "learned", "sinusoidal", "rotary", "alibi"] = setting("none")
-    length: int = setting(9, low=2, high=64, about="tokens, besides 4 in all orders")
-    permutations: int = setting(24, low=24, high=200, about="of each length; all, if so few")
+    length: int = setting(9, low=2, high=64, live=16, about="tokens, besides 4 in all orders")
+    permutations: int = setting(24, low=24, high=200, live=24, about="of each length; or all")
 
     about = About(
         statement="A transformer block that sees both ways and has no positions gives permuted "
@@ -355,8 +355,8 @@ def course_block(seed: int, causal: bool) -> Function:
 class PositionsBreakIt(Claim):
     scale: float = setting(1.0, low=0, high=10, about="of the position vectors")
     positions: Literal["sinusoidal", "learned"] = setting("sinusoidal")
-    length: int = setting(9, low=2, high=64, about="tokens")
-    blocks: int = setting(5, low=1, high=20, about="with parameters of their own")
+    length: int = setting(9, low=2, high=64, live=16, about="tokens")
+    blocks: int = setting(5, low=1, high=20, live=10, about="with parameters of their own")
 
     about = About(
         statement="With position vectors added to the tokens, the order shows: Z(PX + Φ) is not "

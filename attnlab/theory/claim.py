@@ -139,7 +139,12 @@ class Claim(ABC):
         return dataclasses.replace(self, **self.about.knob.changes)
 
 
-def setting(default: Any, *, low: Any = None, high: Any = None, about: str = "") -> Any:
-    """A field with its range (ends included) and what it is."""
-    metadata = {"about": about, **({} if low is None else {"range": (low, high)})}
+def setting(
+    default: Any, *, low: Any = None, high: Any = None, about: str = "", live: Any = None
+) -> Any:
+    """A field with its range (ends included) and what it is.
+
+    `live` is the most that is tried while somebody waits for the answer at a slider.
+    """
+    metadata = {"about": about, "live": live, **({} if low is None else {"range": (low, high)})}
     return field(default=default, metadata=metadata)

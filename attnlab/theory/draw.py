@@ -2,22 +2,29 @@
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from typing import TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from attnlab import chance
 
 Array = NDArray[np.float64]
+kept = lru_cache(4096)  # for what a slider asks again and again with the same arguments
 Module = TypeVar("Module", bound=nn.Module)
 
 
 def normal(seed: int, purpose: str, *shape: int) -> Array:
     """Independent standard normal numbers."""
     return chance.normal(seed, purpose, np.arange(math.prod(shape)).reshape(shape))
+
+
+def drawn(seed: int, length: int, head_width: int) -> list[Tensor]:
+    """q, k and v [length, head_width]."""
+    return [torch.from_numpy(normal(seed, name, length, head_width)) for name in "qkv"]
 
 
 def orthonormal(seed: int, purpose: str, count: int, width: int) -> Array:

@@ -1,5 +1,7 @@
 """A ledger of the tensors that operations make: how large they are, and how many live at once."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -7,6 +9,11 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode
+
+from attnlab.theory.draw import drawn, kept
+
+Program = Callable[[Tensor, Tensor, Tensor, int], Tensor]  # of q, k, v and w
 
 
 class Ledger(TorchDispatchMode):
@@ -48,3 +55,19 @@ class Ledger(TorchDispatchMode):
 
 def _memory(tensor: Tensor) -> StorageWeakRef:
     return StorageWeakRef(tensor.untyped_storage())
+
+
+@dataclass(frozen=True)
+class Cost:
+    multiply_adds: int  # of matrix products
+    largest: int  # numbers in the largest tensor that is neither given nor the result
+    held: int  # numbers alive at once, with the result and without what was given
+
+
+@kept
+def counted(program: Program, seed: int, length: int, width: int, head_width: int) -> Cost:
+    inputs = drawn(seed, length, head_width)
+    with FlopCounterMode(display=False) as operations, Ledger(*inputs) as ledger:
+        out = program(inputs[0], inputs[1], inputs[2], width)
+    # it counts a multiply-add as two
+    return Cost(operations.get_total_flops() // 2, ledger.largest_beside(out), ledger.held)

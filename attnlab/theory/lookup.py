@@ -18,9 +18,9 @@ NEAR = 0.01  # what "about equal" means here, for weights that add up to 1
 @dataclass(frozen=True, kw_only=True)
 class Copy(Claim):
     lead: float = setting(12.0, low=0, high=40, about="by how much one score leads the others")
-    keys: int = setting(10, low=2, high=1000)
+    keys: int = setting(10, low=2, high=1000, live=500)
     width: int = setting(16, low=1, high=256)
-    cases: int = setting(500, low=1, high=5000)
+    cases: int = setting(500, low=1, high=5000, live=100)
 
     about = About(
         statement="A key whose score leads all others by g gets all the weight but (n − 1)e^(−g), "
@@ -181,7 +181,7 @@ class RecoverAPart(Claim):
     width: int = setting(16, low=2, high=256)
     first: int = setting(4, low=1, high=128, about="columns of A")
     second: int = setting(5, low=1, high=128, about="columns of B")
-    cases: int = setting(100, low=1, high=2000)
+    cases: int = setting(100, low=1, high=2000, live=50)
 
     about = About(
         statement="When v_a lies in one subspace and v_b in another at right angles to it, their "

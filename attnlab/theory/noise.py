@@ -25,8 +25,8 @@ class Noisy(Claim):
     beta: float = setting(30.0, low=0.1, high=100, about="length of the query along each mean")
     noise: float = setting(1e-8, low=1e-12, high=100, about="variance of each coordinate of a key")
     keys: int = setting(8, low=3, high=32)
-    width: int = setting(16, low=3, high=64)
-    samples: int = setting(20_000, low=100, high=50_000)
+    width: int = setting(16, low=3, high=64, live=32)
+    samples: int = setting(20_000, low=100, high=50_000, live=5_000)
 
     def means(self) -> Array:
         return orthonormal(self.seed, "means", self.keys, self.width)

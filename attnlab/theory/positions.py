@@ -44,7 +44,9 @@ Found = tuple[float, tuple[list[int], list[float], list[float]], Table, list[Mea
 
 @dataclass(frozen=True, kw_only=True)
 class SinusoidUnique(Claim):
-    longest: int = setting(10**6, low=1, high=10**7, about="positions go from 0 to this")
+    longest: int = setting(
+        10**6, low=1, high=10**7, live=500_000, about="positions go from 0 to this"
+    )
     periods: tuple[int, ...] = setting((), about="whole periods; none: the usual frequencies")
 
     about = About(
@@ -286,7 +288,7 @@ class RopeIsRotation(Claim):
 class RopeRelative(Claim):
     precision: Literal["float64", "float32", "bfloat16"] = setting("float64", about="of the angles")
     longest: int = setting(LONGEST, low=1, high=LONGEST, about="the last position")
-    cases: int = setting(200, low=2, high=2000, about="pairs of positions for each width")
+    cases: int = setting(200, low=2, high=2000, live=100, about="pairs of positions for each width")
 
     about = About(
         statement="The product of a rotated query and a rotated key depends on how far apart they "
@@ -385,7 +387,7 @@ class RopeRelative(Claim):
 @dataclass(frozen=True, kw_only=True)
 class RopeNeedsTime(Claim):
     rotate_by: Literal["head", "time"] = setting("head", about="what the angle counts")
-    length: int = setting(9, low=2, high=64, about="tokens")
+    length: int = setting(9, low=2, high=64, live=24, about="tokens")
 
     about = About(
         statement="Rotating queries and keys by the index of their head, and not by time, cancels: "

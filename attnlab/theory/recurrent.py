@@ -41,7 +41,7 @@ EPSILON = float(np.finfo(np.float64).eps)
 @dataclass(frozen=True, kw_only=True)
 class ElmanRemembersBoth(Claim):
     bias: float = setting(-1.0, low=-3, high=3, about="b_y, added before the output's activation")
-    length: int = setting(6, low=1, high=8, about="longest input that is tried")
+    length: int = setting(6, low=1, high=8, live=5, about="longest input that is tried")
 
     about = About(
         statement="An Elman network with W_hh = W_hx = I, b_h = 0, W_yh = [1 1] and b_y = −1 "
@@ -176,7 +176,7 @@ class BirnnIsNoLm(Claim):
     vocabulary: int = setting(3, low=2, high=5)
     length: int = setting(4, low=1, high=5, about="tokens of a text after the first, fixed one")
     width: int = setting(5, low=1, high=16)
-    models: int = setting(5, low=1, high=20, about="how many networks are drawn")
+    models: int = setting(5, low=1, high=20, live=2, about="how many networks are drawn")
 
     about = About(
         statement="A bidirectional RNN over the whole text gives no language model: its "
@@ -278,7 +278,7 @@ class BirnnOfPrefixIsLm(Claim):
     vocabulary: int = setting(3, low=2, high=5)
     length: int = setting(4, low=1, high=5, about="tokens of a text after the first, fixed one")
     width: int = setting(5, low=1, high=16)
-    models: int = setting(5, low=1, high=20, about="how many networks are drawn")
+    models: int = setting(5, low=1, high=20, live=2, about="how many networks are drawn")
 
     about = About(
         statement="A bidirectional RNN that reads only what came before xₜ gives a language "

@@ -15,12 +15,11 @@ from torch import Tensor
 from attnlab.attention.heads import Grouped, HeadedAttention, HeadSettings, MultiHead, head_width
 from attnlab.attention.scores import Additive, Concatenated, Multiplicative, ScaledDot
 from attnlab.reports.report import Picture, Plot, Series, Table
+from attnlab.theory.angle import TINY, angle_fit, cosines, fan
 from attnlab.theory.claim import EQUAL, About, Answer, Claim, Evidence, Knob, Measure, setting
-from attnlab.theory.draw import Array, built, largest, normal, orthonormal, softmax
+from attnlab.theory.draw import Array, built, largest, normal, orthonormal
 
 CLOSE = 0.05  # what "approximates cos θ" means here, for a number between −1 and 1
-TINY = 1e-9  # the length of a vector that is as good as 0
-Where = tuple[float, float, float]  # spread of the keys, shortest query, constant in the keys
 
 
 def _headed(
@@ -49,7 +48,7 @@ def _series(name: str, x: np.ndarray, y: Array) -> Series:
 @dataclass(frozen=True, kw_only=True)
 class MultiplicativeAddsNothing(Claim):
     tied: bool = setting(False, about="keys and queries share one projection")
-    cases: int = setting(5, low=1, high=50, about="drawn weights for each of the shapes")
+    cases: int = setting(5, low=1, high=50, live=5, about="drawn weights for each shape")
 
     about = About(
         statement="With free projections of the same width, the matrix of multiplicative "
@@ -130,7 +129,7 @@ def _irreversible(maps: Array) -> float:
 class ConcatenatedIgnoresTheQuery(Claim):
     tanh: bool = setting(False, about="put a hidden layer with tanh inside")
     width: int = setting(8, low=1, high=32)
-    cases: int = setting(20, low=1, high=200)
+    cases: int = setting(20, low=1, high=200, live=100)
 
     about = About(
         statement="With the score wᵀ[k; q] all queries attend alike, and no w makes it follow "
@@ -198,7 +197,7 @@ class ConcatenatedIgnoresTheQuery(Claim):
         keys = np.concatenate([axes, normal(self.seed, "keys", 5, self.width)])
         queries = axes * np.exp(normal(self.seed, "lengths", self.width, 1))
         keys, queries = np.concatenate([keys, -keys]), np.concatenate([queries, -queries])
-        cosine = _cosines(keys, queries).ravel()
+        cosine = cosines(keys, queries).ravel()
         inputs = np.hstack([keys.repeat(len(queries), 0), np.tile(queries, (len(keys), 1))])
         if tanh:
             inputs = np.tanh(inputs @ normal(self.seed, "inside", 2 * self.width, 2 * self.width))
@@ -208,14 +207,9 @@ class ConcatenatedIgnoresTheQuery(Claim):
         return 1 - left / float(np.var(cosine)), left, largest(residual)
 
 
-def _cosines(keys: Array, queries: Array) -> Array:
-    lengths = np.linalg.norm(keys, axis=1)[:, None] * np.linalg.norm(queries, axis=1)
-    return keys @ queries.T / lengths
-
-
 @dataclass(frozen=True, kw_only=True)
 class AdditiveReachesTheAngle(Claim):
-    units: int = setting(256, low=1, high=1024, about="d_s, the units inside the score")
+    units: int = setting(256, low=1, high=1024, live=192, about="d_s, units inside the score")
     spread: float = setting(45.0, low=0, high=180, about="degrees of the keys off the first axis")
     shortest: float = setting(0.75, low=0.01, high=1, about="of keys and queries; the longest is 1")
 
@@ -258,7 +252,10 @@ class AdditiveReachesTheAngle(Claim):
             "all directions, a constant in the keys": (180.0, self.shortest, 1.0),
         }
         steps = np.array([n for n in (self.units // 16, self.units // 4, self.units) if n])
-        fits = [[self._fit(units, where) for units in steps.tolist()] for where in sets.values()]
+        fits = [
+            [angle_fit(self.seed, self.shortest, units, where) for units in steps.tolist()]
+            for where in sets.values()
+        ]
         inside, everywhere, near, _ = (rows[-1] for rows in fits)
         errors = [np.array([error for error, _, _ in rows]) for rows in fits]
         slowest = max((float(b / a) for a, b in pairwise(errors[0])), default=1.0)
@@ -286,50 +283,13 @@ class AdditiveReachesTheAngle(Claim):
             ),
         )
 
-    def _fit(self, units: int, where: Where) -> tuple[float, float, float]:
-        """The worst error of the best w, that of our module's log-weights, and what excuses it."""
-        # a larger score has the units of a smaller one, and more
-        for_key, for_query = (normal(self.seed, side, units, 3).T for side in ("key", "query"))
-        keys, queries, cosine = self._pairs(where, points=3)
-        inner = np.tanh((keys @ for_key)[:, None] + queries @ for_query).reshape(-1, units)
-        # a little more on the diagonal keeps w small where units nearly coincide
-        gram = inner.T @ inner + 1e-10 * len(inner) * np.eye(units)
-        outer = np.linalg.solve(gram, inner.T @ cosine.ravel())
-
-        keys, queries, cosine = self._pairs(where, points=4)
-        scores = np.tanh((keys @ for_key)[:, None] + queries @ for_query) @ outer
-        module = built(lambda: Additive(width=units).build(1, 3), self.seed, "additive")
-        for name, value in (("for_key", for_key), ("for_query", for_query), ("outer", outer)):
-            module.get_parameter(name).copy_(torch.from_numpy(value))
-        q, k = torch.from_numpy(queries)[None, None], torch.from_numpy(keys)[None, None]
-        weights = module(q, k, k, causal=False, return_weights=True)[1][0, 0].numpy()
-        off = largest(np.log(weights) - np.log(softmax(cosine.T)))
-        # what a query of this length can change; rounding, d_s · 2e-16 of Σ |w|, is less
-        excused = TINY * float(np.abs(outer) @ np.linalg.norm(for_query, axis=0))
-        return largest(scores - cosine), off, excused
-
-    def _pairs(self, where: Where, points: int) -> tuple[Array, Array, Array]:
-        """Keys [k, 3], queries [q, 3] and the cos θ [k, q] of the first two coordinates."""
-        spread, shortest, constant = where
-        directions = 6 * points - 5  # odd, so that the axis is one of them
-        keys = _fan(spread, directions, self.shortest, points)
-        queries = _fan(180.0, 2 * directions - 1, shortest, points)
-        cosine = _cosines(keys, queries)
-        return np.insert(keys, 2, constant, axis=1), np.insert(queries, 2, 0, axis=1), cosine
-
-
-def _fan(spread: float, directions: int, shortest: float, points: int) -> Array:
-    angles = np.radians(np.linspace(-spread, spread, directions))
-    unit = np.stack([np.cos(angles), np.sin(angles)], axis=1)
-    return (np.linspace(shortest, 1, points)[:, None, None] * unit).reshape(-1, 2)
-
 
 @dataclass(frozen=True, kw_only=True)
 class SymmetricAttention(Claim):
     alike: bool = setting(False, about="tokens on a circle, so that all rows have the same sum")
     tokens: int = setting(6, low=2, high=32)
     width: int = setting(4, low=2, high=64)
-    cases: int = setting(20, low=1, high=200)
+    cases: int = setting(20, low=1, high=200, live=100)
 
     about = About(
         statement="W_q = W_k makes the attention matrix symmetric.",
@@ -397,7 +357,7 @@ class SymmetricAttention(Claim):
     def _circle(self, count: int) -> tuple[Array, Array]:
         turn = orthonormal(self.seed, f"turn {count}", 2, 2)
         size = np.exp(normal(self.seed, f"size {count}", 1))
-        return _fan(180.0, count + 1, 1.0, 1)[1:], turn * size  # both ends are the same direction
+        return fan(180.0, count + 1, 1.0, 1)[1:], turn * size  # both ends are the same direction
 
 
 def _tied(tokens: Array, projection: Array, sign: int = 1) -> tuple[Array, Array]:
@@ -416,7 +376,7 @@ class HeadsAreNotOneHead(Claim):
     equal: bool = setting(False, about="all heads with the same W_q and W_k")
     heads: int = setting(2, low=2, high=8)
     width: int = setting(6, low=2, high=32, about="of a head")
-    cases: int = setting(5, low=1, high=50)
+    cases: int = setting(5, low=1, high=50, live=5)
 
     about = About(
         statement="Several heads are not one head with their projections side by side: the "

@@ -109,7 +109,9 @@ def untied(gradient: Tensor, grouped: HeadedAttention, order: Order) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class GqaIsTiedMha(Claim):
-    heads: int = setting(6, low=1, high=16, about="query heads; all their divisors are tried")
+    heads: int = setting(
+        6, low=1, high=16, live=8, about="query heads; all their divisors are tried"
+    )
     order: Order = setting("repeat", about="which key/value head a query head reads")
 
     about = About(
@@ -255,7 +257,7 @@ class Layer:
 class GqaSavesTheCache(Claim):
     heads: int = setting(8, low=1, high=16, about="query heads; all their divisors are tried")
     kv_heads: int = setting(2, low=1, high=16)
-    length: int = setting(19, low=16, high=256, about="positions of the text")
+    length: int = setting(19, low=16, high=256, live=128, about="positions of the text")
     mechanism: Literal["grouped", "summed"] = setting("grouped", about="or a group's scores added")
 
     about = About(

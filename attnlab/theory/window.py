@@ -8,7 +8,7 @@ and one addition.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -17,15 +17,14 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.utils.flop_counter import FlopCounterMode
 
 from attnlab.kernels import Request, attention, reference, tiled
 from attnlab.kernels.band import Band
 from attnlab.kernels.request import keys_of_course_width, visible
 from attnlab.reports.report import Picture, Plot, Sample, Series, Table
 from attnlab.theory.claim import EQUAL, About, Answer, Claim, Evidence, Knob, Measure, setting
-from attnlab.theory.draw import Array, largest, normal, softmax
-from attnlab.theory.ledger import Ledger
+from attnlab.theory.draw import Array, drawn, kept, largest, softmax
+from attnlab.theory.ledger import Cost, Program, counted
 from attnlab.theory.sharing import PATHS
 
 LONGEST = 12  # of the texts of which all windows are tried
@@ -39,7 +38,6 @@ PRINTED = (  # document 004, part 3, for N = 6 and w = 4: 1 where it has 0, 0 wh
 )
 
 Rows = Float[Tensor, "N d"]
-Program = Callable[[Tensor, Tensor, Tensor, int], Tensor]  # of q, k, v and w
 
 
 def check_even(width: int | None) -> None:
@@ -165,10 +163,15 @@ class WindowMask(Claim):
 
     def run(self) -> Evidence:
         cases = [(n, w) for n in range(1, LONGEST + 1) for w in range(0, 2 * n + 1, 2)]
-        pairs, rows, used = np.sum([self._unlike_rule(*case) for case in cases], axis=0).tolist()
-        every = [self._errors(*case) for case in cases]
+        pairs, rows, used = np.sum(
+            [unlike_rule(self.seed, *case) for case in cases], axis=0
+        ).tolist()
+        every = [errors_of(self.seed, *case) for case in cases]
         worst = {name: max(errors[name] for errors in every) for name in every[0]}
-        here, seen = self._errors(self.length, self.width), mask(self.length, self.width)[-1].sum()
+        here, seen = (
+            errors_of(self.seed, self.length, self.width),
+            mask(self.length, self.width)[-1].sum(),
+        )
         q, k, v = drawn(self.seed, self.length, 3)
         from_values = {n: largest((PROGRAMS[n](q, k, v, self.width) - v).numpy()) for n in PROGRAMS}
         signs = [[" 0" if one else "−∞" for one in row] for row in rule(self.length, self.width)]
@@ -204,26 +207,6 @@ class WindowMask(Claim):
             ],
         )
 
-    def _unlike_rule(self, length: int, width: int) -> tuple[float, float, float]:
-        """Pairs and row sums of the mask, and pairs that the kernels use, that are not as said."""
-        wanted, ours = rule(length, width), mask(length, width)
-        sums = [min(i + 1, width // 2 + 1) for i in range(length)]
-        q, k, _ = drawn(self.seed, length, 3)
-        used = [weights(q, k, width, path) > 0 for path in PATHS]
-        return (
-            float(np.abs(ours - wanted).sum()),
-            float((ours.sum(axis=1) != sums).sum()),
-            float(sum((one != (wanted > 0)).sum() for one in used)),
-        )
-
-    def _errors(self, length: int, width: int) -> dict[str, float]:
-        """How far the kernels' paths and the programs are from the definition."""
-        q, k, v = drawn(self.seed, length, 3)
-        true = definition(q, k, v, width)
-        outs = {path: kernel(q, k, v, width, path) for path in PATHS}
-        outs |= {name: program(q, k, v, width) for name, program in PROGRAMS.items()}
-        return {name: largest(out.numpy() - true) for name, out in outs.items()}
-
     def _picture(self) -> Picture:
         q, k, _ = drawn(self.seed, self.length, 3)
         shown, seen = weights(q, k, self.width, "auto"), mask(self.length, self.width)
@@ -232,23 +215,28 @@ class WindowMask(Claim):
         return Picture(title=title, rows=rows, x="key j", y="query i", note="Empty: not seen.")
 
 
-def drawn(seed: int, length: int, head_width: int) -> list[Tensor]:
-    return [torch.from_numpy(normal(seed, name, length, head_width)) for name in "qkv"]
+@kept
+def unlike_rule(seed: int, length: int, width: int) -> tuple[float, float, float]:
+    """Pairs and row sums of the mask, and pairs that the kernels use, that are not as said."""
+    wanted, ours = rule(length, width), mask(length, width)
+    sums = [min(i + 1, width // 2 + 1) for i in range(length)]
+    q, k, _ = drawn(seed, length, 3)
+    used = [weights(q, k, width, path) > 0 for path in PATHS]
+    return (
+        float(np.abs(ours - wanted).sum()),
+        float((ours.sum(axis=1) != sums).sum()),
+        float(sum((one != (wanted > 0)).sum() for one in used)),
+    )
 
 
-@dataclass(frozen=True)
-class Cost:
-    multiply_adds: int  # of matrix products
-    largest: int  # numbers in the largest tensor that is neither given nor the result
-    held: int  # numbers alive at once, with the result and without what was given
-
-
-def counted(program: Program, seed: int, length: int, width: int, head_width: int) -> Cost:
-    inputs = drawn(seed, length, head_width)
-    with FlopCounterMode(display=False) as operations, Ledger(*inputs) as ledger:
-        out = program(inputs[0], inputs[1], inputs[2], width)
-    # it counts a multiply-add as two
-    return Cost(operations.get_total_flops() // 2, ledger.largest_beside(out), ledger.held)
+@kept
+def errors_of(seed: int, length: int, width: int) -> dict[str, float]:
+    """How far the kernels' paths and the programs are from the definition."""
+    q, k, v = drawn(seed, length, 3)
+    true = definition(q, k, v, width)
+    outs = {path: kernel(q, k, v, width, path) for path in PATHS}
+    outs |= {name: program(q, k, v, width) for name, program in PROGRAMS.items()}
+    return {name: largest(out.numpy() - true) for name, out in outs.items()}
 
 
 def dense(q: Tensor, k: Tensor, v: Tensor, width: int) -> Tensor:
@@ -277,7 +265,7 @@ def growth(title: str, y: str, lengths: Sequence[int], lines: Mapping[str, Seque
 class DenseCost(Claim):
     path: Literal["dense", "tiled"] = setting("dense", about="which of our paths is counted")
     width: int = setting(8, low=0, high=128, about="of the window, as the course counts it")
-    length: int = setting(257, low=9, high=513, about="positions of the longest text")
+    length: int = setting(257, low=9, high=513, live=65, about="positions of the longest text")
 
     about = About(
         statement="Computed as it is written, the formula takes 2N²d multiply-adds and keeps N² "
@@ -373,10 +361,10 @@ TENSORS = 8  # of the size of a tile, at once: scores, weights, their mask, and 
 @dataclass(frozen=True, kw_only=True)
 class TiledCost(Claim):
     width: int | None = setting(
-        32, low=2, high=128, about="of the window, as the course counts it; none: as the text"
+        32, low=2, high=128, live=8, about="of the window, as the course counts it; none: the text"
     )
-    tiles: int = setting(8, low=2, high=32, about="of the shortest text; the longest has 8 times")
-    head_width: int = setting(3, low=1, high=16)
+    tiles: int = setting(8, low=2, high=32, live=2, about="of the shortest text; longest: 8 times")
+    head_width: int = setting(3, low=1, high=16, live=8)
 
     about = About(
         statement="In tiles of queries a window takes O(N·w·d) time, and beside the result memory "

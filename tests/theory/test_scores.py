@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from attnlab.attention.scores import AdditiveScore, MultiplicativeScore
-from attnlab.theory import scores
+from attnlab.theory import angle, scores
 from attnlab.theory.claim import EQUAL
 from attnlab.theory.draw import normal, softmax
 from attnlab.theory.scores import (
@@ -78,7 +78,7 @@ def test_the_best_concatenated_score_is_off_by_1_and_leaves_all_of_the_variance(
 
 
 def test_something_linear_would_be_fitted(monkeypatch):
-    monkeypatch.setattr(scores, "_cosines", lambda keys, queries: keys[:, :1] - queries[:, 1])
+    monkeypatch.setattr(scores, "cosines", lambda keys, queries: keys[:, :1] - queries[:, 1])
     evidence = ConcatenatedIgnoresTheQuery(cases=1).run()
     assert evidence.measures[1].value == pytest.approx(1)
     assert evidence.verdict == "refuted"
@@ -93,19 +93,19 @@ def test_concatenated_scores_ignore_the_query_at_other_widths(width):
 
 def test_over_all_directions_no_additive_score_is_off_by_less_than_1():
     claim = AdditiveReachesTheAngle()
-    keys, queries, cosine = claim._pairs((180.0, 0.75, 0.0), points=3)
+    keys, queries, cosine = angle.pairs(claim.shortest, (180.0, 0.75, 0.0), points=3)
     for seed in range(5):
         inner = np.tanh(
             (keys @ normal(seed, "k", 3, 7))[:, None] + queries @ normal(seed, "q", 3, 7)
         )
         assert np.abs(inner @ normal(seed, "w", 7) - cosine).max() >= 1 - EQUAL
     # nothing but the constant mends it
-    with_constant = claim._fit(256, (180.0, 0.75, 1.0))[0]
-    assert with_constant < 0.25 < 1 < claim._fit(256, (180.0, 0.75, 0.0))[0]
+    with_constant = angle.angle_fit(0, 0.75, 256, (180.0, 0.75, 1.0))[0]
+    assert with_constant < 0.25 < 1 < angle.angle_fit(0, 0.75, 256, (180.0, 0.75, 0.0))[0]
 
 
 def test_the_angle_is_that_of_the_vectors():
-    keys, queries, cosine = AdditiveReachesTheAngle()._pairs((45.0, 0.75, 1.0), points=3)
+    keys, queries, cosine = angle.pairs(0.75, (45.0, 0.75, 1.0), points=3)
     k, q = 4, 20
     angles = [math.atan2(*vector[1::-1]) for vector in (keys[k], queries[q])]
     assert cosine[k, q] == pytest.approx(math.cos(angles[0] - angles[1]), abs=1e-14)

@@ -46,7 +46,7 @@ def test_another_count_of_keys_is_refuted(few, monkeypatch, keys):
 def test_a_mask_with_the_right_sums_over_the_wrong_keys_is_seen(monkeypatch):
     visible = window.visible
     monkeypatch.setattr(window, "visible", lambda *asked: visible(*asked).flip(1))
-    pairs, rows, used_by_kernels = WindowMask()._unlike_rule(5, 2)
+    pairs, rows, used_by_kernels = window.unlike_rule(0, 5, 2)
     # rows {0} {0,1} {1,2} {2,3} {3,4} against {4} {3,4} {2,3} {1,2} {0,1}
     assert (pairs, rows, used_by_kernels) == (2 + 4 + 2 + 2 + 4, 0, 0)
 

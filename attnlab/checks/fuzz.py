@@ -1,0 +1,377 @@
+"""`attnlab check fuzz`: whatever is sent to the page, it answers, refuses or hangs up; never fails.
+
+A page is started on a small folder of runs made on the spot. First every route of the table is
+asked by somebody with a foreign Host, without the token, and from a foreign Origin: each must be
+refused. Then come requests that are made from right ones by breaking them: methods, paths, headers,
+lengths, JSON of other shapes, numbers no machine has, letters that are none, bodies that never end.
+The control is the same page without its guard and with a handler that breaks: both must be found.
+"""
+
+import json
+import logging
+import random
+import re
+import socket
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from attnlab import chance, config, files
+from attnlab.data.biographies import Biographies
+from attnlab.data.objectives import Questions
+from attnlab.models.transformer import TransformerSettings
+from attnlab.page.guard import log
+from attnlab.page.routes import ROUTES, Asked, Page, Route
+from attnlab.page.server import Server, ServerSettings
+from attnlab.training import launch, runs
+from attnlab.training.recipe import Recipe
+from attnlab.training.report import Report
+
+CLIENTS = 4  # requests under way at once
+PATIENCE = 60.0  # seconds for an answer; an audit behind others takes a few
+SLOWEST = 0.3  # seconds that the page waits for a slow client here
+HANG_UP = 0  # the status of a connection that was closed without an answer
+
+JUNK: list[Any] = [
+    None, True, False, 0, -1, 3, 2**31, -(2**63), 10**30, 0.5, -0.0, 1e-300, 1e308, "", " ", "x",
+    "x" * 5000, "../../etc/passwd", "<script>alert(1)</script>", "\u202e☃\U0001f600", "\x00\x1b[3m",
+    "none", "NaN", [], [[]], [0] * 300, {}, {"": ""}, {"run": "."}, {"mechanism": {"heads": 0}},
+]  # fmt: skip
+METHODS = ["GET", "POST", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "get", "BREW"]
+PATHS = [
+    "/", "//", "/static/", "/static/..%2fserver.py", "/static/%2e%2e/%2e%2e/x.py", "/static/x.js",
+    "/api", "/api/", "/api/runs/..", "/api/runs/../curve", "/api/runs/%00", "/api/runs/%ff/curve",
+    "/api/claims/copy/", "/api/claims/%F0%9F%98%80", "/report/..", "/report/%2fetc%2fpasswd",
+    "/favicon.ico", "/?token=", "/?token=x", "/" + "a" * 9000, "/api/runs?" + "a=b&" * 900, "*",
+]  # fmt: skip
+QUERIES = ["", "?after=-1", "?after=5&points=3", "?points=0", "?after=x", "?points=999999999999999",
+           "?after=1&after=2", "?%ff=%fe", "?points=1e3"]  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class FuzzCheck:
+    requests: int = 10_000
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.requests < 1:
+            raise ValueError(f"requests is {self.requests}; use 1 or more")
+
+    def run(self, tick: Callable[[str], None]) -> dict[str, Any]:
+        with tempfile.TemporaryDirectory(prefix="attnlab-fuzz-") as place:
+            root = Path(place)
+            tick("making runs")
+            names = make_runs(root)
+            settings = ServerSettings(root=root, port=0, slowest=SLOWEST, warm=False)
+            with Server(settings).running() as server, Failures() as errors:
+                doors = open_doors(server, names)
+                statuses, slowest = self._ask(server, names, tick)
+                alive = ask(server, request(server, "GET", "/api/about")) == 200
+            bare = Server(settings, [*ROUTES, BROKEN], unguarded)
+            with bare.running() as control, Failures():
+                found = open_doors(control, names)
+                broken = ask(control, request(control, "GET", BROKEN.path))
+        failed = sum(count for status, count in statuses.items() if status >= 500)
+        return {
+            "requests": self.requests,
+            "by_status": {str(status): statuses[status] for status in sorted(statuses)},
+            "hung_up_on": statuses[HANG_UP],
+            "server_errors": failed,
+            "logged_errors": errors,
+            "slowest_answer_seconds": round(slowest, 2),
+            "routes": len(ROUTES),
+            "open_doors": doors,
+            "still_answers": alive,
+            "control_open_doors_found": f"{len(found)} of {3 * len(ROUTES)}",
+            "control_broken_route_found": broken == 500,
+            "passed": not failed
+            and not errors
+            and not doors
+            and alive
+            and len(found) == 3 * len(ROUTES)
+            and broken == 500,
+        }
+
+    def _ask(
+        self, server: Server, names: Sequence[str], tick: Callable[[str], None]
+    ) -> tuple[Counter[int], float]:
+        statuses: Counter[int] = Counter()
+        slowest = 0.0
+
+        def one(number: int) -> tuple[int, float]:
+            dice = random.Random(chance.number(self.seed, "request", number))
+            began = time.monotonic()
+            return ask(server, broken_request(server, names, dice)), time.monotonic() - began
+
+        with ThreadPoolExecutor(CLIENTS) as clients:
+            for done, (status, seconds) in enumerate(clients.map(one, range(self.requests)), 1):
+                statuses[status] += 1
+                slowest = max(slowest, seconds)
+                if done % 50 == 0:
+                    tick(f"{done} requests")
+        return statuses, slowest
+
+
+class Failures(logging.Handler):
+    """Collects what the page says of its own failures."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.found: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        cause = record.exc_info[1] if record.exc_info else None
+        self.found.append(f"{record.getMessage()[:200]}: {cause!r}"[:400])
+
+    def __enter__(self) -> list[str]:
+        log.addHandler(self)
+        return self.found
+
+    def __exit__(self, *_: Any) -> None:
+        log.removeHandler(self)
+
+
+def make_runs(root: Path) -> list[str]:
+    """A run that answers questions, the same within a study, and folders that are none."""
+    model = config.override(
+        TransformerSettings(context=48, width=8, depth=1), ["attention.heads=2"]
+    )
+    recipe = Recipe(
+        corpus=Biographies(people=8, wordings=1),
+        objective=Questions(),
+        model=model,
+        batch=2,
+        steps=2,
+        evaluate_every=2,
+        device="cpu",
+    )
+    run = runs.create(root, "fuzz")
+    launch.train_in(run, recipe, report=Report())
+    study = root / "study-fuzz-0"
+    (study / "runs").mkdir(parents=True)
+    (study / "runs" / "inside").symlink_to(run.folder.absolute(), target_is_directory=True)
+    files.write_whole(study / "report.html", b"<!doctype html><title>x</title>")
+    broken = root / "20200101-000000-broken-abcdef"
+    broken.mkdir()
+    files.write_whole(broken / "config.json", b'{"steps": 1e999, "model": [[]]}')
+    files.write_whole(broken / "metrics.jsonl", b'{"step": 1, "loss": NaN}\n\xff\xfe\n{"step"')
+    return [run.folder.name, "study-fuzz-0/inside", broken.name]
+
+
+async def _breaks(page: Page, asked: Asked) -> Any:
+    raise TypeError("a handler that breaks, as a control")
+
+
+BROKEN = Route("GET", "/api/broken", _breaks)
+
+
+def unguarded(app: Any, known: Any, slowest: float) -> Any:
+    return app
+
+
+def open_doors(server: Server, names: Sequence[str]) -> list[str]:
+    """The routes that somebody gets through who should not."""
+    foreign = f"attacker.example:{server.known.port}"
+    strangers: dict[str, dict[str, str | None]] = {
+        # as after a foreign name was pointed at this machine: Host and Origin agree
+        "a foreign Host": {"Host": foreign, "Origin": f"http://{foreign}"},
+        "no token": {"Cookie": None},
+        "a foreign Origin": {"Origin": "http://attacker.example"},
+    }
+    found = []
+    for route in ROUTES:
+        path, body = filled(route, names)
+        for who, headers in strangers.items():
+            status = ask(server, request(server, route.method, path, body, headers))
+            if status not in (401, 403):
+                found.append(f"{route.method} {route.path}: {who} gets {status}")
+    return found
+
+
+def filled(route: Route, names: Sequence[str]) -> tuple[str, Any]:
+    """A right request of a route."""
+    path = route.path.replace("{run:path}", names[0]).replace("{report}", "study-fuzz-0")
+    body = BODIES.get(route.path, {})
+    filled_body = {key: names[0] if it == "RUN" else it for key, it in body.items()}
+    if "source" in filled_body and filled_body["source"] == {"run": "RUN"}:
+        filled_body["source"] = {"run": names[0]}
+    return path.replace("{name}", "copy" if "claims" in path else "index.html"), filled_body
+
+
+BODIES: dict[str, dict[str, Any]] = {
+    "/api/claims/{name}": {"settings": {"lead": 3.0, "keys": 4, "seed": 1}, "knob": False},
+    "/api/look": {"source": {"run": "RUN"}, "text": "Where was", "layer": 0, "head": 1},
+    "/api/generate": {
+        "run": "RUN", "prompt": "Wh", "tokens": 3, "temperature": 0.8, "top_k": 5, "seed": 1,
+    },
+    "/api/ask": {"run": "RUN", "question": "Where"},
+    "/api/audit": {"target": "nothing-like-it", "declare": {"causal": True, "window": 8}},
+    "/api/audit/certificate": {
+        "certificate": {
+            "target": "t",
+            "checks": [{"name": "causality", "verdict": "pass", "measured": [1, {"a": 2.5}],
+                        "declared": True, "detail": "d"}],
+            "influence": [[1.0, 0.0], [0.5, 1.0]],
+            "contract": {"causal": True},
+            "examples": [{"name": "causality", "sentence": "s", "sizes": {"batch": 1}}],
+        }
+    },
+}  # fmt: skip
+MECHANISMS = {"heads": 2, "kv_heads": 1, "width": 8, "depth": 1, "window": 3, "positions": "alibi",
+              "score": "additive", "seed": 1}  # fmt: skip
+
+
+def request(
+    server: Server,
+    method: str,
+    path: str,
+    body: Any = None,
+    headers: dict[str, str | None] | None = None,
+) -> bytes:
+    """A right request, but for the headers that are given (None: left out)."""
+    host = f"127.0.0.1:{server.known.port}"
+    content = json.dumps(body).encode() if method == "POST" else b""
+    every: dict[str, str | None] = {
+        "Host": host,
+        "Origin": f"http://{host}",
+        "Cookie": f"{server.known.cookie}={server.known.token}",
+        "Connection": "close",
+    }
+    if method == "POST":
+        every |= {"Content-Type": "application/json", "Content-Length": str(len(content))}
+    every |= headers or {}
+    lines = [f"{method} {path} HTTP/1.1"]
+    lines += [f"{name}: {value}" for name, value in every.items() if value is not None]
+    return "\r\n".join([*lines, "", ""]).encode("latin-1", "replace") + content
+
+
+def broken_request(server: Server, names: Sequence[str], dice: random.Random) -> bytes:
+    """A request that was right before one, two or three things were done to it."""
+    route = dice.choice(ROUTES)
+    path, body = filled(route, [dice.choice(names)])
+    if route.path == "/api/look" and dice.random() < 0.6:
+        body = {**body, "source": {"mechanism": dict(MECHANISMS)}}
+    method, headers, raw = route.method, dict[str, str | None](), None
+    body = json.loads(json.dumps(body))
+    for _ in range(dice.randint(1, 3)):
+        kind = dice.random() if route.method == "POST" else dice.uniform(0.5, 1)
+        if kind < 0.5:
+            body = other_shape(body, dice)
+        elif kind < 0.6:
+            path = dice.choice(PATHS) if dice.random() < 0.5 else path + dice.choice(QUERIES)
+        elif kind < 0.65:
+            method = dice.choice(METHODS)
+        elif kind < 0.8:
+            headers |= dice.choice(_headers(server, dice))
+        else:
+            raw = dice.choice(RAW)
+    whole = request(server, method, path, body, headers)
+    return whole if raw is None else raw(whole, dice)
+
+
+def other_shape(value: Any, dice: random.Random) -> Any:
+    """Something in it is replaced, lost, or there twice."""
+    if isinstance(value, dict) and value and dice.random() < 0.9:
+        key = dice.choice(list(value))
+        changed = {**value, key: other_shape(value[key], dice)}
+        if dice.random() < 0.15:
+            del changed[key]
+        if dice.random() < 0.1:
+            changed[str(dice.choice(JUNK))[:50]] = dice.choice(JUNK)
+        return changed
+    if isinstance(value, list) and value and dice.random() < 0.7:
+        place = dice.randrange(len(value))
+        return [*value[:place], other_shape(value[place], dice), *value[place + 1 :]]
+    return dice.choice(JUNK)
+
+
+def _headers(server: Server, dice: random.Random) -> list[dict[str, str | None]]:
+    port, cookie = server.known.port, server.known.cookie
+    return [
+        {
+            "Host": dice.choice(
+                ["", "localhost", f"localhost:{port}", f"127.0.0.1:{port}@x", "[::1]"]
+            )
+        },
+        {"Host": None},
+        {
+            "Origin": dice.choice(
+                ["null", "", f"https://127.0.0.1:{port}", "http://attacker.example"]
+            )
+        },
+        {"Origin": None},
+        {
+            "Cookie": dice.choice(
+                ["", "=", f"{cookie}=", f"{cookie}=x", "a=b; " * 500, "\xff\xfe;;"]
+            )
+        },
+        {"Cookie": None},
+        {
+            "Content-Type": dice.choice(
+                ["", "text/plain", "application/json; charset=latin-1", "\xff"]
+            )
+        },
+        {"Content-Length": dice.choice(["-1", "x", "9" * 30, "2000000"])},
+        {"Transfer-Encoding": dice.choice(["chunked", "gzip", "chunked, chunked"])},
+        {"Expect": "100-continue"},
+        {"Upgrade": "websocket", "Connection": "Upgrade"},
+        {"X-" + "y" * dice.randint(1, 40): "z" * dice.choice([1, 1000, 20_000])},
+        {"Range": "bytes=0-1,5-"},
+    ]
+
+
+def _flipped(whole: bytes, dice: random.Random) -> bytes:
+    changed = bytearray(whole)
+    for _ in range(dice.randint(1, 4)):
+        changed[dice.randrange(len(changed))] = dice.randrange(256)
+    return bytes(changed)
+
+
+def _in_the_body(junk: bytes) -> Callable[[bytes, random.Random], bytes]:
+    def put(whole: bytes, dice: random.Random) -> bytes:
+        """Of the same length, so that it is read as a body."""
+        head, gap, body = whole.partition(b"\r\n\r\n")
+        return head + gap + (junk * (1 + len(body) // len(junk)))[: len(body)]
+
+    return put
+
+
+RAW: list[Callable[[bytes, random.Random], bytes]] = [
+    _flipped,
+    _flipped,
+    _in_the_body(b"\xff\xfe"),
+    _in_the_body(b"["),
+    _in_the_body(b'{"a":'),
+    _in_the_body(b'{"text":"\\ud800","seed":1e999}'),
+    lambda whole, dice: whole[: dice.randrange(len(whole))] if dice.random() < 0.1 else whole,
+    lambda whole, dice: whole + b"GET / HTTP/1.1\r\n\r\n",
+    lambda whole, dice: bytes(dice.randrange(256) for _ in range(50)) + b"\r\n\r\n",
+]
+
+
+def ask(server: Server, data: bytes) -> int:
+    """The status of the answer; HANG_UP if the connection was closed without one."""
+    received = b""
+    try:
+        with socket.create_connection(("127.0.0.1", server.known.port), PATIENCE) as client:
+            client.sendall(data)
+            while not _whole(received) and (piece := client.recv(1 << 18)):
+                received += piece
+                if received.startswith(b"HTTP/1.1 100"):
+                    received = received.partition(b"\r\n\r\n")[2]
+    except ConnectionError:
+        pass  # hung up on; an answer may have come first
+    words = received[:20].split()
+    return int(words[1]) if len(words) > 1 and words[1].isdigit() else HANG_UP
+
+
+def _whole(answer: bytes) -> bool:
+    """Whether all of an answer is there that says how long it is."""
+    head, gap, body = answer.partition(b"\r\n\r\n")
+    length = re.search(rb"\r\ncontent-length: (\d+)", head)
+    return bool(gap and length) and len(body) >= int(length[1])  # type: ignore[index]

@@ -1,0 +1,307 @@
+"""Audits to look at: of our own attentions, of the examples, of known bugs; and certificates.
+
+What can be audited is this list. A person's own file is a matter of the command line, where it gets
+a process of its own; through the page no code comes in. A certificate that is dropped in is plain
+data, checked in every part before anything is shown of it.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, get_args
+
+from attnlab import config, registry
+from attnlab.audit.contract import Certificate, Contract, Verdict, finite
+from attnlab.page.checked import shortened, text
+from attnlab.page.guard import Refused
+
+WINDOW = 5
+EXAMPLES = Path(__file__).parents[2] / "examples"  # beside the package in a checkout
+BUGS = {  # one of each family; the audit finds all that `attnlab check audit` has
+    "causality": 0,
+    "caching": 0,
+    "windows": 0,
+    "positions": 0,
+    "heads": 0,
+    "padding": 0,
+}
+MOST_CHECKS, MOST_SIDE = 64, 128
+LONGEST_NAME, LONGEST_DETAIL, LONGEST_SCRIPT = 200, 4_000, 40_000
+LARGEST = 1e100
+DEEPEST, MOST_INSIDE = 6, 512  # of what was measured: a number, a list, an object of them
+VERDICTS = get_args(Verdict)
+
+
+@dataclass(frozen=True)
+class Target:
+    name: str
+    about: str
+    make: Callable[[], Any]  # gives a Subject
+    declared: Mapping[str, Any] = field(default_factory=dict)
+    target: str = ""  # file.py:Name, for scripts that repeat a failure
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def targets() -> dict[str, Target]:
+    """All that can be audited here, by name."""
+    every = [*_attentions(), *_models(), *_examples(), *_bugs()]
+    return {one.name: one for one in every}
+
+
+def listed() -> dict[str, Any]:
+    return {
+        "targets": [
+            {"name": one.name, "about": one.about, "declared": dict(one.declared)}
+            for one in targets().values()
+        ],
+        "properties": [
+            {"name": one.name, "about": one.summary} for one in registry.options("property")
+        ],
+    }
+
+
+def _attentions() -> list[Target]:
+    def make(heads: str, score: str, window: int | None) -> Any:
+        from attnlab.attention.heads import HeadedAttention
+
+        settings = registry.load("attention", heads)(heads=4)
+        built = registry.load("score", score)().build(4, 8)
+        return HeadedAttention(settings, built, width=32, window=window)
+
+    kinds: list[tuple[str, str, int | None]]
+    kinds = [(option.name, "scaled-dot", None) for option in registry.options("attention")]
+    kinds += [("multi-head", option.name, None) for option in registry.options("score")[1:]]
+    kinds += [("grouped", "scaled-dot", WINDOW)]
+    found = []
+    for heads, score, window in kinds:
+        told = f"{heads} attention, {score} score" + (f", a window of {window}" if window else "")
+        declared = {"causal": True, **({"window": window} if window else {})}
+        name = "-".join([heads, score, *(["window"] if window else [])])
+        found.append(_target(name, told, partial(make, heads, score, window), declared))
+    return found
+
+
+def _models() -> list[Target]:
+    def make(positions: str) -> Any:
+        from attnlab.models.transformer import TransformerSettings
+
+        settings = TransformerSettings(vocabulary=31, width=16, depth=2, context=128)
+        return config.override(settings, [f"positions={positions}", "window=6,none"]).build()
+
+    return [
+        _target(
+            f"transformer-{one.name}",
+            f"a transformer of two layers with a cache; positions: {one.summary}",
+            partial(make, one.name),
+            {"causal": True, "cache": True},
+        )
+        for one in registry.options("positions")
+    ]
+
+
+def _examples() -> list[Target]:
+    """The files in examples/, if this is a checkout: our own code, so it is run here."""
+
+    def make(path: Path, name: str) -> Any:
+        from attnlab.audit.load import from_file
+
+        return from_file(f"{path}:{name}", {"width": 32})
+
+    names = {"leaky": "LeakyAttention", "causal": "CausalAttention"}
+    return [
+        _target(
+            f"example-{stem}",
+            f"examples/{stem}.py",
+            partial(make, EXAMPLES / f"{stem}.py", name),
+            {"causal": True},
+            target=f"{EXAMPLES / stem}.py:{name}",
+            options={"width": 32},
+        )
+        for stem, name in names.items()
+        if (EXAMPLES / f"{stem}.py").is_file()
+    ]
+
+
+def _bugs() -> list[Target]:
+    from attnlab.audit.development.cases import cases
+
+    found = []
+    for family, number in BUGS.items():
+        case = cases(family)[family][number]
+        declared = dict(case.declared)
+        told = f"a known bug: {case.bug}"
+        found.append(Target(f"bug-{case.name}", told, partial(case.subject, True), declared))
+    return found
+
+
+def _target(
+    name: str, about: str, make: Callable[[], Any], declared: Mapping[str, Any], **more: Any
+) -> Target:
+    """Made with the same weights every time."""
+
+    def subject() -> Any:
+        import torch
+
+        from attnlab.audit.adapters import subject_for
+
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            return subject_for(make(), more.get("options", {}), name)
+
+    return Target(name, about, subject, declared, **more)
+
+
+def asked(body: Mapping[str, Any]) -> tuple[Target, Contract]:
+    name = text(body, "target", LONGEST_NAME)
+    known = targets()
+    if name not in known:
+        hint = registry.suggest(name, list(known))
+        raise Refused(404, f"{name[:80]!r} cannot be audited here; {hint}")
+    declared = body.get("declare", known[name].declared)
+    return known[name], _contract(declared)
+
+
+def _contract(declared: Any) -> Contract:
+    if not isinstance(declared, Mapping):
+        raise ValueError('declare is an object, such as {"causal": true, "window": 8}')
+    for key, value in declared.items():
+        if isinstance(value, int | float) and not abs(value) <= 1e9:
+            raise ValueError(f"{key[:80]} is {shortened(value)}; use numbers up to 1e9")
+    return config.from_dict(Contract, dict(declared))
+
+
+def audited(target: Target, contract: Contract) -> dict[str, Any]:
+    """The certificate with its influence matrix and counter-examples, as JSON."""
+    import torch
+
+    from attnlab.audit.examine import examine
+    from attnlab.audit.example import examples_of
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        subject = target.make()
+        certificate = examine(subject, contract)
+        examples = []
+        if target.target and certificate.verdict == "fail":
+            examples = examples_of(certificate, subject, target.target, dict(target.options))
+    told = [finite(asdict(one)) for one in examples]
+    return {**plain(certificate), "target": target.name, "about": target.about, "examples": told}
+
+
+def plain(certificate: Certificate) -> dict[str, Any]:
+    return {
+        **certificate.plain(),
+        "contract": _declared(certificate.contract),
+        "influence": [[_size(size) for size in row] for row in certificate.influence],
+        "allowed": _allowed(certificate.contract, len(certificate.influence)),
+    }
+
+
+def _declared(contract: Contract) -> dict[str, Any]:
+    return {name: it for name, it in config.to_dict(contract).items() if it is not None}
+
+
+def _size(size: float) -> float:
+    return min(float(f"{size:.4g}"), LARGEST) if math.isfinite(size) else LARGEST
+
+
+def _allowed(contract: Contract, side: int) -> list[list[int]] | None:
+    """1 where an output may move with an input; None where nothing is declared of that."""
+    if contract.causal is None and contract.window is None:
+        return None
+    reach = contract.window or side
+    return [
+        [int(j > i - reach and (j <= i or contract.causal is False)) for j in range(side)]
+        for i in range(side)
+    ]
+
+
+def read(body: Mapping[str, Any]) -> dict[str, Any]:
+    """A certificate from elsewhere, normalised; a ValueError for anything that is none."""
+    given = body.get("certificate")
+    if not isinstance(given, Mapping):
+        raise ValueError("certificate is the JSON that attnlab audit --json prints")
+    checks = given.get("checks")
+    if not isinstance(checks, list) or len(checks) > MOST_CHECKS:
+        raise ValueError(f"a certificate has a list of up to {MOST_CHECKS} checks")
+    found = [_check(one) for one in checks]
+    verdicts = {one["verdict"] for one in found}
+    verdict = "cannot tell" if not found else "fail" if "fail" in verdicts else "pass"
+    contract = _contract(given.get("contract") or {})
+    influence = _matrix(given.get("influence") or [])
+    return {
+        "target": text(given, "target", LONGEST_NAME),
+        "verdict": verdict,  # as the checks have it, whatever is written
+        "checks": found,
+        "contract": _declared(contract),
+        "influence": influence,
+        "allowed": _allowed(contract, len(influence)),
+        "examples": [_example(one) for one in _listed(given.get("examples"), MOST_CHECKS)],
+        "detail": given["detail"][:LONGEST_DETAIL] if isinstance(given.get("detail"), str) else "",
+    }
+
+
+def _check(one: Any) -> dict[str, Any]:
+    if not isinstance(one, Mapping):
+        raise ValueError(f"a check is {shortened(one)}; it must be an object")
+    name = text(one, "name", LONGEST_NAME)
+    if not isinstance(one.get("verdict"), str) or one["verdict"] not in VERDICTS:
+        raise ValueError(
+            f"{name} has the verdict {shortened(one.get('verdict'))}; it is one of "
+            f"{', '.join(VERDICTS)}"
+        )
+    return {
+        "name": name,
+        "verdict": one["verdict"],
+        "measured": _value(one.get("measured")),
+        "declared": _value(one.get("declared")),
+        "detail": text(one, "detail", LONGEST_DETAIL, least=0),
+    }
+
+
+def _value(value: Any, depth: int = 0) -> Any:
+    """Numbers, words, and lists and objects of them, no deeper and no longer than ours are."""
+    if depth > DEEPEST:
+        raise ValueError("what was measured is nested too deeply")
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int | float):
+        return value if abs(value) <= LARGEST else None
+    if isinstance(value, str):
+        return value[:LONGEST_DETAIL]
+    inside = list(value.values()) if isinstance(value, dict) else value
+    if len(inside) > MOST_INSIDE:
+        raise ValueError(f"what was measured has {len(inside)} parts; use {MOST_INSIDE} or fewer")
+    if isinstance(value, dict):
+        return {key[:LONGEST_NAME]: _value(it, depth + 1) for key, it in value.items()}
+    return [_value(it, depth + 1) for it in value]
+
+
+def _matrix(rows: Any) -> list[list[float]]:
+    square = isinstance(rows, list) and len(rows) <= MOST_SIDE
+    if not square or any(not isinstance(row, list) or len(row) != len(rows) for row in rows):
+        raise ValueError(f"influence is a square matrix of up to {MOST_SIDE} rows")
+    for row in rows:
+        for size in row:
+            if type(size) not in (int, float) or not 0 <= size <= LARGEST:
+                raise ValueError(f"influence holds {shortened(size)}; use numbers of 0 to 1e100")
+    return [[float(size) for size in row] for row in rows]
+
+
+def _listed(given: Any, most: int) -> list[Any]:
+    if given is None:
+        return []
+    if not isinstance(given, list) or len(given) > most:
+        raise ValueError(f"examples is a list of up to {most}")
+    return given
+
+
+def _example(one: Any) -> dict[str, Any]:
+    if not isinstance(one, Mapping):
+        raise ValueError(f"an example is {shortened(one)}; it must be an object")
+    words = {"name": LONGEST_NAME, "sentence": LONGEST_DETAIL, "reason": LONGEST_DETAIL}
+    words |= {"file": LONGEST_NAME, "script": LONGEST_SCRIPT}
+    found = {key: text({key: one.get(key, "")}, key, most, least=0) for key, most in words.items()}
+    return {**found, "sizes": _value(one.get("sizes")), "options": _value(one.get("options"))}

@@ -1,0 +1,349 @@
+"""All routes in one table, and how a request becomes a call: names, numbers, JSON, each checked.
+
+A handler takes the page and what was asked, and gives plain data (sent as JSON), a `File` or a
+`Stream`. A ValueError is an answer too: status 400, with its line. Nothing in a request is ever
+part of a path: files, runs and reports are looked up in lists of what is there.
+"""
+
+import asyncio
+import json
+import re
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from attnlab import __version__
+from attnlab.page import auditing, looking, runs, writing
+from attnlab.page.checked import shortened, text, whole
+from attnlab.page.claims import Claims
+from attnlab.page.guard import OURS, App, Refused, log
+from attnlab.page.looking import Opened
+from attnlab.page.runs import Runs
+from attnlab.page.work import Work
+from attnlab.page.writing import Shelf
+
+KINDS = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".png": "image/png",
+    ".ico": "image/x-icon",
+    ".woff2": "font/woff2",
+}
+STATIC = Path(__file__).parent / "static"
+REPORT_POLICY = (  # a report has its style and its pictures inside it, and no script
+    "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'"
+)
+VIEWS = ["claims", "attention", "runs", "generate", "audit"]
+
+
+@dataclass(frozen=True)
+class File:
+    content: bytes
+    kind: str
+    policy: str | None = None  # another content security policy than the page's own
+
+
+@dataclass(frozen=True)
+class Stream:
+    events: AsyncGenerator[Any, None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    names: Mapping[str, str]  # in the path
+    query: Mapping[str, str]
+    body: Mapping[str, Any]
+
+
+class Page:
+    """What the handlers share."""
+
+    def __init__(self, root: Path, static: Path = STATIC) -> None:
+        self.static = {path.name: path for path in static.glob("*") if path.suffix in KINDS}
+        self.work = Work()
+        self.claims = Claims(root)
+        self.runs = Runs(root)
+        self.shelf = Shelf(self.runs)
+        self.glances = looking.Glances()
+
+    def get_ready(self) -> None:
+        """So that the first slider is as quick as the others; whoever asks comes first."""
+        self.work.background(self.claims.warm_up())
+
+    def close(self) -> None:
+        self.work.close()
+
+
+Handler = Callable[[Page, Asked], Awaitable[Any]]
+
+
+@dataclass(frozen=True)
+class Route:
+    method: str
+    path: str
+    handler: Handler
+
+
+async def index(page: Page, asked: Asked) -> File:
+    return _static(page, "index.html")
+
+
+async def static(page: Page, asked: Asked) -> File:
+    return _static(page, asked.names["name"])
+
+
+def _static(page: Page, name: str) -> File:
+    path = page.static.get(name)
+    if path is None or not path.is_file():
+        raise Refused(404, f"there is no file {name[:80]!r} here")
+    return File(path.read_bytes(), KINDS[path.suffix])
+
+
+async def about(page: Page, asked: Asked) -> Any:
+    return {
+        "version": __version__,
+        "runs_folder_name": page.runs.root.absolute().name,
+        "torch": metadata.version("torch"),
+        "views": VIEWS,
+        "mechanisms": looking.options(),
+    }
+
+
+async def claims(page: Page, asked: Asked) -> Any:
+    return await asyncio.to_thread(page.claims.listed)
+
+
+async def claim(page: Page, asked: Asked) -> Any:
+    question = page.claims.question(asked.names["name"], asked.body)
+    known = page.claims.known(question)
+    if known is not None:
+        return known
+    if not question.claim.trained:
+        return await page.work.answer(lambda: page.claims.answer(question))
+    if asked.body.get("train") is not True:
+        about = question.claim.about
+        raise Refused(
+            409,
+            f"this claim trains models, which takes minutes; as recorded it {about.expected}: "
+            f"{about.statement} Ask for it with train, or run attnlab claims {question.name}",
+        )
+    return await page.claims.trained(question)
+
+
+async def all_runs(page: Page, asked: Asked) -> Any:
+    return await asyncio.to_thread(page.runs.listed)
+
+
+async def curve(page: Page, asked: Asked) -> Any:
+    after = _from_query(asked, "after", -1, 2**53, default=-1)
+    points = _from_query(asked, "points", 1, runs.MOST_POINTS, default=1_000)
+    return await asyncio.to_thread(page.runs.curve, asked.names["run"], after, points)
+
+
+async def run(page: Page, asked: Asked) -> Any:
+    return await asyncio.to_thread(page.runs.details, asked.names["run"])
+
+
+async def reports(page: Page, asked: Asked) -> Any:
+    return await asyncio.to_thread(page.runs.reports)
+
+
+async def report(page: Page, asked: Asked) -> File:
+    content = await asyncio.to_thread(page.runs.report, asked.names["report"])
+    return File(content, KINDS[".html"], REPORT_POLICY)
+
+
+async def look(page: Page, asked: Asked) -> Any:
+    body = asked.body
+    written = text(body, "text", looking.LONGEST_TEXT)
+    layer, head = whole(body, "layer", 0, 4096, default=0), whole(body, "head", 0, 4096, default=0)
+    source = body.get("source")
+    if not isinstance(source, Mapping) or len(source) != 1 or {*source} - {"run", "mechanism"}:
+        raise ValueError('source is {"run": NAME} or {"mechanism": {…}}')
+
+    def steps() -> Iterator[Any]:
+        if "run" in source:
+            opened = Opened.of_run(page.shelf, text(source, "run", 300), written)
+        else:
+            opened = Opened.made(looking.mechanism(source["mechanism"]), written)
+        yield None
+        began = time.perf_counter()
+        reading = page.glances.steps(opened.key, opened.model, opened.ids, opened.tokens)
+        while (glance := next(reading)) is None:
+            yield None
+        yield looking.shown(glance, layer, head, time.perf_counter() - began, opened.name)
+
+    return await page.work.last(steps())
+
+
+async def generate(page: Page, asked: Asked) -> Stream:
+    writing_it = await page.work.answer(lambda: writing.prepared(page.shelf, asked.body))
+    return Stream(page.work.stream(writing_it))
+
+
+async def ask(page: Page, asked: Asked) -> Any:
+    name, question = writing.asked(asked.body)
+    return await page.work.answer(lambda: writing.answer(page.shelf, name, question))
+
+
+async def audit_targets(page: Page, asked: Asked) -> Any:
+    return await asyncio.to_thread(auditing.listed)
+
+
+async def audit(page: Page, asked: Asked) -> Any:
+    target, contract = auditing.asked(asked.body)
+    return await page.work.answer(lambda: auditing.audited(target, contract))
+
+
+async def certificate(page: Page, asked: Asked) -> Any:
+    return auditing.read(asked.body)
+
+
+def _from_query(asked: Asked, key: str, low: int, high: int, default: int) -> int:
+    given = asked.query.get(key)
+    if given is None:
+        return default
+    if not re.fullmatch(r"-?[0-9]{1,16}", given):
+        raise ValueError(f"{key} is {shortened(given)}; use a whole number")
+    return whole({key: int(given)}, key, low, high)
+
+
+ROUTES = [
+    Route("GET", "/", index),
+    Route("GET", "/static/{name}", static),
+    Route("GET", "/api/about", about),
+    Route("GET", "/api/claims", claims),
+    Route("POST", "/api/claims/{name}", claim),
+    Route("GET", "/api/runs", all_runs),
+    Route("GET", "/api/runs/{run:path}/curve", curve),
+    Route("GET", "/api/runs/{run:path}", run),
+    Route("GET", "/api/reports", reports),
+    Route("GET", "/report/{report}", report),
+    Route("POST", "/api/look", look),
+    Route("POST", "/api/generate", generate),
+    Route("POST", "/api/ask", ask),
+    Route("GET", "/api/audit/targets", audit_targets),
+    Route("POST", "/api/audit", audit),
+    Route("POST", "/api/audit/certificate", certificate),
+]
+
+
+def application(page: Page, routes: Sequence[Route] = ROUTES) -> App:
+    """The routes behind Starlette; the guard goes around it."""
+    from starlette.applications import Starlette
+    from starlette.exceptions import HTTPException
+    from starlette.requests import Request
+    from starlette.responses import JSONResponse, Response, StreamingResponse
+    from starlette.routing import Route as Path
+
+    def endpoint(route: Route) -> Callable[[Request], Awaitable[Response]]:
+        async def answer(request: Request) -> Response:
+            try:
+                body = parsed(await request.body()) if route.method == "POST" else {}
+                asked = Asked(
+                    names=request.path_params, query=dict(request.query_params), body=body
+                )
+                found = await _unless_gone(route.handler(page, asked), request)
+            except Refused as refused:
+                return JSONResponse({"error": refused.reason}, status_code=refused.status)
+            except ValueError as error:
+                return JSONResponse({"error": one_line(error)}, status_code=400)
+            except Exception:
+                log.exception("%s %s failed", route.method, route.path)
+                return JSONResponse({"error": OURS}, status_code=500)
+            if isinstance(found, File):
+                policy = {"content-security-policy": found.policy} if found.policy else None
+                return Response(found.content, media_type=found.kind, headers=policy)
+            if isinstance(found, Stream):
+                return StreamingResponse(_events(found), media_type="text/event-stream")
+            return Response(_written(found), media_type="application/json")
+
+        return answer
+
+    async def failed(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        reason = f"{request.method} {request.url.path[:80]} is nothing here; begin at /"
+        return JSONResponse({"error": reason}, status_code=error.status_code)
+
+    paths = [Path(one.path, endpoint(one), methods=[one.method]) for one in routes]
+    app = Starlette(routes=paths, exception_handlers={HTTPException: failed})
+    app.router.redirect_slashes = False  # a path is right or wrong
+    return app
+
+
+async def _unless_gone(answer: Awaitable[Any], request: Any) -> Any:
+    """The answer; whoever goes away before it is there takes what was asked back."""
+    answering = asyncio.ensure_future(answer)
+    leaving = asyncio.ensure_future(_left(request))
+    try:
+        await asyncio.wait((answering, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if not answering.done():
+            raise Refused(400, "nobody waits for this any more")
+        return answering.result()
+    finally:
+        for task in (answering, leaving):
+            task.cancel()
+
+
+async def _left(request: Any) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _events(stream: Stream) -> AsyncGenerator[bytes, None]:
+    """As server-sent events; what goes wrong on the way is an event too."""
+    async with aclosing(stream.events) as events:
+        try:
+            async for event in events:
+                yield b"data: " + _written(event) + b"\n\n"
+        except Refused as refused:
+            yield b"data: " + _written({"error": refused.reason}) + b"\n\n"
+        except ValueError as error:
+            yield b"data: " + _written({"error": one_line(error)}) + b"\n\n"
+
+
+def parsed(body: bytes) -> Mapping[str, Any]:
+    """An object of JSON, without what only some readers of JSON take."""
+    try:
+        text = body.decode()
+        found = json.loads(text, parse_constant=_no_constant)
+    except RecursionError:
+        raise ValueError("the body is nested too deeply") from None
+    except ValueError as error:
+        raise ValueError(f"the body is not JSON: {str(error)[:200]}") from None
+    if not isinstance(found, dict):
+        raise ValueError('the body is not an object; send one, such as {"settings": {}}')
+    if re.search(r"\\u[dD][89abAB]", text):
+        try:
+            json.dumps(found, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise ValueError("half of a surrogate pair is no letter; send whole ones") from None
+    return found
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _written(value: Any) -> bytes:
+    return json.dumps(
+        value, allow_nan=False, ensure_ascii=False, separators=(",", ":"), default=_number
+    ).encode(errors="replace")
+
+
+def _number(value: Any) -> Any:
+    """NumPy's numbers are none of JSON's, but near enough."""
+    return value.item()
+
+
+def one_line(error: BaseException) -> str:
+    """What an error says; of a very long value the beginning and the end will do."""
+    text = " ".join(str(error).split())
+    return text if len(text) <= 600 else f"{text[:300]} … {text[-200:]}"

@@ -1,0 +1,166 @@
+"""The server: a socket on this machine, the guard, and clients that are given up on when too slow.
+
+socket (8765 or the next free port) → deadlines for headers and reading → guard → routes
+"""
+
+import secrets
+import socket
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from attnlab.page.guard import SLOWEST, App, Guard, Pass
+from attnlab.page.routes import ROUTES, Page, Route, application
+
+HOST, PORT = "127.0.0.1", 8765
+TRIED = 50  # ports after the one that was asked for
+LARGEST_HEAD = 16 << 10  # bytes of a request before its body
+CONNECTIONS = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerSettings:
+    root: Path = Path("runs")
+    port: int = PORT  # 0: any that is free
+    warm: bool = True  # run every claim once, so that the first slider is quick
+    slowest: float = SLOWEST  # seconds for a request to arrive, or a piece of an answer to be taken
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port <= 65_535:
+            raise ValueError(f"port is {self.port}; use 1 to 65535, or 0 for any that is free")
+        if self.root.exists() and not self.root.is_dir():
+            raise ValueError(f"{self.root} is no folder; --runs names the folder of run folders")
+
+
+class Server:
+    """Bound when it is made, so that the address is known before it runs."""
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        routes: Sequence[Route] = ROUTES,
+        guard: Callable[[App, Pass, float], App] = Guard,
+    ) -> None:
+        require()
+        import uvicorn
+
+        self.settings = settings
+        self.socket = bound(settings.port)
+        self.known = Pass(port=self.socket.getsockname()[1], token=secrets.token_urlsafe(32))
+        self.page = Page(settings.root)
+        guarded = guard(application(self.page, routes), self.known, settings.slowest)
+        config = uvicorn.Config(
+            guarded,  # type: ignore[arg-type]
+            http=patient(settings.slowest),
+            ws="none",
+            lifespan="off",
+            loop="asyncio",
+            log_config=None,
+            log_level="critical",
+            access_log=False,
+            server_header=False,
+            limit_concurrency=CONNECTIONS,
+            h11_max_incomplete_event_size=LARGEST_HEAD,
+            timeout_keep_alive=max(1, int(settings.slowest)),
+            timeout_graceful_shutdown=1,
+        )
+        self._server = uvicorn.Server(config)
+
+    def run(self) -> None:
+        """Until Ctrl-C, or `stop` from another thread."""
+        if self.settings.warm:
+            self.page.get_ready()
+        try:
+            self._server.run(sockets=[self.socket])
+        finally:
+            self.page.close()
+            self.socket.close()
+
+    def stop(self) -> None:
+        self._server.should_exit = True
+
+    @contextmanager
+    def running(self) -> Iterator["Server"]:
+        """In a thread beside the caller's, until it is done with it."""
+        thread = threading.Thread(target=self.run, name="attnlab-page", daemon=True)
+        thread.start()
+        try:
+            yield self
+        finally:
+            self.stop()
+            thread.join(timeout=20)
+
+
+def require() -> None:
+    try:
+        import starlette  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise ValueError(f"{error}; the page needs it: pip install 'attnlab[web]'") from None
+
+
+def bound(port: int) -> socket.socket:
+    """A socket on this machine only: at the port, or the next free one."""
+    last = min(port + TRIED, 65_535)
+    for one in range(port, last + 1) if port else [0]:
+        # its protocol named: only then asyncio sends small pieces at once, and not 40 ms later
+        opened = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        try:
+            opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            opened.bind((HOST, one))
+            opened.listen(128)  # now, since two may be bound to a port and only one listen
+            return opened
+        except OSError:
+            opened.close()
+    raise ValueError(f"the ports {port} to {last} are in use or refused; choose one with --port")
+
+
+def patient(seconds: float) -> Any:
+    """uvicorn's protocol, with a deadline for what a client does: from its coming, and from when an
+    answer is written, until the answer is taken and the head of the next request is there."""
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    class Patient(H11Protocol):
+        deadline: Any = None
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self._wait()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            super().connection_lost(exc)
+            self._stop_waiting()
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            if self._answering():
+                self._stop_waiting()
+
+        def on_response_complete(self) -> None:
+            super().on_response_complete()
+            if not self._answering():
+                self._wait()
+
+        def _answering(self) -> bool:
+            return self.cycle is not None and not self.cycle.response_complete
+
+        def _wait(self) -> None:
+            self._stop_waiting()
+            self.deadline = self.loop.call_later(seconds, self.transport.abort)
+
+        def _stop_waiting(self) -> None:
+            if self.deadline is not None:
+                self.deadline.cancel()
+                self.deadline = None
+
+    return Patient
+
+
+def serve(settings: ServerSettings, say: Callable[[Server], None]) -> None:
+    """Run until Ctrl-C; `say` is called once the address answers."""
+    server = Server(settings)
+    say(server)
+    server.run()

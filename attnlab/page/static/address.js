@@ -1,0 +1,37 @@
+// What a view shows, kept in the address after "#", so that it can be shared and gone back to:
+//   #/view/item?key=value&…
+
+export function read(hash = location.hash) {
+  const [path, query = ""] = hash.replace(/^#\/?/, "").split(/\?(.*)/s);
+  const [view, ...rest] = path.split("/");
+  return {
+    view: view || "claims",
+    item: decoded(rest.join("/")),
+    query: Object.fromEntries(new URLSearchParams(query)),
+  };
+}
+
+/** The address of a view; keys without a value are left out. */
+export function written({view, item = "", query = {}}) {
+  const kept = Object.entries(query).filter(
+    ([, value]) => value !== undefined && value !== null && value !== "" && value !== false,
+  );
+  const words = new URLSearchParams(kept.map(
+    ([key, value]) => [key, value === true ? "1" : `${value}`],
+  )).toString();
+  return `#/${view}${item ? `/${encodeURIComponent(item)}` : ""}${words ? `?${words}` : ""}`;
+}
+
+/** Says what is shown now, without another entry in the history. */
+export function keep(state) {
+  const hash = written(state);
+  if (hash !== location.hash) history.replaceState(null, "", hash);
+}
+
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text; // somebody cut the address in the middle of a letter
+  }
+}

@@ -1,0 +1,280 @@
+// Audit: one of our own modules is examined against what is declared of it, or a certificate that
+// somebody has is shown: checks, who moves whom, the smallest counter-example.
+
+import * as address from "./address.js";
+import {ask, attempt, say, send} from "./api.js";
+import {heatMap} from "./heat.js";
+import {choice, labelled, make, refill, table} from "./make.js";
+import {counted, formatted, spaced, verdict} from "./words.js";
+
+export const title = "Audit";
+
+const CONTRACT = [
+  {name: "causal", kind: "bool"},
+  {name: "window", kind: "int", low: 1, about: "keys a query sees, its own included"},
+  {name: "cache", kind: "bool"},
+  {name: "padding", kind: "bool"},
+  {name: "heads", kind: "int", low: 1},
+  {name: "kv_heads", kind: "int", low: 1},
+  {name: "scale", kind: "float"},
+  {name: "positions", kind: "text", choices: ["none", "absolute", "relative", "rotary", "alibi"]},
+  {name: "rope_layout", kind: "text", choices: ["half-split", "interleaved"]},
+  {name: "rope_base", kind: "float"},
+  {name: "rope_fraction", kind: "float"},
+];
+const ALLOWED = [88, 152, 190]; // the colour of what may move
+const MOST = 900_000; // bytes of a certificate; the server takes no more than a MiB
+
+export function open(place, wanted, signal) {
+  const which = make("div");
+  const about = make("p", {class: "note"});
+  const fields = make("div", {class: "fields"});
+  const go = make("button", {type: "submit", class: "main", disabled: true}, "Audit it");
+  const status = make("p", {class: "note", role: "status"});
+  const form = make("form", {}, which, about,
+    make("h2", {}, "What it must do"), make(
+      "p",
+      {class: "note"},
+      "What is left open is measured and reported.",
+    ),
+    fields, make("div", {class: "row"}, go, status));
+  const file = make(
+    "input",
+    {type: "file", accept: ".json,application/json", "aria-label": "A certificate, a JSON file"},
+  );
+  const drop = make(
+    "div",
+    {class: "drop"},
+    make("h2", {}, "Or a certificate"),
+    make(
+      "p",
+      {class: "note"},
+      "Drop one here or choose a file, as made by ",
+      make("code", {}, "attnlab audit FILE:NAME --json"),
+    ),
+    file,
+  );
+  const result = make("div", {class: "result", "aria-live": "polite"});
+  refill(
+    place,
+    make("h1", {}, "Audit"),
+    make("div", {class: "bench"}, make("div", {class: "panel"}, form), drop),
+    result,
+  );
+  let targets = [];
+  let target = null;
+  let declared = {};
+
+  function update(now) {
+    target = targets.find((one) => one.name === now.query.target) ?? targets[0];
+    if (!target) return;
+    go.disabled = false;
+    const said = CONTRACT.filter((one) => now.query[one.name] !== undefined);
+    declared = said.length || now.query.open
+      ? Object.fromEntries(said.map((one) => [one.name, read(now.query[one.name], one)]))
+      : {...target.declared};
+    choose();
+  }
+
+  function keep() {
+    const said = Object.entries(declared).map(([key, value]) => [key, `${value}`]);
+    const query = {target: target.name, ...Object.fromEntries(said), open: !said.length};
+    if (!signal.aborted) address.keep({view: "audit", query});
+  }
+
+  function choose() {
+    const names = targets.map((one) => [one.name, one.name]);
+    refill(which, labelled("Module", choice(names, target.name, (name) => {
+      target = targets.find((one) => one.name === name);
+      declared = {...target.declared};
+      keep();
+      choose();
+    })));
+    about.textContent = target.about ?? "";
+    refill(fields, CONTRACT.map((one) => labelled(spaced(one.name), field(one), one.about)));
+  }
+
+  function field(one) {
+    const changed = (word) => {
+      if (word === "") delete declared[one.name];
+      else declared[one.name] = read(word, one);
+      keep();
+    };
+    const words = one.kind === "bool" ? ["true", "false"] : one.choices;
+    const now = declared[one.name] === undefined ? "" : `${declared[one.name]}`;
+    if (words) {
+      return choice(
+        [["", "open"], ...words.map((word) => [word, {true: "yes", false: "no"}[word] ?? word])],
+        now,
+        changed,
+      );
+    }
+    return make(
+      "input",
+      {
+        type: "number",
+        min: one.low,
+        max: one.high,
+        step: one.kind === "int" ? 1 : "any",
+        value: now,
+        placeholder: "open",
+        on: {change: (event) => changed(event.target.value)},
+      },
+    );
+  }
+
+  async function examine() {
+    keep();
+    go.disabled = true;
+    status.textContent = "Examining; a few seconds …";
+    await attempt(async () => show(
+      await send("/api/audit", {target: target.name, declare: declared}, signal),
+    ));
+    go.disabled = false;
+    status.textContent = "";
+  }
+
+  async function take(one) {
+    if (!one) return;
+    await attempt(async () => {
+      if (one.size > MOST) {
+        throw new Error(
+          `${one.name} is larger than a certificate can be (${formatted(MOST)} bytes)`,
+        );
+      }
+      let certificate;
+      try {
+        certificate = JSON.parse(await one.text());
+      } catch {
+        say(
+          `${one.name} is not JSON; attnlab audit FILE:NAME --json > certificate.json makes one`,
+        );
+        return;
+      }
+      show(await send("/api/audit/certificate", {certificate}, signal));
+    });
+  }
+
+  function show(certificate) {
+    const {mark, kind} = verdict(certificate.verdict);
+    const checks = [...certificate.checks].sort(
+      (one, other) => (other.verdict === "fail") - (one.verdict === "fail"),
+    );
+    const failed = checks.filter((one) => one.verdict === "fail");
+    const passed = checks.filter((one) => one.verdict === "pass");
+    const named = failed.map((one) => spaced(one.name)).join(", ");
+    const summary = failed.length
+      ? `${counted(failed.length, "property fails", "properties fail")}: ${named}.`
+      : `${counted(passed.length, "property holds", "properties hold")}, none fails.`;
+    const band = make("div", {class: "verdict", "data-kind": kind}, make("div", {},
+      make("p", {class: "label"}, certificate.target),
+      make("p", {class: "word"}, `${mark} ${certificate.verdict}`),
+      make("p", {class: "why"}, summary)));
+    const rows = checks.map((one) => {
+      const said = verdict(one.verdict);
+      const held = one.declared === null || one.declared === undefined
+        || JSON.stringify(one.declared) === JSON.stringify(one.measured);
+      return [
+        spaced(one.name),
+        make("span", {class: `mark ${said.kind}`}, said.mark, make("span", {}, ` ${one.verdict}`)),
+        formatted(one.measured) + (held ? "" : `; declared ${formatted(one.declared)}`),
+        one.detail,
+      ];
+    });
+    refill(result, band,
+      examples(certificate.examples ?? []),
+      make(
+        "section",
+        {},
+        make("h2", {}, "What was found"),
+        table({
+          columns: ["property", "verdict", "measured", "in words"],
+          rows,
+          long: [3],
+          stacks: true,
+        }),
+      ),
+      influence(certificate));
+    band.scrollIntoView({block: "nearest"});
+  }
+
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    if (target) examine();
+  });
+  file.addEventListener("change", () => take(file.files[0]));
+  drop.addEventListener("dragover", (event) => {
+    event.preventDefault();
+    drop.classList.add("over-it");
+  });
+  drop.addEventListener("dragleave", () => drop.classList.remove("over-it"));
+  drop.addEventListener("drop", (event) => {
+    event.preventDefault();
+    drop.classList.remove("over-it");
+    take(event.dataTransfer.files[0]);
+  });
+  attempt(async () => {
+    const all = await ask("/api/audit/targets", signal);
+    targets = all.targets;
+    update(address.read());
+  });
+  return update;
+}
+
+function read(word, {kind}) {
+  if (kind === "bool") return word === "true";
+  return kind === "text" ? word : Number(word);
+}
+
+function examples(list) {
+  if (!list.length) return null;
+  return make("section", {}, make("h2", {}, "The smallest counter-example"), list.map((one) => [
+    make("h3", {}, spaced(one.name)),
+    make(
+      "pre",
+      {class: "wrap"},
+      [
+        one.sentence || one.reason,
+        ...["sizes", "options"]
+          .filter((key) => one[key] && Object.keys(one[key]).length)
+          .map((key) => `${key}: ${formatted(one[key])}`),
+      ].join("\n"),
+    ),
+  ]));
+}
+
+/** As measured, and beside it what the contract lets move. */
+function influence({influence: matrix, allowed}) {
+  if (!matrix?.length) return null;
+  const said = (verb) => (i, j, value) => `output ${i}, input ${j}: ${verb(value)}`;
+  const axes = {y: "output i", x: "input j"};
+  const measured = heatMap({
+    title: "Influence as measured",
+    largest: 340,
+    said: said((value) => `moves by ${formatted(value)}`),
+    moved: (cell) => may?.point(cell),
+  });
+  measured.show({rows: matrix, log: true, ...axes});
+  const may = allowed
+    ? heatMap({
+      title: "Influence as declared",
+      largest: 340,
+      said: said((value) => (value === null ? "must not move" : "may move")),
+      moved: (cell) => measured.point(cell),
+    })
+    : null;
+  may?.show({
+    rows: allowed.map((row) => row.map((one) => (one ? 1 : null))),
+    colour: ALLOWED,
+    ...axes,
+  });
+  return make("section", {}, make("h2", {}, "Who moves whom"),
+    make(
+      "p",
+      {class: "note"},
+      "Every input was replaced in turn, and every output watched. Hatched: no, or not allowed.",
+    ),
+    make("div", {class: "maps"},
+      make("section", {}, make("h3", {}, "Measured"), measured.element),
+      may ? make("section", {}, make("h3", {}, "Declared"), may.element) : null));
+}

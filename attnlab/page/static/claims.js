@@ -1,0 +1,343 @@
+// Claims: each with its sentence, verdict and picture; sliders run it again, the knob breaks it.
+
+import * as address from "./address.js";
+import {ask, attempt, newest, quiet, send} from "./api.js";
+import {block, canvasFor} from "./blocks.js";
+import {control} from "./controls.js";
+import {make, refill, table} from "./make.js";
+import {counted, formatted, formulas, spaced, ticked, took, verdict} from "./words.js";
+
+export const title = "Claims";
+
+export function open(place, wanted, signal) {
+  const list = make("ul", {class: "list", id: "claims"});
+  const count = make("p", {class: "note", "aria-live": "polite"});
+  const filter = make(
+    "input",
+    {
+      type: "search",
+      placeholder: "Filter",
+      "aria-label": "Filter the claims",
+      on: {input: () => sift()},
+    },
+  );
+  const detail = make("article", {class: "detail"});
+  refill(
+    place,
+    make("aside", {class: "side", "aria-label": "All claims"}, filter, count, list),
+    detail,
+  );
+  let claims = [];
+  let items = [];
+  let close = () => {};
+
+  function sift() {
+    const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
+    let seen = 0;
+    items.forEach((item, number) => {
+      const {name, statement, verdict: said} = claims[number];
+      const text = `${name} ${name.replaceAll("-", " ")} ${statement} ${said}`.toLowerCase();
+      item.hidden = !words.every((word) => text.includes(word));
+      seen += item.hidden ? 0 : 1;
+    });
+    count.textContent = seen === claims.length
+      ? counted(seen, "claim")
+      : `${seen} of ${counted(claims.length, "claim")}`;
+  }
+
+  /** Moves the list only: scrollIntoView would also move where the Tab key goes on from. */
+  function reveal(item) {
+    const [top, bottom] = [item.offsetTop, item.offsetTop + item.offsetHeight];
+    if (top < list.scrollTop || bottom > list.scrollTop + list.clientHeight) {
+      list.scrollTop = top - list.clientHeight / 3;
+    }
+  }
+
+  function update(now) {
+    const claim = claims.find((one) => one.name === now.item) ?? claims[0];
+    if (!claim) return;
+    place.classList.toggle("chosen", Boolean(now.item));
+    items.forEach((item, number) => {
+      const link = item.firstChild;
+      if (claims[number] === claim) {
+        link.setAttribute("aria-current", "true");
+        if (now.item) reveal(item);
+      } else link.removeAttribute("aria-current");
+    });
+    close();
+    const leave = new AbortController();
+    close = () => leave.abort();
+    bench(detail, claim, now.query, AbortSignal.any([signal, leave.signal]));
+  }
+
+  attempt(async () => {
+    claims = await ask("/api/claims", signal);
+    items = claims.map((claim) => {
+      const {mark, kind} = verdict(claim.verdict);
+      return make("li", {}, make("a", {href: address.written({view: "claims", item: claim.name})},
+        make("span", {class: `mark ${kind}`, title: claim.verdict}, mark),
+        make("span", {class: "what"},
+          make("strong", {}, claim.name.replaceAll("-", " ")),
+          make("span", {class: "visually-hidden"}, `: ${claim.verdict}. `),
+          make("small", {}, formulas(claim.summary ?? claim.statement)))));
+    });
+    refill(list, items);
+    sift();
+    update(address.read());
+  });
+  return update;
+}
+
+/** One claim on the bench. */
+function bench(detail, claim, query, signal) {
+  const changes = claim.knob.changes ?? {};
+  const settings = Object.fromEntries(claim.settings.map(
+    (one) => [one.name, parsed(query[one.name], one)],
+  ));
+  let knob = query.knob === "1";
+  const band = make("div", {class: "verdict", "aria-live": "polite"});
+  const word = make("p", {class: "word"});
+  const why = make("p", {class: "why"});
+  const turn = make("button", {type: "button", role: "switch", class: "switch"},
+    make("span", {class: "thumb", "aria-hidden": "true"}),
+    make("span", {}, "Turn the knob", make("small", {}, formulas(claim.knob.words))));
+  turn.addEventListener("click", () => toggle());
+  refill(band, make("div", {}, word, why), turn);
+  const caption = make("figcaption");
+  const picture = make("div");
+  const draw = canvasFor(picture);
+  const note = make("p", {class: "note"});
+  const found = make("div", {class: "found"});
+  const last = (one) => one.name === "seed"; // the least telling
+  const ordered = [...claim.settings].sort((one, other) => last(one) - last(other));
+  const controls = ordered.map((one) => {
+    const changed = (value) => {
+      settings[one.name] = value;
+      run();
+    };
+    return {name: one.name, ...control(one, settings[one.name], changed)};
+  });
+  const reset = make(
+    "button",
+    {type: "button", class: "quiet", on: {click: () => standing()}},
+    "As it stands",
+  );
+  const panel = make(
+    "div",
+    {class: "panel"},
+    make("h2", {}, "Settings"),
+    controls.map((one) => one.element),
+    reset,
+  );
+  refill(detail,
+    make("a", {class: "back", href: address.written({view: "claims"})}, "‹ All claims"),
+    make("p", {class: "label"}, claim.name.replaceAll("-", " ")),
+    make("h1", {class: "statement"}, formulas(claim.statement)),
+    make("pre", {class: "formula wrap"}, formulas(claim.formula)),
+    band,
+    make("div", {class: "bench"}, make("figure", {}, caption, picture, note), panel),
+    found);
+
+  const request = newest(
+    (body) => send(`/api/claims/${claim.name}`, body, signal),
+    (outcome) => show(outcome),
+  );
+
+  function run() {
+    keep();
+    hold();
+    if (claim.trained) return;
+    detail.setAttribute("aria-busy", "true");
+    request({settings: changed(), knob});
+  }
+
+  function changed() {
+    return Object.fromEntries(
+      claim.settings
+        .filter((one) => differs(settings[one.name], one.value))
+        .map((one) => [one.name, settings[one.name]]),
+    );
+  }
+
+  function keep() {
+    if (!signal.aborted) {
+      address.keep({view: "claims", item: claim.name, query: {...inWords(changed()), knob}});
+    }
+  }
+
+  /** What the knob turns cannot be moved meanwhile. */
+  function hold() {
+    turn.setAttribute("aria-checked", `${knob}`);
+    for (const one of controls) {
+      const held = knob && one.name in changes;
+      one.hold(held);
+      one.element.classList.toggle("held", held);
+      one.set(held ? changes[one.name] : settings[one.name]);
+    }
+    reset.disabled = !knob && !Object.keys(changed()).length;
+  }
+
+  function toggle() {
+    knob = !knob;
+    run();
+  }
+
+  function standing() {
+    for (const one of claim.settings) settings[one.name] = one.value;
+    knob = false;
+    run();
+  }
+
+  function say(said, because) {
+    const {mark, kind} = verdict(said);
+    band.dataset.kind = kind;
+    refill(word, make("span", {"aria-hidden": "true"}, mark), ` ${said}`);
+    why.textContent = because;
+  }
+
+  function show(outcome) {
+    if (signal.aborted) return;
+    detail.removeAttribute("aria-busy");
+    quiet();
+    const record = outcome.verdict === outcome.expected
+      ? ""
+      : `On record it ${outcome.expected === "refuted" ? "is refuted" : outcome.expected}. `;
+    const cases = counted(outcome.trials, "case");
+    const condition = outcome.verdict === "holds with a condition"
+      ? `Where ${outcome.condition}. `
+      : "";
+    const chance = outcome.false_alarm
+      ? ` If true, refuted by chance in ${ticked(outcome.false_alarm)} of runs.`
+      : "";
+    const evidence = `Evidence: ${outcome.evidence}, ${cases}, ${took(outcome.seconds)}.`;
+    say(outcome.verdict, `${record}${condition}${evidence}${chance}`);
+    refill(caption, formulas(outcome.picture.title));
+    const fewer = outcome.note ? `${outcome.note[0].toUpperCase()}${outcome.note.slice(1)}.` : "";
+    note.textContent = `${outcome.picture.note ?? ""} ${fewer}`.trim();
+    draw(outcome.picture);
+    const opened = new Set(
+      [...found.querySelectorAll("details[open]")].map((one) => one.dataset.name),
+    );
+    refill(found, measures("What was measured", outcome.measures),
+      outcome.outside?.length
+        ? measures("Beyond the condition it must fail", outcome.outside)
+        : null,
+      // the documents answer for the claim as it stands
+      outcome.answers?.length && !knob ? answers(outcome.answers) : null,
+      outcome.remark
+        ? make("section", {}, make("h2", {}, "What the runs taught"), paragraphs(outcome.remark))
+        : null,
+      outcome.derivation
+        ? folded("Why: the derivation", paragraphs(outcome.derivation), opened)
+        : null,
+      outcome.details?.length
+        ? folded("More from this run", outcome.details.map(block), opened)
+        : null);
+  }
+
+  const recorded = claim.trained
+    ? "On record. This claim trains models, which takes minutes."
+    : "On record; running it …";
+  say(claim.verdict, recorded);
+  if (claim.trained) training();
+  else run();
+  hold();
+
+  function training() {
+    const begin = make("button", {type: "button", class: "main"}, "Train it now");
+    const told = make("p", {class: "note", "aria-live": "polite"});
+    begin.addEventListener("click", async () => {
+      begin.disabled = true;
+      told.textContent = "Training; this takes minutes. Leave this page open.";
+      await attempt(async () => show(
+        await send(`/api/claims/${claim.name}`, {settings: changed(), knob, train: true}, signal),
+      ));
+      begin.disabled = false;
+      told.textContent = "";
+    });
+    refill(
+      picture,
+      make(
+        "div",
+        {class: "hollow"},
+        make("p", {}, "Its picture comes from trained models."),
+        begin,
+        told,
+      ),
+    );
+  }
+}
+
+/** For the address, where "nothing" and "no" have to be said. */
+function inWords(settings) {
+  return Object.fromEntries(Object.entries(settings).map(
+    ([name, value]) => [name, value === null ? "none" : `${value}`],
+  ));
+}
+
+function parsed(text, setting) {
+  if (text === undefined) return setting.value;
+  if (setting.kind === "bool") return text === "true" || text === "1";
+  if (setting.kind === "text") return text;
+  if (setting.kind === "ints") return text.split(",").map(Number);
+  if (text === "none") return null;
+  const value = Number(text);
+  const fits = Number.isFinite(value) && value >= (setting.low ?? value)
+    && value <= (setting.high ?? value);
+  return fits && (!setting.kind.startsWith("int") || Number.isInteger(value))
+    ? value
+    : setting.value;
+}
+
+const differs = (one, other) => JSON.stringify(one) !== JSON.stringify(other);
+
+function measures(heading, list) {
+  const rows = list.map(({what, value, rule, bound, met}) => [
+    formulas(what), formatted(value), `${rule} ${ticked(Number(bound.toPrecision(4)))}`,
+    make(
+      "span",
+      {class: `mark ${met ? "good" : "bad"}`},
+      met ? "✓" : "✗",
+      make("span", {}, met ? " met" : " not met"),
+    ),
+  ]);
+  return make(
+    "section",
+    {},
+    make("h2", {}, heading),
+    table({columns: ["measure", "value", "must be", ""], rows, numeric: [1, 2], stacks: true}),
+  );
+}
+
+function answers(list) {
+  const rows = list.map(({document, part, said, supported}) => [
+    document, part, formulas(said), make(
+      "span",
+      {class: `mark ${supported ? "good" : "bad"}`},
+      supported ? "✓ agrees" : "✗ disagrees",
+    ),
+  ]);
+  return make(
+    "section",
+    {},
+    make("h2", {}, "What the documents said"),
+    table({columns: ["document", "part", "says", "this run"], rows, long: [2], stacks: true}),
+  );
+}
+
+function paragraphs(text) {
+  return text.split(/\n\s*\n/).map((one) => make(
+    "p",
+    {},
+    formulas(one.replace(/\s+/g, " ").trim()),
+  ));
+}
+
+function folded(words, content, opened) {
+  return make(
+    "details",
+    {"data-name": words, open: opened.has(words)},
+    make("summary", {}, words),
+    content,
+  );
+}

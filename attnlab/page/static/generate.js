@@ -1,0 +1,241 @@
+// Generate: a run goes on with a text as it is written; runs that learned to answer are asked.
+
+import * as address from "./address.js";
+import {ask, attempt, Refused, send, stream} from "./api.js";
+import {shares} from "./blocks.js";
+import {control} from "./controls.js";
+import {choice, labelled, make, refill} from "./make.js";
+import {counted, formatted, percent} from "./words.js";
+
+export const title = "Generate";
+
+const SETTINGS = [
+  {
+    name: "temperature",
+    kind: "float",
+    value: 0.8,
+    low: 0,
+    high: 5,
+    about: "0 takes the likeliest token each time",
+  },
+  {name: "tokens", kind: "int", value: 200, low: 1, high: 512, about: "at most"},
+  {
+    name: "top_k",
+    kind: "int?",
+    value: null,
+    slider: false,
+    low: 1,
+    high: 500,
+    about: "only so many likeliest tokens; empty for all",
+  },
+  {
+    name: "seed",
+    kind: "int",
+    value: 0,
+    low: 0,
+    high: 2 ** 31 - 1,
+    about: "the same seed writes the same text",
+  },
+];
+
+export function open(place, wanted, signal) {
+  const values = Object.fromEntries(SETTINGS.map(({name, value}) => [name, value]));
+  const prompt = make(
+    "textarea",
+    {rows: 4, maxlength: 2000, spellcheck: "false", required: true, placeholder: "Begin a text …"},
+  );
+  const go = make("button", {type: "submit", class: "main", disabled: true}, "Write on");
+  const stop = make("button", {type: "button", class: "quiet", disabled: true}, "Stop");
+  const status = make("p", {class: "note", role: "status"});
+  const begun = make("span", {class: "prompt"});
+  const text = make("span", {class: "written"});
+  const output = make(
+    "div",
+    {class: "output", tabindex: "0", role: "region", "aria-label": "The text"},
+    begun,
+    text,
+  );
+  const which = make("div");
+  const panel = make("div", {class: "panel"});
+  const controls = SETTINGS.map((setting) => {
+    const changed = (value) => {
+      values[setting.name] = value;
+      keep();
+    };
+    return {name: setting.name, ...control(setting, values[setting.name], changed)};
+  });
+  panel.append(make("h2", {}, "Settings"), ...controls.map((one) => one.element));
+  const questions = make("section", {class: "ask", hidden: true});
+  const form = make(
+    "form",
+    {class: "writer"},
+    labelled("Prompt", prompt),
+    make("div", {class: "row"}, go, stop, status),
+  );
+  refill(place, make("h1", {}, "Generate"),
+    make("div", {class: "bench"}, make("div", {}, which, questions, form, output), panel));
+  let runs = [];
+  let run = null;
+  let writing = null;
+
+  function update(now) {
+    prompt.value = now.query.prompt ?? prompt.value;
+    for (const {name, set} of controls) {
+      const value = now.query[name] === undefined ? values[name] : Number(now.query[name]);
+      if (value === null || Number.isFinite(value)) set(values[name] = value);
+    }
+    const named = runs
+      .find((one) => one.name === now.query.run) ?? runs
+      .find((one) => one.kind === "language") ?? runs[0];
+    if (named) choose(named.name);
+  }
+
+  function keep() {
+    const changed = Object.fromEntries(
+      SETTINGS
+        .filter(({name, value}) => values[name] !== value)
+        .map(({name}) => [name, values[name]]),
+    );
+    if (!signal.aborted) {
+      address.keep({view: "generate", query: {run: run?.name, prompt: prompt.value, ...changed}});
+    }
+  }
+
+  function choose(name) {
+    run = runs.find((one) => one.name === name);
+    const pairs = runs.map((one) => [
+      one.name,
+      `${one.name}${one.kind === "questions" ? " (answers questions)" : ""}`,
+    ]);
+    refill(which, labelled("Run", choice(pairs, name, (value) => {
+      choose(value);
+      keep();
+    })));
+    questions.hidden = run.kind !== "questions";
+    if (!questions.hidden) refill(questions, asking(run, signal));
+  }
+
+  async function write() {
+    keep();
+    writing = new AbortController();
+    const leave = AbortSignal.any([signal, writing.signal]);
+    [go.disabled, stop.disabled] = [true, false];
+    begun.textContent = prompt.value;
+    text.textContent = "";
+    output.classList.add("busy");
+    status.textContent = "Writing …";
+    const began = performance.now();
+    let pieces = 0;
+    let told = "";
+    const well = await attempt(async () => {
+      const body = {
+        run: run.name,
+        prompt: prompt.value,
+        tokens: values.tokens,
+        temperature: values.temperature,
+        seed: values.seed,
+      };
+      if (values.top_k !== null) body.top_k = values.top_k;
+      for await (const event of stream("/api/generate", body, leave)) {
+        if (event.error) throw new Refused(event.error);
+        if (event.text) {
+          text.append(event.text);
+          pieces += 1;
+          const speed = Math.round((1000 * pieces) / (performance.now() - began));
+          status.textContent = `Writing … ${counted(pieces, "token")}, ${speed} per second`;
+        }
+        if (event.done) {
+          told = `Done: ${formatted(Math.round(event.tokens_per_second))} tokens per second.`;
+        }
+      }
+    });
+    if (signal.aborted) return;
+    status.textContent = writing.signal.aborted ? "Stopped." : well ? told : "It ended early.";
+    output.classList.remove("busy");
+    [go.disabled, stop.disabled] = [false, true];
+    writing = null;
+  }
+
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    if (run && !writing) write();
+  });
+  stop.addEventListener("click", () => writing?.abort());
+  prompt.addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) form.requestSubmit();
+  });
+  attempt(async () => {
+    runs = (await ask("/api/runs", signal)).filter((one) => one.writable);
+    go.disabled = !runs.length;
+    if (!runs.length) {
+      refill(
+        which,
+        make("p", {class: "note"}, "No run has a checkpoint yet. Train one: attnlab train tiny"),
+      );
+      return;
+    }
+    update(address.read());
+  });
+  return update;
+}
+
+/** A question to a run that was trained on them, and how sure it is of its answer. */
+function asking(run, signal) {
+  const field = make(
+    "input",
+    {
+      type: "text",
+      maxlength: 500,
+      autocomplete: "off",
+      spellcheck: "false",
+      placeholder: "Where was … born?",
+    },
+  );
+  const answer = make("div", {"aria-live": "polite"});
+  const go = make("button", {type: "submit", class: "main"}, "Ask");
+  const form = make(
+    "form",
+    {},
+    labelled("Question", field, "A whole question, or a name to ask about."),
+    make("div", {class: "row"}, go),
+  );
+  form.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    if (!field.value.trim()) return;
+    go.disabled = true;
+    await attempt(async () => {
+      const words = field.value.trim();
+      const found = await send(
+        "/api/ask",
+        {run: run.name, ...(words.endsWith("?") ? {question: words} : {name: words})},
+        signal,
+      );
+      const all = [
+        {answer: found.answer, confidence: found.confidence},
+        ...found.alternatives.filter((one) => one.answer !== found.answer),
+      ];
+      refill(answer, make("p", {class: "note"}, found.question),
+        make(
+          "p",
+          {class: "answer"},
+          make("strong", {}, found.answer || "(nothing)"),
+          ` with a confidence of ${percent(found.confidence)}`,
+        ),
+        shares(all.map((one) => ({name: one.answer, share: one.confidence})), {
+          caption: "Answers and their confidence",
+        }));
+    });
+    go.disabled = false;
+  });
+  return [
+    make("h2", {}, "Ask"),
+    make(
+      "p",
+      {class: "note"},
+      "This run was trained to answer questions. A model answers about people it knows and about "
+        + "nobody alike; its confidence need not tell which.",
+    ),
+    form,
+    answer,
+  ];
+}

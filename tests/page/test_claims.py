@@ -1,0 +1,157 @@
+"""Claims on the page: quick answers that agree with the record, settings within their bounds."""
+
+import time
+
+import pytest
+from page.pages import client, post, serving
+
+from attnlab import registry
+from attnlab.page.claims import KEPT, Claims, Question, answered, live, settings_of
+from attnlab.page.guard import Refused
+from attnlab.theory import settle
+
+QUICK = settle.names(quick=True)
+
+
+@pytest.fixture(scope="module")
+def server():
+    with serving() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def claims(tmp_path_factory):
+    made = Claims(tmp_path_factory.mktemp("runs"))
+    for _ in made.warm_up():
+        pass
+    return made
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_with_fewer_cases_the_verdict_is_the_recorded_one_and_the_knob_still_turns_it(claims, name):
+    kept = claims.known(claims.question(name, {}))
+    turned = claims.known(claims.question(name, {"knob": True}))
+    assert kept["verdict"] == kept["expected"]
+    assert turned["verdict"] != kept["verdict"] and turned["turned"]
+    assert bool(kept["note"]) == bool(live(registry.load("claim", name)))
+
+
+def test_a_slider_is_answered_at_once(claims):
+    """In processor time, and with room: under 0.1 s without the checks of shapes that tests do."""
+    sliders = {"copy": "lead", "noisy-keys": "beta", "sinusoid-unique": "longest"}
+    sliders |= {"window-mask": "length", "tiled-cost": "width", "dense-cost": "width"}
+    for name, slider in sliders.items():
+        offered = next(
+            one for one in settings_of(registry.load("claim", name)) if one["name"] == slider
+        )
+        value = type(offered["value"])(offered["low"] + 2)
+        question = claims.question(name, {"settings": {slider: value}})
+        began = time.thread_time()
+        claims.answer(question)
+        assert time.thread_time() - began < 0.4, name
+        began = time.thread_time()
+        claims.answer(question)
+        assert time.thread_time() - began < 0.005, name
+
+
+def test_the_list_has_every_claim_and_runs_nothing(tmp_path):
+    began = time.thread_time()
+    listed = Claims(tmp_path).listed()
+    assert time.thread_time() - began < 0.5
+    assert [one["name"] for one in listed] == settle.names()
+    for one in listed:
+        assert one["statement"] and one["formula"] and one["knob"]["words"]
+        assert set(one["knob"]["changes"]) <= {it["name"] for it in one["settings"]}
+
+
+def test_a_setting_comes_with_its_kind_and_the_bounds_of_the_page():
+    known = {one["name"]: one for one in settings_of(registry.load("claim", "noisy-keys"))}
+    assert known["samples"]["kind"] == "int" and known["beta"]["kind"] == "float"
+    assert known["samples"]["value"] == known["samples"]["high"] == 5_000
+    assert known["samples"]["record"] == 20_000
+    kinds = {
+        one["kind"] for name in settle.names() for one in settings_of(registry.load("claim", name))
+    }
+    assert kinds == {"int", "float", "bool", "text", "int?", "ints"}
+
+
+@pytest.mark.parametrize("name", settle.names())
+def test_no_setting_of_the_page_is_a_path_or_free_text(name):
+    for one in settings_of(registry.load("claim", name)):
+        assert one["name"] not in ("runs", "data")
+        assert one["kind"] != "text" or one["choices"]
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ({"settings": {"leads": 3}}, "did you mean 'lead'"),
+        ({"settings": {"lead": 1e9}}, "goes from 0 to 40"),
+        ({"settings": {"lead": float("inf")}}, "goes from 0 to 40"),
+        ({"settings": {"lead": "3"}}, "lead is '3'; it must be a number"),
+        ({"settings": {"keys": 2.5}}, "keys is 2.5"),
+        ({"settings": {"keys": True}}, "keys is True"),
+        ({"settings": {"cases": 5000}}, "on the page it goes from 1 to 100"),
+        ({"settings": []}, "settings"),
+        ({"knob": 1}, "knob"),
+    ],
+)
+def test_a_wrong_setting_is_one_line(claims, body, reason):
+    with pytest.raises(ValueError, match=reason):
+        claims.question("copy", body)
+
+
+def test_a_path_cannot_be_set(claims):
+    with pytest.raises(ValueError, match="'runs' is no setting"):
+        claims.question("made-up-answers", {"settings": {"runs": "/tmp"}})
+    question = claims.question("made-up-answers", {})
+    assert question.claim.runs == claims.root
+
+
+def test_a_long_list_is_refused(claims):
+    with pytest.raises(ValueError, match="8 or fewer"):
+        claims.question("sinusoid-unique", {"settings": {"periods": list(range(1, 100))}})
+    question = claims.question("sinusoid-unique", {"settings": {"periods": [6, 10]}})
+    assert answered(question)["verdict"] == "refuted"
+
+
+def test_an_unknown_claim_is_404(claims):
+    with pytest.raises(Refused) as refused:
+        claims.question("coppy", {})
+    assert refused.value.status == 404 and "did you mean 'copy'" in refused.value.reason
+
+
+def test_so_many_answers_are_kept_and_no_more(tmp_path):
+    made = Claims(tmp_path)
+    for seed in range(KEPT + 10):
+        made._keep(made.question("copy", {"settings": {"seed": seed}}), {"seed": seed})
+    assert len(made._answers) == KEPT
+    assert made.known(made.question("copy", {"settings": {"seed": 0}})) is None
+    assert made.known(made.question("copy", {"settings": {"seed": KEPT}})) == {"seed": KEPT}
+
+
+def test_a_claim_that_trains_is_told_from_the_record_unless_training_is_asked_for(server):
+    with client(server) as opened:
+        status, found = post(opened, "/api/claims/made-up-answers")
+    assert status == 409 and "as recorded" in found["error"]
+
+
+def test_training_happens_in_a_process_of_its_own(claims, monkeypatch):
+    """Shown with a claim that is quick: what comes back is what is answered here."""
+    import asyncio
+
+    from attnlab.page import claims as module
+
+    question = Question("copy", claims.question("copy", {}).claim, True)
+    found = asyncio.run(module._in_child(question))
+    here = answered(question)
+    assert {**found, "seconds": 0} == {**here, "seconds": 0}
+
+
+def test_the_answer_of_a_request_is_complete(server):
+    with client(server) as opened:
+        status, found = post(opened, "/api/claims/copy", settings={"lead": 3.0}, knob=False)
+    assert status == 200 and found["verdict"] == "refuted" and found["expected"] == "holds"
+    assert found["settings"]["lead"] == 3.0 and found["picture"]["type"] in ("Plot", "Picture")
+    assert found["measures"][0].keys() >= {"what", "value", "rule", "bound", "met"}
+    assert found["derivation"] and found["seconds"] > 0

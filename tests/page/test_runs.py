@@ -1,0 +1,210 @@
+"""Runs on the page: logs are read on from where they were, whatever happens to them."""
+
+import json
+import time
+
+import pytest
+from page.pages import client, name_of, serving
+from page.pages import folder as folder_of_runs
+
+from attnlab.page.guard import Refused
+from attnlab.page.runs import Log, Runs
+from attnlab.training import runs
+
+
+def line(step, loss=1.0, **more):
+    return runs.line({"step": step, "loss": loss, **more})
+
+
+@pytest.fixture
+def folder(tmp_path):
+    made = tmp_path / "20260101-000000-some-abc123"
+    made.mkdir()
+    (made / "config.json").write_text('{"steps": 10, "model": {"name": "x", "context": 7}}')
+    return made
+
+
+def test_a_log_is_read_on_and_a_torn_line_waits_for_its_end(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    log = Log(path)
+    log.read_on()
+    assert list(log.steps) == []
+    path.write_bytes(line(1, 3.0) + line(2, 2.5) + b'{"step": 3, "lo')
+    log.read_on()
+    assert list(log.steps) == [1, 2] and list(log.values) == [3.0, 2.5]
+    with path.open("ab") as file:
+        file.write(b'ss": 2.25}\n')
+    log.read_on()
+    assert list(log.steps) == [1, 2, 3] and log.last == 3
+
+
+def test_only_what_is_new_is_read(tmp_path, monkeypatch):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b"".join(line(step) for step in range(1, 1001)))
+    log = Log(path)
+    log.read_on()
+    seen = []
+    monkeypatch.setattr("attnlab.page.runs._rows", lambda text: seen.append(text) or [])
+    log.read_on()
+    assert seen == []
+    with path.open("ab") as file:
+        file.write(line(1001))
+    log.read_on()
+    assert seen == [line(1001)]
+
+
+def test_a_resumed_run_that_cuts_its_logs_is_read_anew(folder):
+    run = runs.Run(folder)
+    run.log("metrics").write_bytes(b"".join(line(step, 9.0) for step in range(1, 101)))
+    log = Log(run.log("metrics"))
+    log.read_on()
+    run.cut_logs({"metrics": 40})
+    with run.log("metrics").open("ab") as file:
+        file.write(b"".join(line(step, 5.0) for step in range(41, 201)))
+    log.read_on()
+    assert list(log.steps) == list(range(1, 201))
+    assert list(log.values) == [9.0] * 40 + [5.0] * 160
+
+
+def test_a_log_that_was_cut_in_place_or_taken_away_is_forgotten(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(line(1) + line(2))
+    log = Log(path)
+    log.read_on()
+    with path.open("r+b") as file:
+        file.truncate(len(line(1)))
+    log.read_on()
+    assert list(log.steps) == [1]
+    path.unlink()
+    log.read_on()
+    assert list(log.steps) == []
+
+
+def test_a_step_that_comes_again_replaces_what_followed_it(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b"".join(map(line, [1, 2, 3, 4])) + line(3, 0.5))
+    log = Log(path)
+    log.read_on()
+    assert list(log.steps) == [1, 2, 3] and log.values[-1] == 0.5
+
+
+@pytest.mark.parametrize(
+    "junk",
+    [
+        b"no json\n",
+        b"\xff\xfe\n",
+        b"[]\n",
+        b'{"step": "3", "loss": 1.0}\n',
+        b'{"step": 3, "loss": NaN}\n',
+        b'{"step": 3, "loss": 1e999}\n',
+        b'{"step": 3}\n',
+        b'{"step": -1, "loss": 1.0}\n',
+        b'{"step": 1' + b"0" * 400 + b', "loss": 1.0}\n',
+        b"[" * 100_000 + b"\n",
+    ],
+)
+def test_lines_that_are_not_ours_are_passed_over(tmp_path, junk):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(line(1) + junk + line(2))
+    log = Log(path)
+    log.read_on()
+    assert list(log.steps) == [1, 2]
+
+
+def test_a_curve_is_means_with_the_extremes_of_each_bucket(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b"".join(line(step, float(step)) for step in range(1, 11)))
+    log = Log(path)
+    log.read_on()
+    assert log.buckets(-1, 2) == {
+        "steps": [5, 10], "loss": [3.0, 8.0], "low": [1.0, 6.0], "high": [5.0, 10.0]
+    }  # fmt: skip
+    assert log.buckets(8, 100)["steps"] == [9, 10]
+    assert log.buckets(10, 100)["steps"] == []
+
+
+def test_a_hundred_thousand_steps_are_answered_at_once_and_polled_in_no_time(folder):
+    run, known = runs.Run(folder), Runs(folder.parent)
+    lines = (line(step, 1 / step, rate=0.001, norm=1.25) for step in range(1, 100_001))
+    run.log("metrics").write_bytes(b"".join(lines))
+    began = time.thread_time()
+    found = known.curve(folder.name, -1, 1000)
+    assert time.thread_time() - began < 1  # some 0.2 s; others compute in this process too
+    assert len(found["steps"]) == 1000 and found["last"] == 100_000
+    assert found["high"][0] == 1.0
+    polls = []
+    for step in range(100_001, 100_021):
+        with run.log("metrics").open("ab") as file:
+            file.write(line(step))
+        began = time.thread_time()
+        found = known.curve(folder.name, step - 1, 1000)
+        polls.append(time.thread_time() - began)
+        assert found["steps"] == [step]
+    assert sorted(polls)[10] < 0.02
+
+
+def test_the_list_does_not_read_whole_logs(folder, monkeypatch):
+    run, known = runs.Run(folder), Runs(folder.parent)
+    run.log("metrics").write_bytes(b"".join(line(step) for step in range(1, 50_001)))
+    read = []
+    monkeypatch.setattr("attnlab.page.runs._rows", lambda text: read.append(len(text)) or [])
+    known.listed()
+    assert sum(read) < 100_000
+
+
+def test_what_a_run_says_of_itself(folder):
+    run = runs.Run(folder)
+    run.log("metrics").write_bytes(line(3, 2.5) + line(4, 2.0))
+    run.log("eval").write_bytes(line(2, 3.0, accuracy=0.5) + line(4, 2.75))
+    run.log("speed").write_bytes(runs.line({"step": 4, "tokens_per_second": 100.0}))
+    run.log("samples").write_bytes(runs.line({"step": 4, "prompt": "a", "text": "b"}))
+    known = Runs(folder.parent)
+    [row] = known.listed()
+    assert (row["name"], row["preset"], row["state"]) == (folder.name, "some", "stopped")
+    assert (row["step"], row["steps"], row["loss"], row["best_loss"]) == (4, 10, 2.0, 2.75)
+    assert (row["writable"], row["kind"], row["context"]) == (False, "language", 7)
+    curve = known.curve(folder.name, -1, 10)
+    assert curve["eval"] == [{"step": 2, "loss": 3.0, "accuracy": 0.5}, {"step": 4, "loss": 2.75}]
+    assert curve["speed"] == 100.0
+    details = known.details(folder.name)
+    assert details["flat"] == {"steps": 10, "model": "x", "model.context": 7}
+    assert details["samples"] == [{"step": 4, "prompt": "a", "text": "b"}]
+    with run.locked():
+        assert known.listed()[0]["state"] == "running"
+
+
+@pytest.mark.parametrize("content", ["", "[]", "nothing", '{"steps": 1e999}', "[" * 100_000])
+def test_a_run_that_cannot_be_read_stops_nothing(folder, content):
+    (folder / "config.json").write_text(content)
+    (folder / "metrics.jsonl").mkdir()
+    [row] = Runs(folder.parent).listed()
+    assert row["state"] in ("unreadable", "stopped") and row["step"] == 0
+    json.dumps(Runs(folder.parent).details(folder.name), allow_nan=False)
+
+
+def test_runs_of_studies_and_comparisons_have_names_of_two_parts(folder):
+    for kind in ("study-birthplaces-1a2b3c", "compare-4d5e6f"):
+        inside = folder.parent / kind / "runs" / "rotary-0"
+        inside.mkdir(parents=True)
+        (inside / "config.json").write_text("{}")
+    names = {row["name"] for row in Runs(folder.parent).listed()}
+    assert names == {folder.name, "study-birthplaces-1a2b3c/rotary-0", "compare-4d5e6f/rotary-0"}
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "/", "x", "../x", "study-x/../..", "\x00"])
+def test_a_name_is_looked_up_and_never_a_path(folder, name):
+    known = Runs(folder.parent)
+    for look in (known.details, known.report, lambda one: known.curve(one, -1, 10)):
+        with pytest.raises(Refused) as refused:
+            look(name)
+        assert refused.value.status == 404
+
+
+def test_names_of_two_parts_go_through_a_url(tmp_path):
+    inside = tmp_path / "compare-test" / "runs"
+    inside.mkdir(parents=True)
+    (inside / "one").symlink_to(folder_of_runs() / name_of("people"), target_is_directory=True)
+    with serving(tmp_path) as server, client(server) as opened:
+        for name in ("compare-test/one", "compare-test%2Fone"):
+            assert opened.get(f"/api/runs/{name}").json()["name"] == "compare-test/one"
+            assert opened.get(f"/api/runs/{name}/curve").json()["last"] == 10

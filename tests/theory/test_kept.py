@@ -1,0 +1,30 @@
+"""What is kept for sliders: it changes no answer, and the fixed part is computed once."""
+
+import pytest
+
+from attnlab.theory import angle, ledger, window
+
+KEPT = {
+    "unlike_rule": (window.unlike_rule, (5, 6, 4)),
+    "errors_of": (window.errors_of, (5, 6, 4)),
+    "counted": (ledger.counted, (window.dense, 5, 9, 4, 8)),
+    "angle_fit": (angle.angle_fit, (5, 0.75, 16, (45.0, 0.75, 0.0))),
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_what_is_kept_is_what_would_be_computed(name):
+    function, given = KEPT[name]
+    assert function(*given) == function(*given) == function.__wrapped__(*given)
+
+
+def test_the_seed_is_part_of_what_is_kept():
+    assert window.errors_of(1, 6, 4) != window.errors_of(2, 6, 4)
+
+
+def test_a_part_that_no_slider_changes_is_computed_once():
+    window.WindowMask(seed=0, length=4).run()
+    before = window.errors_of.cache_info()
+    window.WindowMask(seed=0, length=7, width=6).run()
+    after = window.errors_of.cache_info()
+    assert after.misses == before.misses  # N = 7, w = 6 was among all windows of all short texts
