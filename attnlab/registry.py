@@ -183,6 +183,9 @@ _TABLE = {
         "batch": ("Batch", "a row does not depend on its neighbours"),
         "padding": ("Padding", "padding is never read"),
     },
+    ("property", "attnlab.audit.properties.packing"): {
+        "packing": ("Packing", "texts that share a row, told apart, are as alone"),
+    },
     ("property", "attnlab.audit.properties.precision"): {
         "precision": ("Precision", "what float32 loses beyond rounding"),
     },
@@ -202,6 +205,9 @@ _TABLE = {
     },
     ("check", "attnlab.checks.audit"): {
         "audit": ("AuditCheck", "known bugs are found, correct code is not; family"),
+    },
+    ("check", "attnlab.checks.fuzz"): {
+        "fuzz": ("FuzzCheck", "the page answers or refuses whatever is sent to it; requests"),
     },
     ("check", "attnlab.checks.kill"): {
         "kill": ("KillCheck", "killed at any moment, a run ends with the same bits; kills"),

@@ -24,8 +24,8 @@ LAYERS = [
     ["attnlab.presets", "attnlab.checks"],
     ["attnlab.bench"],
     ["attnlab.studies"],
-    ["attnlab.theory", "attnlab.audit", "attnlab.checks.audit"],
-    ["attnlab.tour"],
+    ["attnlab.theory", "attnlab.compare", "attnlab.audit", "attnlab.checks.audit"],
+    ["attnlab.page", "attnlab.checks.fuzz"],
     ["attnlab.cli"],
     ["attnlab.__main__"],
 ]
@@ -35,14 +35,18 @@ STANDARD_LIBRARY_ONLY = ["attnlab.registry", "attnlab.config", "attnlab.files"]
 EXTRAS = {
     "local_attention": {"attnlab.bench.window"},
     "matplotlib": {"attnlab.reports.plots"},
+    "ray": {"attnlab.compare.on_ray"},
+    "starlette": {"attnlab.page.routes", "attnlab.page.server"},
     "tokenizers": {"attnlab.data.bpe"},
     "transformers": {
         "attnlab.audit.callback",
         "attnlab.audit.hf",
         "attnlab.audit.hf_running",
         "attnlab.audit.hf_sizes",
+        "attnlab.audit.hf_stage",
         "attnlab.audit.hf_sweep",
     },
+    "uvicorn": {"attnlab.page.server"},
 }
 PLUGINS = {"pytest": "attnlab.audit.pytest_plugin"}  # loaded by the package itself
 

@@ -1,12 +1,16 @@
 """How code of a person is called: by its signature, tried out on small inputs.
 
-A module may take vectors [b, t, c], tokens [b, t], or q, k and v; a function q, k and v. What it
-calls its padding and its cache is recognised by name. Code that wants something else gets a
-`Subject` of its own (`attnlab/audit/subject.py`), which is a few lines.
+A module may take vectors [b, t, c], tokens [b, t], or q, k and v; a function q, k and v. How it is
+told of padding (`attnlab/audit/masks.py`) and how it decodes (`attnlab/audit/caches.py`) is tried
+out too. Code that wants something else gets a `Subject` of its own (`attnlab/audit/subject.py`),
+which is a few lines.
 """
 
 import copy
 import inspect
+import itertools
+import re
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -14,23 +18,28 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnlab.audit.load import is_attention
+from attnlab.audit import caches, masks
+from attnlab.audit.caches import NEW_CACHE as NEW_CACHE
+from attnlab.audit.load import WIDTHS as WIDTHS
+from attnlab.audit.load import is_attention, made_here
 from attnlab.audit.subject import Attention, Subject, Tokens, Vectors, first_tensor, normal
 
-WIDTHS = ("width", "dim", "d_model", "embed_dim", "hidden_size", "n_embd", "model_dim", "channels")
 HEADS = ("heads", "num_heads", "n_heads", "n_head", "nhead", "num_attention_heads")
 KV_HEADS = ("kv_heads", "num_kv_heads", "n_kv_heads", "n_kv_head", "num_key_value_heads")
+HEAD_WIDTHS = ("head_width", "head_dim", "d_head")
 VOCABULARIES = ("vocabulary", "vocab_size", "vocab", "n_vocab", "num_tokens")
 TOKENS = ("input_ids", "tokens", "token_ids", "ids", "idx", "indices")
-# a mask over positions [b, t]; True or 1 means padding in the first, to be seen in the others
-PADDING = ("key_padding_mask", "key_padding", "padding_mask", "pad_mask")
-SEEN = ("attention_mask",)
-CACHES = ("cache", "kv_cache", "layer_cache", "past_key_value", "past_key_values", "past", "state")
 POSITIONS = ("position_ids", "positions")
 LAYERS = ("depth", "n_layer", "n_layers", "num_layers", "num_hidden_layers")
+# what a decoder looks at besides its own text: one thing, the same for all that is asked
+BESIDE = re.compile(r"(\w+_)?(memory|context|cond)|(enc|encoder)_(\w+_)?(states?|outputs?|out)")
+TARGETS = ("targets", "target", "labels")  # with these some code gives all its logits, else one
 # whether weights are wanted too: another path through the code, which must give the same outputs
-ASKED = ("need_weights", "return_weights", "output_attentions", "return_attention", "return_attn")
-NEW_CACHE = ("new_cache", "make_cache", "init_cache", "empty_cache")
+ASKED = re.compile(r"(needs?|return|output|with)_(\w+_)?(attn|attentions?|weights?|scores|probs)")
+LONGEST = ("max_seq_len", "max_seq_length", "max_len", "max_length", "block_size", "n_ctx")
+BLOCKS = (8, 16, 32, 64, 128)  # that a length may have to be a multiple of
+_prepared: "weakref.WeakSet[nn.Module]" = weakref.WeakSet()
+MEMORY = 6  # positions of what a decoder looks at
 
 
 def subject_for(code: Any, options: Mapping[str, Any], name: str) -> Subject:
@@ -39,6 +48,11 @@ def subject_for(code: Any, options: Mapping[str, Any], name: str) -> Subject:
         return code
     if isinstance(code, nn.Module):
         return _module_subject(code, options, name)
+    if not callable(code):
+        raise ValueError(
+            f"{name} gives a {type(code).__name__}; it must give a module, a function of q, k and "
+            "v, or a Subject"
+        )
     return _function_subject(code, options, name)
 
 
@@ -47,6 +61,9 @@ def prepared(module: nn.Module, dtype: torch.dtype, seed: int = 0) -> nn.Module:
     if next(iter(module.parameters()), torch.zeros(0)).dtype is dtype and not module.training:
         return module
     module = module.eval().to(dtype)
+    if module in _prepared:  # in another precision: once is enough, or weights would grow
+        return module
+    _prepared.add(module)
     with torch.no_grad():
         for number, parameter in enumerate(module.parameters()):
             fixed = not parameter.requires_grad  # such as a table of sines
@@ -65,39 +82,59 @@ def _function_subject(code: Any, options: Mapping[str, Any], name: str) -> Subje
         raise ValueError(f"{name} takes {', '.join(names) or 'nothing'}; a function takes q, k, v")
     heads, kv_heads = 4, int(options.get("kv_heads", 4))
     extra = {key: value for key, value in options.items() if key in names}
-    subject = Attention(name, partial(code, **extra), heads=heads, kv_heads=kv_heads, head_width=8)
+    on = _by_name(code, names)
+    subject = Attention(name, partial(on, **extra), heads=heads, kv_heads=kv_heads, head_width=8)
+    _tell_by_name(subject, names, lambda x, **given: on(*x, **extra, **given))
     _try_out(subject, [subject.dtype, torch.float32], name)
     return subject
 
 
-def _module_subject(module: nn.Module, options: Mapping[str, Any], name: str) -> Subject:
-    """Of a copy: precision and weights are changed, and a person's module stays as it was."""
+def _by_name(code: Any, names: Sequence[str]) -> Any:
+    """Queries, keys and values by name, where code takes them in no other way."""
+    first = inspect.signature(getattr(code, "forward", code)).parameters[names[0]]
+    if first.kind is not first.KEYWORD_ONLY:
+        return code
+    return lambda *qkv, **given: code(**dict(zip(names, qkv, strict=False)), **given)
+
+
+def _copied(module: nn.Module, name: str) -> nn.Module:
+    """A copy: precision and weights are changed, and a person's module stays as it was."""
     try:
-        module = copy.deepcopy(module)
-    except RuntimeError as error:
-        raise ValueError(f"{name} cannot be copied ({error}); give a newly made one") from None
+        return copy.deepcopy(module)
+    except Exception as error:
+        if made_here(module):  # nobody else has it
+            return module
+        raise ValueError(
+            f"{name} cannot be copied ({error}); give a newly made one as file.py:Name, or a "
+            "Subject that makes its own"
+        ) from None
+
+
+def _module_subject(module: nn.Module, options: Mapping[str, Any], name: str) -> Subject:
+    module = _copied(module, name)
     takes = list(inspect.signature(module.forward).parameters)
     known = _Facts(module, options)
     candidates: list[Subject] = []
     if is_attention([one.lower() for one in takes]):
         heads = known.first(HEADS) or 4
-        head_width = known.first(("head_width", "head_dim", "d_head")) or 8
+        head_width = known.first(HEAD_WIDTHS) or 8
         kv_heads = known.first(KV_HEADS) or heads
-        candidates.append(
-            Attention(name, module, heads=heads, kv_heads=kv_heads, head_width=head_width)
-        )
+        on = _by_name(module, takes)
+        compared = Attention(name, on, heads=heads, kv_heads=kv_heads, head_width=head_width)
+        _tell_by_name(compared, takes, lambda x, **given: on(*x, **given))
+        candidates.append(compared)
         width = known.width()
         if width:
-            candidates.append(_vectors(name, module, takes, width, joined=True))
+            candidates.append(_vectors(name, module, known, width, joined=True))
     else:
         vocabulary = known.vocabulary()
         width = known.width()
         if vocabulary and (takes[0] in TOKENS or not width):
-            candidates.append(_vectors(name, module, takes, vocabulary, kind=Tokens))
+            candidates.append(_vectors(name, module, known, vocabulary, kind=Tokens))
         if width:
-            candidates.append(_vectors(name, module, takes, width))
+            candidates.append(_vectors(name, module, known, width))
         if vocabulary:
-            candidates.append(_vectors(name, module, takes, vocabulary, kind=Tokens))
+            candidates.append(_vectors(name, module, known, vocabulary, kind=Tokens))
     if not candidates:
         raise ValueError(
             f"{name}: no width found; name it, such as width=32, or give a Subject of your own"
@@ -107,6 +144,10 @@ def _module_subject(module: nn.Module, options: Mapping[str, Any], name: str) ->
         subject.module, subject.heads = module, subject.heads or known.first(HEADS)
         subject.kv_heads = subject.kv_heads or known.first(KV_HEADS)
         subject.layers = known.first(LAYERS) or 1
+        # PyTorch's own name for it; of a module inside, nobody knows what is around it
+        subject.layout = "tbc" if getattr(module, "batch_first", None) is False else None
+        if isinstance(subject, Attention):
+            subject.layout = None
         try:
             _try_out(subject, [torch.float64, torch.float32], name)
         except ValueError as error:
@@ -123,9 +164,13 @@ class _Facts:
         self.module, self.options = module, options
 
     def first(self, names: Sequence[str]) -> int | None:
-        settings = getattr(self.module, "settings", None) or getattr(self.module, "config", None)
+        settings = [
+            vars(one)
+            for one in vars(self.module).values()
+            if hasattr(one, "__dict__") and not isinstance(one, nn.Module | Tensor | type)
+        ]
         for name in names:
-            for holder in (self.options, vars(self.module), getattr(settings, "__dict__", {})):
+            for holder in (self.options, vars(self.module), *settings):
                 value = holder.get(name)
                 if type(value) is int and value > 0:
                     return value
@@ -142,73 +187,154 @@ class _Facts:
         tables = [one for one in self.module.modules() if isinstance(one, nn.Embedding)]
         return self.first(VOCABULARIES) or (tables[0].num_embeddings if tables else None)
 
+    def of_caches(self) -> dict[str, int | None]:
+        """What a maker of caches may ask for."""
+        heads, width = self.first(HEADS), self.width()
+        each = width // heads if heads and width else None
+        return {
+            "layers": self.first(LAYERS),
+            "heads": heads,
+            "kv_heads": self.first(KV_HEADS) or heads,
+            "head_width": self.first(HEAD_WIDTHS) or each,
+            "room": self.first(LONGEST),
+        }
+
 
 def _vectors(
     name: str,
     module: nn.Module,
-    takes: Sequence[str],
+    known: _Facts,
     width: int,
     kind: type[Vectors] = Vectors,
     joined: bool = False,
 ) -> Subject:
     """A module of x; with `joined`, of x three times."""
-    padding = next((one for one in takes if one in (*PADDING, *SEEN)), None)
+    parameters = inspect.signature(module.forward).parameters
+    takes = list(parameters)
+    padding = masks.word_of(takes[1:])
     places = next((one for one in takes if one in POSITIONS), None)
+    needed = [one for one in takes[1:] if parameters[one].default is inspect.Parameter.empty]
+    beside = [one for one in needed if BESIDE.fullmatch(one)]
+    begins = [one for one in needed if caches.STARTS.fullmatch(one)]
+    nothing = [one for one in needed if one == padding or caches.CACHES.fullmatch(one)]
+    targets = next((one for one in takes[1:] if one in TARGETS), None) if kind is Tokens else None
+    told = [masks.forms(padding)[0]] if padding is not None else []
+
+    def ask(own: nn.Module, x: Tensor, given: Mapping[str, Any]) -> Any:
+        """With what must be given besides x, and the same whatever is asked."""
+        time = 0 if subject.layout == "tbc" else 1
+        more: dict[str, Any] = dict.fromkeys(begins, 0) | dict.fromkeys(nothing) | dict(given)
+        for number, one in enumerate(beside):
+            drawn = normal(900 + number, 1, MEMORY, known.width() or width).to(subject.dtype)
+            drawn = drawn.expand(x.shape[1 - time], -1, -1)
+            more.setdefault(one, drawn if time else drawn.transpose(0, 1))
+        found = own(*([x] * 3 if joined else [x]), **more)
+        if targets is None or targets in more or x.shape[time] == 1:
+            return found
+        last_only = first_tensor(found).shape[time : time + 1] == (1,)
+        return own(x, **{**more, targets: torch.zeros_like(x)}) if last_only else found
 
     def call(x: Tensor, pad: Tensor | None, positions: Tensor | None, **more: Any) -> Any:
         given: dict[str, Any] = dict(more)
         if pad is not None and padding is not None:
-            given[padding] = pad if padding in PADDING else (~pad).long()
+            given[padding] = told[0].make(pad, x)
         if positions is not None and places is not None:
             given[places] = positions
-        return module(*([x] * 3 if joined else [x]), **given)
+        return ask(module, x, given)
 
-    facts = {"pads": padding is not None, "placed": places is not None}
+    facts: dict[str, Any] = {"pads": padding is not None, "placed": places is not None}
     subject = kind(name, call, width, **facts)
-    _add_cache(subject, module, takes)
-    parameters = inspect.signature(module.forward).parameters
-    for word in (one for one in takes if one in ASKED):
+    _tell_by_name(subject, takes, lambda x, **given: call(x, None, None, **given))
+
+    def settle() -> None:
+        """How it is told of padding, and how it decodes."""
+        if padding is not None:
+            subject.pads = masks.settle(subject, padding, lambda form: told.__setitem__(0, form))
+        for twin in twins:
+            twin.pads, twin.sides, twin.layout = subject.pads, subject.sides, subject.layout
+            twin.dtype, twin.block = subject.dtype, subject.block
+        if joined or subject.block > 1:
+            return
+        caches.settle(
+            subject,
+            caches.ways(
+                module,
+                lambda own, x, given: ask(own, subject.arranged(x), given),
+                known.of_caches(),
+                lambda: subject.dtype,
+            ),
+            lambda found: caches.stepped(found, subject.layout == "tbc"),
+        )
+
+    twins: list[Vectors] = []
+    ways: dict[str, Subject] = {"as it is": subject}
+    for word in (one for one in takes if ASKED.fullmatch(one)):
         other = not parameters[word].default
         asked: dict[str, Any] = {word: other}
-        twin = kind(name, partial(call, **asked), width, **facts)
-        subject.backends = {"as it is": subject, f"{word}={other}": twin}
+        twins.append(kind(name, partial(call, **asked), width, **facts))
+        ways[f"{word}={other}"] = twins[-1]
+    if twins:
+        subject.backends = ways
+    subject.settle = settle  # type: ignore[attr-defined]
     return subject
 
 
-def _add_cache(subject: Subject, module: nn.Module, takes: Sequence[str]) -> None:
-    """Code that decodes has a parameter for its cache, and a method that makes one."""
-    word = next((one for one in takes if one in CACHES), None)
-    maker: Callable[..., Any] | None = next(
-        (getattr(module, one) for one in NEW_CACHE if callable(getattr(module, one, None))), None
-    )
-    if word is None or maker is None:
+def _tell_by_name(subject: Vectors, takes: Sequence[str], call: Callable[..., Any]) -> None:
+    """What else the code may be told: `named(x, **given)` gives the outputs [b, t, e]."""
+
+    def named(x: Tensor, **given: Any) -> Tensor:
+        return subject.outputs(call(subject.arranged(x), **given), x)
+
+    subject.takes, subject.named = tuple(takes), named  # type: ignore[attr-defined]
+
+
+def arrange(subject: Subject, layout: str | None) -> None:
+    """Has a subject called with its axes in the order that is declared."""
+    if layout is None:
         return
+    known = ("bhtd", "bthd") if isinstance(subject, Attention) else ("btc", "tbc")
+    if layout not in known:
+        raise ValueError(
+            f"layout is declared as {layout!r}; {subject.name} takes {' or '.join(known)}"
+        )
+    if layout == subject.layout or (subject.layout is None and layout in ("btc", "bhtd")):
+        subject.layout = layout
+        return
+    if not isinstance(subject, Vectors):
+        raise ValueError(f"layout {layout!r} is not for a Subject of one's own: it is called as is")
+    subject.layout = layout
+    _settled(subject)
 
-    def step(x: Tensor, cache: Any) -> Tensor:
-        found = module(x, **{word: cache[0]})
-        if isinstance(found, tuple) and len(found) > 1 and not isinstance(found[1], Tensor):
-            cache[0] = found[1]  # code that gives its cache back instead of changing it
-        return first_tensor(found).flatten(2)
 
-    subject.caches = True
-    subject.new_cache = lambda: [maker()]  # type: ignore[method-assign]
-    subject.step = step  # type: ignore[method-assign]
+def _settled(subject: Subject) -> None:
+    settle = getattr(subject, "settle", None)
+    if settle is not None:
+        settle()
 
 
 def _try_out(subject: Subject, dtypes: Sequence[torch.dtype], name: str) -> None:
     """Settles the precision; what goes wrong in all of them is the reason to refuse."""
     reason = ""
-    for dtype in dtypes:
-        subject.dtype = dtype
+    longer = itertools.product(dtypes, BLOCKS)
+    for dtype, block in [*((dtype, 1) for dtype in dtypes), *longer]:
+        subject.block, subject.dtype = block, dtype
         if subject.module is not None:
             subject.module = prepared(subject.module, dtype)
         try:
             with torch.no_grad():
                 subject.run(subject.draw(2, 5, 0))
-            return
+                if block > 1:  # any number of blocks, or one length only?
+                    subject.run(subject.draw(2, block + 5, 0))
         except (Exception, SystemExit) as error:  # a person's code may raise anything
             reason = reason or f"{type(error).__name__}: {error}"
-    raise ValueError(f"{name} cannot be called with {_described(subject)}: {reason}")
+            if isinstance(error, TypeError) and block == 1 and dtype is dtypes[-1]:
+                break  # no length would help
+            continue
+        _settled(subject)
+        return
+    subject.block = 1
+    hint = "; wrap it in a module or a Subject that calls it" if "missing" in reason else ""
+    raise ValueError(f"{name} cannot be called with {_described(subject)}: {reason}{hint}")
 
 
 def _described(subject: Subject) -> str:

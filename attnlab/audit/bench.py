@@ -18,6 +18,8 @@ from attnlab.audit.subject import Subject, normal
 LENGTHS = (1, 2, 7, 23, 70)  # odd, prime, and beyond a block of 64
 # factors on inputs that are changed: a mask of −10⁵ holds until scores are larger
 SIZES = (1.0, 1e3)
+JUMP = 2.0**-5  # of the outputs: no grid is as coarse (bfloat16's is 2⁻⁸), only another choice is
+BLIND = 0.1  # a tolerance that is this part of the outputs shows nothing
 SAFETY = 16  # roundings inside the code, against those of its inputs: a few per operation
 
 
@@ -50,16 +52,27 @@ class Bench:
     @property
     def steady(self) -> bool:
         """Whether identical calls agree, up to the order of sums in float32."""
-        largest = float(self.run(self.draw()).abs().nan_to_num().max())
-        return self.noise <= SAFETY * torch.finfo(torch.float32).eps * largest
+        return self.noise <= SAFETY * torch.finfo(torch.float32).eps * self.largest
+
+    @cached_property
+    def largest(self) -> float:
+        """Of the outputs, where they are numbers."""
+        return float(self.run(self.draw()).abs().nan_to_num(posinf=0).max())
 
     @cached_property
     def rounding(self) -> float:
         """How finely outputs can be told apart: how far they move when inputs (of tokens: weights)
         change in their last bits, and how rough they are, whichever is more."""
+        return max(*self._nudges, self._rough)
+
+    @cached_property
+    def _nudges(self) -> list[float]:
         before, eps = self.run(self.draw()), torch.finfo(self.subject.dtype).eps
-        nudges = [apart(self.nudged_run(eps, seed), before) for seed in range(3)]
-        return max(*nudges, self._roughness(before))
+        return [apart(self.nudged_run(eps, seed), before) for seed in range(3)]
+
+    @cached_property
+    def _rough(self) -> float:
+        return self._roughness(self.run(self.draw()))
 
     def _roughness(self, before: Tensor) -> float:
         """What a step inside that is done in a lower precision leaves of smoothness.
@@ -77,7 +90,9 @@ class Bench:
                 apart(self.nudged_run(size, 0) + self.nudged_run(-size, 0), 2 * before)
                 for size in (part, 8 * part)
             )
-            worst = max(worst, near if near > far / 16 else 0.0)
+            # a token that goes to another expert, a key no longer among the top: no rounding
+            jumps = near > JUMP * self.largest
+            worst = max(worst, near if near > far / 16 and not jumps else 0.0)
         return worst
 
     def nudged_run(self, part: float, seed: int) -> Tensor:
@@ -92,6 +107,25 @@ class Bench:
         """What counts as equal: the noise of identical calls, and what rounding explains."""
         smallest = torch.finfo(self.subject.dtype).eps * float(self.run(self.draw()).abs().max())
         return 4 * self.noise + SAFETY * max(self.rounding, smallest)
+
+    @cached_property
+    def fine(self) -> float:
+        """The same for what comes before a change, in calls of one shape.
+
+        Their arithmetic is the same, so rounding has no occasion to break a tie, and the least of
+        the nudges counts.
+        """
+        smallest = torch.finfo(self.subject.dtype).eps * float(self.run(self.draw()).abs().max())
+        return 4 * self.noise + SAFETY * max(min(self._nudges), self._rough, smallest)
+
+    def blind(self, tolerance: float) -> str:
+        """Why nothing that is within a tolerance can be called equal; empty if it can."""
+        if not self.largest or tolerance <= BLIND * self.largest:
+            return ""
+        return (
+            f"outputs up to {self.largest:.2g} can be told apart by {tolerance:.2g} only: too "
+            "coarse to call anything equal"
+        )
 
     def influence(self, length: int, seed: int = 0) -> Tensor:
         """How much output i moves when input j is replaced, [t, t]; the most of two times."""
@@ -110,18 +144,21 @@ class Bench:
         """The same by gradients: the size of ∂output i/∂input j along random directions."""
         if not self.subject.continuous:
             return None
-        x = self.draw(1, length, seed).requires_grad_()
         matrix = torch.zeros(length, length, dtype=torch.float64)
-        out = self.subject.run(x)
-        if not out.requires_grad:
+        try:
+            x = self.draw(1, length, seed).requires_grad_()
+            out = self.subject.run(x)
+            if not out.requires_grad:
+                return None
+            along = normal(7, *out.shape).to(out)
+            for i in range(length):
+                (found,) = torch.autograd.grad(
+                    (out[:, i] * along[:, i]).sum(), x, retain_graph=True, allow_unused=True
+                )
+                if found is not None:
+                    matrix[i] = found.detach().abs().amax(-1)[0].double()
+        except RuntimeError:  # code that writes over its own numbers, or has no gradient at all
             return None
-        along = normal(7, *out.shape).to(out)
-        for i in range(length):
-            (found,) = torch.autograd.grad(
-                (out[:, i] * along[:, i]).sum(), x, retain_graph=True, allow_unused=True
-            )
-            if found is not None:
-                matrix[i] = found.detach().abs().amax(-1)[0].double()
         return matrix
 
     @contextmanager
@@ -173,6 +210,11 @@ def movement(one: Tensor, other: Tensor) -> Tensor:
 
 def apart(one: Tensor, other: Tensor) -> float:
     return float(movement(one, other).max()) if one.numel() else 0.0
+
+
+def typical(one: Tensor, other: Tensor) -> float:
+    """The middle position's change: what one position does on its own is left out."""
+    return float(movement(one, other).median()) if one.numel() else 0.0
 
 
 Probe = Callable[[Bench], Any]

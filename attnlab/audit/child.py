@@ -157,21 +157,26 @@ def _made_of_file(request: Request, tick: Tick) -> tuple[Certificate, list[Any]]
 
 
 def _made_of_model(request: Request, tick: Tick) -> tuple[Certificate, list[Any]]:
-    """A model of transformers is in no file of a person, so there are no scripts."""
-    from attnlab.audit.example import Example
-    from attnlab.audit.hf import audit_hf
+    from attnlab.audit.example import examples_of
+    from attnlab.audit.hf import certificate_of, subject_of
     from attnlab.audit.load import options_of
 
     fields = config.to_dict(request.contract)
     declared = {name: value for name, value in fields.items() if value is not None}
-    name = request.target.removeprefix("hf:")
+    options = options_of(request.words)
+    for name in options.keys() - {"attn_implementation"}:
+        raise ValueError(
+            f"a model has no option {name!r}, only attn_implementation; "
+            f"what it must do is declared: --declare {name}=…"
+        )
     try:
-        certificate = audit_hf(name, tick=tick, **options_of(request.words), **declared)
+        tick(f"{request.target}: build")
+        subject = subject_of(request.target.removeprefix("hf:"), **options)
+        certificate = certificate_of(subject, tick, **declared)
     except ModuleNotFoundError as error:
         raise ValueError(f"{error}; pip install 'attnlab[hf]'") from None
-    reason = "models of transformers are in no file of yours; no script is written for them"
-    failed = [one.name for one in certificate.findings if one.verdict == "fail"]
-    return certificate, [Example(name=name, reason=reason) for name in failed]
+    tick("its failures again, made smaller")
+    return certificate, examples_of(certificate, subject, request.target, options)
 
 
 def clear(error: BaseException) -> str:

@@ -25,6 +25,7 @@ class Contract:
     rope_fraction: float | None = None
     scale: float | None = None  # on query · key
     dtype: Literal["bfloat16"] | None = None  # that it must stand, besides the usual ones
+    layout: Literal["btc", "tbc", "bhtd", "bthd"] | None = None  # of x, or of q, k and v
     cache: bool | None = None
     padding: bool | None = None
 
@@ -56,8 +57,17 @@ class Certificate:
 
     @property
     def verdict(self) -> Verdict:
+        """Nothing that was examined to its end is no pass."""
         verdicts = {finding.verdict for finding in self.findings}
-        return "fail" if "fail" in verdicts else "pass"
+        if "fail" in verdicts:
+            return "fail"
+        return "pass" if "pass" in verdicts else "cannot tell"
+
+    @property
+    def reason(self) -> str:
+        """Why nothing can be said of it, if nothing can."""
+        open_ = (one.detail for one in self.findings if one.verdict == "cannot tell")
+        return next(open_, "there is nothing to examine")
 
     def plain(self) -> dict[str, Any]:
         return {

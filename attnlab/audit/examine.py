@@ -1,12 +1,14 @@
 """The audit itself: every registered property of a subject, held to a contract."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from attnlab import config, registry
-from attnlab.audit.adapters import subject_for
+from attnlab.audit.adapters import arrange, subject_for
 from attnlab.audit.bench import Bench
 from attnlab.audit.contract import Certificate, Contract, Finding
+from attnlab.audit.layouts import unclear
 from attnlab.audit.properties.property import Property
 from attnlab.audit.subject import Subject
 
@@ -38,12 +40,18 @@ def examine(
     more: Sequence[Property] = (),
 ) -> Certificate:
     """All registered properties, and `more` that only some subjects have."""
+    arrange(subject, contract.layout)
     bench = Bench(subject, contract)
     every = [registry.load("property", option.name)() for option in registry.options("property")]
     findings = []
+    reason: str | None = None
     for examined in (*every, *more):
         tick(examined.name)
-        findings.append(_examined(examined, bench))
+        reason = unclear(bench) if reason is None else reason  # after a tick: it runs the code
+        if reason:  # of which axis is time, everything else depends
+            findings.append(Finding(name=examined.name, verdict="cannot tell", detail=reason))
+        else:
+            findings.append(_examined(examined, bench))
     try:
         matrix = bench.influence(PICTURED).clamp(max=1e100).tolist()
     except Exception:  # the findings say what happened
@@ -59,7 +67,9 @@ def examine(
 def _examined(examined: Property, bench: Bench) -> Finding:
     """Code that breaks down under a probe has a finding too."""
     try:
-        return examined.examine(bench)
+        found = examined.examine(bench)
+        blind = bench.blind(examined.tolerance(bench)) if found.verdict == "pass" else ""
+        return replace(found, verdict="cannot tell", detail=blind) if blind else found
     except Exception as error:
         reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
         detail = f"the code broke down while it was examined: {reason}"
@@ -73,4 +83,6 @@ def assert_contract(code: Any, **declared: Any) -> Certificate:
     if failed:
         lines = "\n".join(f"  {one.name}: {one.detail}" for one in failed)
         raise AssertionError(f"{certificate.target} does not keep its contract:\n{lines}")
+    if certificate.verdict == "cannot tell":
+        raise AssertionError(f"nothing can be said of {certificate.target}: {certificate.reason}")
     return certificate

@@ -9,6 +9,7 @@ printed into the script, so what fails here fails there.
 Axes: b batch, t time, e width of the outputs.
 """
 
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -18,16 +19,23 @@ from typing import Any
 
 import torch
 
+from attnlab.attention.positions import alibi_slopes
+from attnlab.audit import comparing, looking
 from attnlab.audit import stage as staging
 from attnlab.audit.adapters import HEADS, KV_HEADS, LAYERS, VOCABULARIES, WIDTHS
+from attnlab.audit.adapters import POSITIONS as PLACES
 from attnlab.audit.bench import LENGTHS, SAFETY, Bench
 from attnlab.audit.contract import Certificate, Contract, Finding
-from attnlab.audit.stage import Stage, moved, replaced
-from attnlab.audit.subject import Subject
+from attnlab.audit.properties import packing
+from attnlab.audit.properties.positions import STARTS
+from attnlab.audit.properties.precision import MOST_BITS
+from attnlab.audit.script import script, script_name
+from attnlab.audit.stage import Stage
+from attnlab.audit.subject import Attention, Subject
 
 SECONDS = 1.0  # of computing for one failure: to find it again, and to make it smaller
 SEEDS = 3
-CLEAR = 1e6  # times the tolerance
+CLEAR = (1e6, 1e2)  # times the tolerance; float32 does not leave room for the first
 Sizes = dict[str, Any]
 POSITIONS = ("first", "last", "output", "input")
 
@@ -45,173 +53,26 @@ class Example:
     reason: str = ""
 
 
-# What follows is printed into scripts: it knows torch, and of this package only what is printed
-# with it. Each returns whether it fails, and what was seen.
-
-
-def causality_fails(
-    ask: Any,
-    draw: Any,
-    *,
-    batch: int,
-    length: int,
-    first: int,
-    last: int,
-    factor: float,
-    seed: int,
-    tolerance: float,
-) -> tuple[bool, str]:
-    """Change the inputs from first to last: no output before them may move."""
-    x, other = draw(batch, length, seed), draw(batch, length, seed + 100)
-    if x.is_floating_point():  # large inputs show a mask that large scores beat
-        x, other = x * factor, other * factor
-    change = moved(ask(replaced(x, other, first, last)), ask(x))[:, :first].amax(0)
-    size, at = float(change.max()), int(change.argmax())
-    which = f"input {first} changes" if first == last else f"inputs {first} to {last} change"
-    return size > tolerance * factor, f"output {at} moves by {size:.2g} when {which}, of {length}"
-
-
-def window_fails(
-    ask: Any,
-    draw: Any,
-    *,
-    batch: int,
-    length: int,
-    output: int,
-    input: int,
-    wanted: int,
-    seed: int,
-    tolerance: float,
-) -> tuple[bool, str]:
-    """Change one input: the output moves if, and only if, it is among the last `wanted`."""
-    x, size = draw(batch, length, seed), 0.0
-    for other in range(3):  # one replacement might happen not to matter
-        changed = replaced(x, draw(batch, length, seed + 100 + other), input, input)
-        size = max(size, float(moved(ask(changed), ask(x))[:, output].max()))
-    seen, allowed = size > tolerance, output - input < wanted
-    what = f"moves by {size:.2g}" if seen else "does not move"
-    rule = "inside" if allowed else "outside"
-    text = f"output {output} {what} when input {input} changes, {rule} its {wanted} keys"
-    return seen != allowed, text
-
-
-def cache_fails(
-    ask: Any,
-    draw: Any,
-    step: Any,
-    new_cache: Any,
-    *,
-    batch: int,
-    pieces: list[int],
-    warm: bool,
-    seed: int,
-    tolerance: float,
-) -> tuple[bool, str]:
-    """Decode in pieces: the outputs are those of the whole text, also after another text."""
-    length = sum(pieces)
-    x, other = draw(batch, length, seed), draw(batch, length, seed + 100)
-    for text in [other, x] if warm else [x]:
-        whole, cache, start = ask(text), new_cache(), 0
-        for size in pieces:
-            end = start + size
-            change = moved(step(text[:, start:end], cache)[:, -size:], whole[:, start:end]).amax(0)
-            wrong = ~(change <= tolerance)
-            if text is x and bool(wrong.any()):
-                at = int(wrong.nonzero()[0])
-                name = "a second text" if warm else "the text"
-                seen = f"differs by {float(change[at]):.2g} at position {start + at}"
-                return True, f"{name} in pieces of {pieces} {seen}"
-            start = end
-    return False, f"in pieces of {pieces} the outputs are those of the whole text"
-
-
-def batch_fails(
-    ask: Any, draw: Any, *, what: str, batch: int, length: int, seed: int, tolerance: float
-) -> tuple[bool, str]:
-    """A row is the same beside other rows, alone, and in another order."""
-    x = draw(batch, length, seed)
-    together = ask(x)
-    if what == "its neighbours change":
-        others = torch.cat([x[:1], draw(batch, length, seed + 100)[1:]])
-        change = moved(ask(others)[:1], together[:1])
-    elif what == "it runs alone":
-        change = moved(ask(x[:1]), together[:1])
-    else:
-        change = moved(ask(x.flip(0)).flip(0), together)
-    size, at = float(change.max()), int(change.amax(0).argmax())
-    return size > tolerance, f"a row's output {at} moves by {size:.2g} when {what}"
-
-
-def padding_fails(
-    ask: Any,
-    draw: Any,
-    *,
-    what: str,
-    side: str,
-    batch: int,
-    length: int,
-    real: int,
-    seed: int,
-    tolerance: float,
-) -> tuple[bool, str]:
-    """Row 0 has so many real inputs, and padding on a side: its real outputs do not know of it."""
-    x, other = draw(batch, length, seed), draw(batch, length, seed + 100)
-    nothing = torch.zeros(batch, length, dtype=torch.bool)
-    kept = slice(length - real, length) if side == "left" else slice(0, real)
-    mask = nothing.clone()
-    mask[0] = True
-    mask[0, kept] = False
-    if what == "a mask without padding is given":
-        change = moved(ask(x, nothing), ask(x))
-    elif what == "another row has padding":
-        change = moved(ask(x, mask)[1:], ask(x)[1:])
-    elif what == "padding is added":
-        change = moved(ask(x, mask)[:1, kept], ask(x[:1, kept]))
-    else:
-        filled = torch.full_like(x, torch.nan) if what == "the padding holds NaN" else other
-        changed = torch.where(mask if x.dim() == 2 else mask[..., None], filled, x)
-        change = moved(ask(changed, mask)[:1, kept], ask(x, mask)[:1, kept])
-    size, at = float(change.max()), int(change.amax(0).argmax())
-    text = f"real output {at} moves by {size:.2g} when {what}"
-    return size > tolerance, f"{text} (padding on the {side})"
-
-
-def evaluation_fails(
-    ask: Any, draw: Any, *, batch: int, length: int, seed: int, tolerance: float
-) -> tuple[bool, str]:
-    """Ask the same three times."""
-    x = draw(batch, length, seed)
-    before = ask(x)
-    size = max(float(moved(ask(x), before).max()) for _ in range(3))
-    return size > tolerance, f"identical calls in evaluation mode differ by {size:.2g}"
-
-
-def finite_fails(
-    ask: Any, draw: Any, *, batch: int, length: int, factor: float, seed: int, tolerance: float
-) -> tuple[bool, str]:
-    """Every output is a number, however large the inputs are."""
-    x = draw(batch, length, seed)
-    out = ask(x * factor if x.is_floating_point() else x)
-    wrong = (~torch.isfinite(out)).any(-1).nonzero().tolist()
-    if not wrong:
-        return False, f"every output is finite for inputs times {factor:g}"
-    row, at = wrong[0]
-    return True, f"output {at} of row {row} is not finite for inputs times {factor:g}"
-
-
 # Where a failure is looked for again, beginning with where the audit met it.
 
 PADDED = {  # and how the audit speaks of it
     "a mask without padding is given": "a mask without padding",
     "the padding changes": "what stands in",
     "another row has padding": "another row",
-    "the padding holds NaN": "NaN",
+    "large numbers stand in the padding": "large numbers",
     "padding is added": "is not that without",
+}
+LEFT_PADDED = {
+    "what stands in the padding changed": "the padding changes",
+    "the other row of the batch has padding": "another row has padding",
+    "padding stands before it": "padding is added",
 }
 BESIDE = ("its neighbours change", "it runs alone", "the rows are in another order")
 
 
-def _causality_starts(met: Mapping[str, Any], contract: Contract, layers: int) -> Iterator[Sizes]:
+def _causality_starts(
+    met: Mapping[str, Any], contract: Contract, subject: Subject
+) -> Iterator[Sizes]:
     lengths = [*([met["length"]] if "length" in met else []), 3, 7, 23, 70]
     for factor in (1.0, 1e3):
         for length in lengths:
@@ -222,8 +83,9 @@ def _causality_starts(met: Mapping[str, Any], contract: Contract, layers: int) -
                 }
 
 
-def _window_starts(met: Mapping[str, Any], contract: Contract, layers: int) -> Iterator[Sizes]:
+def _window_starts(met: Mapping[str, Any], contract: Contract, subject: Subject) -> Iterator[Sizes]:
     keys = contract.window or 1
+    layers = subject.layers
     wanted = keys if layers == 1 else layers * (keys - 1) + 1
     length = int(met.get("length") or min(max(3 * wanted + 2, 23), 100))
     known = [met["output"]] if "output" in met else []
@@ -235,7 +97,7 @@ def _window_starts(met: Mapping[str, Any], contract: Contract, layers: int) -> I
             }
 
 
-def _cache_starts(met: Mapping[str, Any], contract: Contract, layers: int) -> Iterator[Sizes]:
+def _cache_starts(met: Mapping[str, Any], contract: Contract, subject: Subject) -> Iterator[Sizes]:
     keys = contract.window or 4
     known = [list(met["pieces"])] if "pieces" in met else []
     long = [2 * keys + 1, *[1] * (keys + 4)]
@@ -244,12 +106,14 @@ def _cache_starts(met: Mapping[str, Any], contract: Contract, layers: int) -> It
             yield {"batch": 2, "pieces": pieces, "warm": warm}
 
 
-def _batch_starts(met: Mapping[str, Any], contract: Contract, layers: int) -> Iterator[Sizes]:
+def _batch_starts(met: Mapping[str, Any], contract: Contract, subject: Subject) -> Iterator[Sizes]:
     for length in dict.fromkeys([int(met.get("length") or 7), 2, 7, 23]):
         yield from ({"what": what, "batch": 3, "length": length} for what in BESIDE)
 
 
-def _padding_starts(met: Mapping[str, Any], contract: Contract, layers: int) -> Iterator[Sizes]:
+def _padding_starts(
+    met: Mapping[str, Any], contract: Contract, subject: Subject
+) -> Iterator[Sizes]:
     said = str(met.get("what", ""))
     whats = sorted(PADDED, key=lambda what: PADDED[what] not in said)  # as it was met, first
     for what in whats:
@@ -259,14 +123,147 @@ def _padding_starts(met: Mapping[str, Any], contract: Contract, layers: int) -> 
             yield {"what": what, "side": side, "batch": 3, "length": 13, "real": 8}
 
 
-def _evaluation_starts(met: Mapping[str, Any], contract: Contract, layers: int) -> Iterator[Sizes]:
+def _left_padding_starts(
+    met: Mapping[str, Any], contract: Contract, subject: Subject
+) -> Iterator[Sizes]:
+    if met.get("what") in LEFT_PADDED:
+        what = LEFT_PADDED[met["what"]]
+        yield {"what": what, "side": "left", "batch": 3, "length": 13, "real": 8}
+
+
+def _behind_starts(met: Mapping[str, Any], contract: Contract, subject: Subject) -> Iterator[Sizes]:
+    if "decoded" in str(met.get("what")):
+        yield {"batch": 2, "length": 13, "real": 8, "steps": 4}
+
+
+def _evaluation_starts(
+    met: Mapping[str, Any], contract: Contract, subject: Subject
+) -> Iterator[Sizes]:
     yield from ({"batch": 2, "length": length} for length in (7, 23, 70))
 
 
-def _finite_starts(met: Mapping[str, Any], contract: Contract, layers: int) -> Iterator[Sizes]:
+def _finite_starts(met: Mapping[str, Any], contract: Contract, subject: Subject) -> Iterator[Sizes]:
     for length in dict.fromkeys([int(met.get("length") or 7), *LENGTHS]):
         for factor in dict.fromkeys([float(met.get("factor") or 1.0), 1.0, 1e3]):
             yield {"batch": 2, "length": length, "factor": factor}
+
+
+def _backends_starts(
+    met: Mapping[str, Any], contract: Contract, subject: Subject
+) -> Iterator[Sizes]:
+    padded = ["with padding on the right", "with padding on the left"] if subject.pads else []
+    for what in sorted(["as it is", *padded], key=lambda what: what not in str(met.get("what"))):
+        yield from ({"what": what, "batch": 2, "length": length} for length in (2, 7, 13, 23))
+
+
+def _packing_starts(
+    met: Mapping[str, Any], contract: Contract, subject: Subject
+) -> Iterator[Sizes]:
+    way = packing.way_of(Bench(subject, contract))
+    if way is not None and met:
+        takes = [one for one in subject.takes if one in packing.WORDS]  # type: ignore[attr-defined]
+        how = {"way": way, "takes": takes, "causal": bool(contract.causal)}
+        yield {**how, "what": met["what"], "text": met["text"], "pieces": list(met["lengths"])} | {
+            "batch": 1
+        }
+
+
+def _precision_starts(
+    met: Mapping[str, Any], contract: Contract, subject: Subject
+) -> Iterator[Sizes]:
+    yield from ({"batch": 2, "length": length, "most": MOST_BITS} for length in (23, 70))
+
+
+def _loss_starts(met: Mapping[str, Any], contract: Contract, subject: Subject) -> Iterator[Sizes]:
+    if "loss" in met and "padding" not in str(met["loss"]):
+        yield {"word": str(met.get("word", "")), "batch": 2, "length": 11}
+
+
+def _loss_padding_starts(
+    met: Mapping[str, Any], contract: Contract, subject: Subject
+) -> Iterator[Sizes]:
+    if "padding" in str(met.get("loss", "")):
+        yield {"batch": 2, "length": 11, "real": 5}
+
+
+def _parts_starts(met: Mapping[str, Any], contract: Contract, subject: Subject) -> Iterator[Sizes]:
+    if "parts" in met:
+        yield {"ragged": "unequal" in str(met["parts"]), "batch": 8, "length": 11}
+
+
+def _spans_starts(met: Mapping[str, Any], contract: Contract, subject: Subject) -> Iterator[Sizes]:
+    if "spans" in met:
+        yield {"batch": 1, "length": 40, "seeds": 64}
+
+
+def _reading_starts(
+    met: Mapping[str, Any], contract: Contract, subject: Subject
+) -> Iterator[Sizes]:
+    if isinstance(subject, Attention):
+        yield {"batch": 1, "length": 5}
+
+
+def _sharing_starts(
+    met: Mapping[str, Any], contract: Contract, subject: Subject
+) -> Iterator[Sizes]:
+    if not isinstance(subject, Attention) and "map" in met:
+        yield {"wanted": met.get("wanted"), "count": contract.heads, "batch": 1, "length": 7}
+
+
+def _inside_starts(met: Mapping[str, Any], contract: Contract, subject: Subject) -> Iterator[Sizes]:
+    if not isinstance(subject, Attention):
+        yield {"batch": 1, "length": 7}
+
+
+def _bending_starts(
+    met: Mapping[str, Any], contract: Contract, subject: Subject
+) -> Iterator[Sizes]:
+    if not isinstance(subject, Attention):
+        yield from ({"batch": 1, "length": 11, "short": short} for short in (2, 3, 4, 6))
+
+
+def _scale_starts(met: Mapping[str, Any], contract: Contract, subject: Subject) -> Iterator[Sizes]:
+    yield {"wanted": met.get("wanted"), "batch": 2, "length": 7}
+
+
+def _weights_starts(
+    met: Mapping[str, Any], contract: Contract, subject: Subject
+) -> Iterator[Sizes]:
+    whats = ["future", "sums"] if met.get("future") else ["sums"]
+    yield from ({"what": what, "batch": 2, "length": n} for what in whats for n in (7, 23))
+
+
+def _positions_starts(
+    met: Mapping[str, Any], contract: Contract, subject: Subject
+) -> Iterator[Sizes]:
+    declared, kind = contract.positions, met.get("kind")
+    whats = [{"none": "none", "alibi": "alibi", "rotary": "rotary"}.get(str(declared), "relative")]
+    if contract.positions is None and (contract.rope_base or contract.rope_layout):
+        whats = ["rotary"]
+    if declared == "absolute":
+        whats = ["added"]
+    elif kind == "absolute":
+        whats.insert(0, "not added")
+    elif kind == "alibi":
+        whats.insert(0, "falling")
+    elif kind in ("rotary", "turned"):
+        whats = list(dict.fromkeys(["relative", *whats, "rotary"]))
+    count = int(met.get("heads") or contract.heads or subject.heads or 1)
+    rotary = (contract.rope_layout, contract.rope_base, contract.rope_fraction)
+    for what in whats:
+        known = {"rotary": rotary, "slopes": alibi_slopes(count).tolist()}
+        layer = int(met.get("layer") or 0)
+        yield {"what": what, **known, "layer": layer, "batch": 2, "length": 7}
+
+
+def _drift_starts(met: Mapping[str, Any], contract: Contract, subject: Subject) -> Iterator[Sizes]:
+    takes = getattr(subject, "takes", ())
+    word = next((one for one in takes if one in PLACES), "") if subject.placed else ""
+    own = str(subject.dtype).removeprefix("torch.")
+    if met.get("drifts"):
+        for dtype in dict.fromkeys([own, contract.dtype or own]):
+            for start in STARTS if word else STARTS[:1]:
+                yield {"start": start, "word": word, "dtype": dtype, "batch": 2}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -274,18 +271,47 @@ class Repeat:
     """How a property's failure is repeated: what compares, where it is looked for."""
 
     fails: Callable[..., tuple[bool, str]]
-    starts: Callable[[Mapping[str, Any], Contract, int], Iterator[Sizes]]
-    steps: bool = False
+    starts: Callable[[Mapping[str, Any], Contract, Subject], Iterator[Sizes]]
+    helpers: tuple[Any, ...] = ()  # that it needs
 
 
 REPEATS = {
-    "causality": Repeat(fails=causality_fails, starts=_causality_starts),
-    "window": Repeat(fails=window_fails, starts=_window_starts),
-    "cache": Repeat(fails=cache_fails, starts=_cache_starts, steps=True),
-    "batch": Repeat(fails=batch_fails, starts=_batch_starts),
-    "padding": Repeat(fails=padding_fails, starts=_padding_starts),
-    "evaluation": Repeat(fails=evaluation_fails, starts=_evaluation_starts),
-    "finite": Repeat(fails=finite_fails, starts=_finite_starts),
+    "causality": (Repeat(fails=comparing.causality_fails, starts=_causality_starts),),
+    "window": (Repeat(fails=comparing.window_fails, starts=_window_starts),),
+    "cache": (Repeat(fails=comparing.cache_fails, starts=_cache_starts),),
+    "batch": (Repeat(fails=comparing.batch_fails, starts=_batch_starts),),
+    "padding": (Repeat(fails=comparing.padding_fails, starts=_padding_starts),),
+    "left padding": (
+        Repeat(fails=comparing.padding_fails, starts=_left_padding_starts),
+        Repeat(fails=comparing.behind_fails, starts=_behind_starts),
+    ),
+    "packing": (
+        Repeat(fails=comparing.packing_fails, starts=_packing_starts, helpers=(packing.told,)),
+    ),
+    "evaluation": (Repeat(fails=comparing.evaluation_fails, starts=_evaluation_starts),),
+    "finite": (Repeat(fails=comparing.finite_fails, starts=_finite_starts),),
+    "backends": (Repeat(fails=comparing.backends_fails, starts=_backends_starts),),
+    "precision": (Repeat(fails=comparing.precision_fails, starts=_precision_starts),),
+    "training": (
+        Repeat(fails=comparing.loss_fails, starts=_loss_starts),
+        Repeat(fails=comparing.loss_padding_fails, starts=_loss_padding_starts),
+        Repeat(fails=comparing.parts_fails, starts=_parts_starts),
+        Repeat(fails=comparing.spans_fails, starts=_spans_starts),
+    ),
+    "heads": (
+        Repeat(fails=looking.reading_fails, starts=_reading_starts),
+        Repeat(fails=looking.sharing_fails, starts=_sharing_starts, helpers=looking.WATCHING),
+        Repeat(fails=looking.landing_fails, starts=_inside_starts, helpers=looking.WATCHING),
+        Repeat(fails=looking.bending_fails, starts=_bending_starts),
+    ),
+    "scale": (Repeat(fails=looking.scale_fails, starts=_scale_starts, helpers=looking.SCALING),),
+    "weights": (
+        Repeat(fails=looking.weights_fails, starts=_weights_starts, helpers=looking.WATCHING),
+    ),
+    "positions": (
+        Repeat(fails=looking.drift_fails, starts=_drift_starts, helpers=looking.WATCHING),
+        Repeat(fails=looking.positions_fails, starts=_positions_starts, helpers=looking.ROTATING),
+    ),
 }
 
 
@@ -300,12 +326,18 @@ def legal(sizes: Sizes) -> bool:
         return False
     if "real" in sizes and not 1 <= sizes["real"] < length:
         return False
+    if "short" in sizes and not 1 < sizes["short"] < length:
+        return False
+    if "steps" in sizes and not 1 <= sizes["steps"] < sizes["real"]:  # none begins with padding
+        return False
+    if "seeds" in sizes and length < 16:  # of fewer, some places may have to go
+        return False
     return "pieces" not in sizes or (len(sizes["pieces"]) > 0 and min(sizes["pieces"]) > 0)
 
 
 def smaller(sizes: Sizes) -> Iterator[Sizes]:
     """What to try next: shorter by the end, by the beginning, fewer rows, fewer changes."""
-    for name in ("length", "batch", "real"):
+    for name in ("length", "batch", "real", "short", "steps"):
         if name in sizes:
             value = sizes[name]
             yield from ({**sizes, name: less} for less in dict.fromkeys([1, value // 2, value - 1]))
@@ -336,8 +368,8 @@ def weight(sizes: Sizes) -> tuple[float, ...]:
     changed = sizes.get("last", 0) - sizes.get("first", 0)
     pieces = sizes.get("pieces", [])
     length = sizes.get("length", 0) + sum(pieces)
-    rest = (changed, sizes.get("real", 0), sizes.get("factor", 1.0))
-    return (length, sizes["batch"], len(pieces), *rest)
+    few = [sizes.get(name, 0) for name in ("real", "short", "steps")]
+    return (length, sizes["batch"], len(pieces), changed, *few, sizes.get("factor", 1.0))
 
 
 def examples_of(
@@ -362,35 +394,37 @@ def _example(
     target: str,
     options: Mapping[str, Any],
 ) -> Example:
-    repeat = REPEATS.get(finding.name)
-    if repeat is None:
-        return Example(name=finding.name, reason="no script is written for this property yet")
     stage = staging.for_subject(subject, target, options)
-    if repeat.steps and stage.stepping is None:
+    if finding.name == "cache" and stage.stepping is None:
         reason = "how it is stepped is told by an adapter, and a script would need it"
         return Example(name=finding.name, reason=reason)
-    for anew in (False, True):  # anew for every comparison: state may be what is wrong
-        hunt = Hunt(repeat, _tolerance(finding, Bench(subject, contract)), anew)
-        found = hunt.smallest(stage, _starts(finding, repeat, contract, subject.layers))
-        if found is None:
-            continue
-        smallest, sizes = found
-        fails, sentence = hunt.compared(smallest.again(), sizes, hunt.tolerance)
-        if fails:
-            return Example(
-                name=finding.name,
-                sentence=sentence,
-                sizes={**sizes, **smallest.head_counts()},
-                options=dict(smallest.options),
-                file=staging.script_name(target, finding.name),
-                script=staging.script(smallest, finding, repeat.fails, sizes, hunt.tolerance),
-            )
+    met = finding.example if isinstance(finding.example, Mapping) else {}
+    tolerance = _tolerance(finding, Bench(subject, contract))
+    for way, limit in stage.as_met(met).ways(finding.name, tolerance):
+        # anew for every comparison: state may be what is wrong
+        for anew, repeat in itertools.product((False, True), REPEATS.get(finding.name, ())):
+            hunt = Hunt(repeat, limit, anew)
+            found = hunt.smallest(way, _starts(met, repeat, contract, subject))
+            if found is None:
+                continue
+            smallest, sizes = found
+            fails, sentence = hunt.compared(smallest.again(), sizes, limit)
+            if fails:
+                return Example(
+                    name=finding.name,
+                    sentence=sentence,
+                    sizes={**sizes, **smallest.head_counts()},
+                    options=dict(smallest.options),
+                    file=script_name(target, finding.name),
+                    script=script(smallest, finding, repeat.fails, sizes, limit, repeat.helpers),
+                )
     return Example(name=finding.name, reason="with fresh weights and inputs it was not met again")
 
 
-def _starts(finding: Finding, repeat: Repeat, contract: Contract, layers: int) -> Iterator[Sizes]:
-    met = finding.example if isinstance(finding.example, Mapping) else {}
-    for sizes in repeat.starts(met, contract, layers):
+def _starts(
+    met: Mapping[str, Any], repeat: Repeat, contract: Contract, subject: Subject
+) -> Iterator[Sizes]:
+    for sizes in repeat.starts(met, contract, subject):
         yield from ({**sizes, "seed": seed} for seed in range(SEEDS))
 
 
@@ -415,7 +449,7 @@ class Hunt:
         if sizes is None:
             return None
         # what is far beyond rounding stays so: the script runs on other machines too
-        margin = CLEAR if self._wrong(stage, sizes, CLEAR) else 1.0
+        margin = next((one for one in CLEAR if self._wrong(stage, sizes, one)), 1.0)
         while True:
             lighter = (one for one in smaller(sizes) if weight(one) < weight(sizes))
             found = next((one for one in lighter if self._wrong(stage, one, margin)), None)
@@ -448,7 +482,7 @@ class Hunt:
             return False
 
     def compared(self, stage: Stage, sizes: Sizes, tolerance: float) -> tuple[bool, str]:
-        steps = [stage.step, stage.new_cache] if self._repeat.steps else []
+        fails = self._repeat.fails
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            return self._repeat.fails(stage.ask, stage.draw, *steps, **sizes, tolerance=tolerance)
+            return fails(*stage.tools(fails), **sizes, tolerance=tolerance)

@@ -10,7 +10,7 @@ padded, placed and stepped as the library's own generation does it.
 import copy
 import inspect
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,21 +24,12 @@ from attnlab.audit.adapters import prepared
 from attnlab.audit.bench import Bench, apart
 from attnlab.audit.contract import Certificate, Contract, Finding
 from attnlab.audit.examine import examine
-from attnlab.audit.hf_running import Narrowing, quiet, widened
+from attnlab.audit.hf_running import Narrowing, places, quiet, running, stepped, unlogged, widened
 from attnlab.audit.hf_sizes import HEADS, KV_HEADS, TOKENS, tiny
 from attnlab.audit.properties.property import Property, unsteady
-from attnlab.audit.subject import Subject, Tokens
+from attnlab.audit.subject import Subject, Tokens, sequence_in
 
-# Where decoding keeps what it has seen: the name in the outputs, and the one to hand it back by.
-CACHES = {
-    "past_key_values": "past_key_values",
-    "cache_params": "cache_params",
-    "state": "state",
-    "mems": "past_key_values",
-    "past_buckets_states": "past_key_values",
-}
 BACKENDS = ("eager", "sdpa")
-# Models whose texts cannot be had from tokens alone.
 # What a model is documented to do, where that is not to be causal.
 DOCUMENTED: dict[str, dict[str, Any]] = {
     "cpmant": {"causal": False},  # a text is context, and context sees both ways
@@ -46,6 +37,7 @@ DOCUMENTED: dict[str, dict[str, Any]] = {
 }
 # These take an attention mask so that they can be called like the others, and say so.
 NO_MASK = ("cpmant", "rwkv")
+# Models whose texts cannot be had from tokens alone.
 UNFIT = {
     "gemma4_assistant": "it drafts for another model, and reads that model's keys and values",
     "gemma4_unified_assistant": "it drafts for another model, and reads its keys and values",
@@ -68,6 +60,13 @@ def model_of(
     Fewer key/value heads than query heads are tried first: that is where heads get mixed up. In
     float64, constants such as rates of decay are computed in float64 too.
     """
+    return _built(arch, attn_implementation, seed, dtype)[0]
+
+
+def _built(
+    arch: str, attn_implementation: str | None, seed: int, dtype: torch.dtype
+) -> tuple[nn.Module, dict[str, Any]]:
+    """The model, and the sizes of its configuration."""
     names = _names()
     if arch not in names:
         raise ValueError(f"transformers has no {arch!r}; {registry.suggest(arch, list(names))}")
@@ -110,78 +109,53 @@ def model_in(folder: Path, attn_implementation: str | None = None) -> nn.Module:
 class HuggingFace(Tokens):
     """A causal language model of `transformers` as a subject.
 
-    `backends` are the same model, run by each way it has to compute attention.
+    `backends` are the same model, run by each way it has to compute attention. It was made with
+    `sizes`, or read from a `folder`: a script makes it so again.
     """
 
-    def __init__(self, model: nn.Module, name: str) -> None:
+    def __init__(
+        self, model: nn.Module, name: str, sizes: Mapping[str, Any] | None = None, folder: str = ""
+    ) -> None:
         self._model: Any = model
+        self.sizes, self.folder = sizes or {}, folder
         whole: Any = model.config
         config = whole.get_text_config(decoder=True)
         self.kind: str = whole.model_type
-        self._takes = set(inspect.signature(self._model.forward).parameters)
+        takes = inspect.signature(self._model.forward).parameters
+        self.takes = tuple(one for one in ("attention_mask", "position_ids") if one in takes)
+        # what it is told to compute a text as a whole
+        self.whole = {"use_cache": False} if "use_cache" in takes else {}
         super().__init__(name, self._logits, min(config.vocab_size, TOKENS))
-        self.pads = "attention_mask" in self._takes and whole.model_type not in NO_MASK
-        self.placed = "position_ids" in self._takes
+        self.pads = "attention_mask" in self.takes and whole.model_type not in NO_MASK
+        self.placed = "position_ids" in self.takes
         self.heads = _number(config, "num_attention_heads")
         self.kv_heads = _number(config, "num_key_value_heads") or self.heads
         self.layers = _number(config, "num_hidden_layers") or 1
         self._backend = _backend(self._model)
-        self._prepares = True  # whether its own preparation of inputs works outside generation
+        self.prepares = True  # whether its own preparation of inputs works outside generation
         self.no_cache: str | None = None  # why a cache that it takes cannot be used
         self.backends: dict[str, Subject] = {}
         self._settle()
 
     def new_cache(self) -> dict[str, Any]:
-        return {"tokens": None, "padding": None, "kept": {}}
+        return {}
 
     def step(self, x: Tensor, cache: dict[str, Any], padding: Tensor | None = None) -> Tensor:
         """The logits of the new tokens; they are prepared as generation prepares them."""
-        first = cache["tokens"] is None
-        tokens = x if first else torch.cat([cache["tokens"], x], dim=1)
-        new = torch.zeros_like(x, dtype=torch.bool) if padding is None else padding
-        padded = new if first else torch.cat([cache["padding"], new], dim=1)
-        kept = self._empty() if first else cache["kept"]
         with self._running():
-            inputs = self._prepared_inputs(tokens, x.shape[1], padded, kept, first)
-            found = self._model(**inputs, return_dict=True)
-        names = {name: word if self._prepares else name for name, word in CACHES.items()}
-        returned = {word: found[name] for name, word in names.items() if name in found}
-        stateful = getattr(self._model, "_is_stateful", False)  # some keep it to themselves
-        cache.update(tokens=tokens, padding=padded, kept=returned or (kept if stateful else {}))
-        return found.logits[:, -x.shape[1] :]
+            found: Tensor = stepped(self._model, x, cache, padding, self.pads, self.prepares)
+        return found
 
-    def _empty(self) -> dict[str, Any]:
-        """A cache as generation begins with; models that want another kind make their own."""
-        from transformers import DynamicCache
+    def named(self, x: Tensor, **given: Any) -> Tensor:
+        """The logits, with more arguments by name; `takes` are those that tell texts apart."""
+        with torch.no_grad(), self._running():
+            found = self._model(input_ids=x, return_dict=True, **self.whole, **given)
+        return sequence_in(found.logits, x)
 
-        word = next((one for one in ("cache_params", "past_key_values") if one in self._takes), "")
-        if not word or not self._model._supports_default_dynamic_cache():
-            return {}
-        return {word: DynamicCache(config=self._model.config.get_text_config(decoder=True))}
-
-    def _prepared_inputs(
-        self, tokens: Tensor, size: int, padded: Tensor, kept: dict[str, Any], first: bool
-    ) -> dict[str, Any]:
-        given: dict[str, Any] = dict(kept)
-        if self.placed:
-            given["position_ids"] = _places(padded)
-        if self.pads and bool(padded.any()):
-            given["attention_mask"] = (~padded).long()
-        if self._prepares:
-            given = self._model.prepare_inputs_for_generation(
-                tokens,
-                next_sequence_length=None if first else size,
-                use_cache=True,
-                is_first_iteration=first,
-                **given,
-            )
-        else:
-            given |= {"input_ids": tokens[:, -size:], "use_cache": True}
-            if self.placed:
-                given["position_ids"] = given["position_ids"][:, -size:]
-        if "logits_to_keep" in self._takes:
-            given["logits_to_keep"] = 0  # all of them
-        return given
+    @property
+    def flexible(self) -> bool:
+        """Whether its class claims that attention can be computed by flex_attention too."""
+        return bool(getattr(self._model, "_supports_flex_attn", False))
 
     def by(self, backend: str) -> "HuggingFace":
         """The same model, which computes attention in another way."""
@@ -192,12 +166,12 @@ class HuggingFace(Tokens):
         return other
 
     def _logits(self, x: Tensor, padding: Tensor | None, positions: Tensor | None) -> Any:
-        given: dict[str, Any] = {"use_cache": False} if "use_cache" in self._takes else {}
+        given: dict[str, Any] = dict(self.whole)
         if padding is not None:
             given["attention_mask"] = (~padding).long()
             # behind padding a text must be told where it begins, as generation does
             if positions is None and bool(padding[:, 0].any()):
-                positions = _places(padding)
+                positions = places(padding)
         if positions is not None and self.placed:
             given["position_ids"] = positions.expand(x.shape[0], -1)
         with self._running():
@@ -205,9 +179,7 @@ class HuggingFace(Tokens):
 
     @contextmanager
     def _running(self) -> Iterator[None]:
-        # not once a probe has moved the weights to another precision
-        wide = self._wide and next(self._model.parameters()).dtype is torch.float64
-        with quiet(), widened() if wide else nullcontext():
+        with quiet(), running(self._model) if self._wide else nullcontext():
             if self._backend is not None and _backend(self._model) != self._backend:
                 self._model.set_attn_implementation(self._backend)
             yield
@@ -237,7 +209,7 @@ class HuggingFace(Tokens):
 
     def _has_cache(self) -> bool:
         reasons = []
-        for self._prepares in (True, False):
+        for self.prepares in (True, False):
             try:
                 cache, x = self.new_cache(), self.draw(2, 5, 0)
                 self.step(x[:, :4], cache)
@@ -319,20 +291,25 @@ def audit_hf(
 
     audit_hf("llama", attn_implementation="eager")
     """
-    folder = Path(target)
     tick(f"{target}: build")
+    return certificate_of(subject_of(target, attn_implementation), tick, **declared)
+
+
+def subject_of(target: str, attn_implementation: str | None = None) -> HuggingFace:
+    """An architecture by name, or a saved folder."""
+    if not target:
+        raise ValueError(
+            "hf: names no model; use hf:ARCH as hf:llama, hf:FOLDER of a saved model, or hf:all"
+        )
+    folder = Path(target)
     if folder.is_dir() and target not in _names():
-        subject = HuggingFace(model_in(folder, attn_implementation), folder.name)
-    else:
-        subject = HuggingFace(_widest(target, attn_implementation), target)
-    return certificate_of(subject, tick, **declared)
-
-
-def _widest(arch: str, attn_implementation: str | None) -> nn.Module:
+        model = model_in(folder, attn_implementation)
+        return HuggingFace(model, folder.name, folder=target)
     try:
-        return model_of(arch, attn_implementation, dtype=torch.float64)
+        model, sizes = _built(target, attn_implementation, 0, torch.float64)
     except ValueError:  # if the precision was not the reason, the other says so too
-        return model_of(arch, attn_implementation)
+        model, sizes = _built(target, attn_implementation, 0, torch.float32)
+    return HuggingFace(model, target, sizes)
 
 
 def certificate_of(
@@ -343,7 +320,8 @@ def certificate_of(
     contract = Contract(**{**usual, **DOCUMENTED.get(subject.kind, {}), **declared})
     if contract.causal is False:  # what is decoded has not seen what comes after it
         subject.caches, contract = False, replace(contract, cache=None)
-    certificate = examine(subject, contract, tick, more=[LeftPadding()])
+    with unlogged():
+        certificate = examine(subject, contract, tick, more=[LeftPadding()])
     explained = tuple(_explained(one, subject) for one in certificate.findings)
     return replace(certificate, findings=explained)
 
@@ -368,12 +346,6 @@ def _stepped(bench: Bench, x: Tensor, padding: Tensor, first: int) -> Tensor:
     return torch.cat(found, dim=1)
 
 
-def _places(padding: Tensor) -> Tensor:
-    """Positions count what is not padding; those of padding do not matter, and are 0."""
-    places = (~padding).long().cumsum(-1) - 1
-    return places.masked_fill(padding, 0)
-
-
 def _names() -> dict[str, str]:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read once, when the library is imported
     try:
@@ -389,16 +361,16 @@ def _made(
     attn_implementation: str | None,
     seed: int,
     dtype: torch.dtype,
-) -> nn.Module:
+) -> tuple[nn.Module, dict[str, Any]]:
     import transformers
 
     wide = widened() if dtype is torch.float64 else nullcontext()
     with quiet(), torch.random.fork_rng(devices=[]), wide:
         model_class = getattr(transformers, class_name)
-        config = model_class.config_class(**tiny(model_class.config_class, kv_heads))
+        sizes = tiny(model_class.config_class, kv_heads)
         torch.manual_seed(seed)
         model: nn.Module = model_class._from_config(
-            config,
+            model_class.config_class(**sizes),
             attn_implementation=attn_implementation,
             experts_implementation="eager",  # the others do not compute in float64
             dtype=dtype,
@@ -406,7 +378,7 @@ def _made(
         with torch.no_grad():  # without a cache: whether that works is for the audit to say
             given = {"use_cache": False} if _takes(model, "use_cache") else {}
             model(torch.arange(10).reshape(2, 5), **given)
-    return model
+    return model, sizes
 
 
 def _takes(model: nn.Module, name: str) -> bool:

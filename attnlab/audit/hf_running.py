@@ -1,13 +1,16 @@
-"""How code of `transformers` is run: quietly, and in float64 throughout.
+"""How code of `transformers` is run: quietly, in float64 throughout, and step by step.
 
 Its norms, softmaxes and routers ask for float32 by name. A float64 model would then have float32
 accuracy with float64 tolerances; so the name is answered with float64 while it runs.
+
+Axes: b batch, t time, n new positions, v vocabulary.
 """
 
+import inspect
 import io
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from typing import Any
 
 import torch
@@ -15,22 +18,44 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+SILENT = 50  # nothing but what is critical
 NARROW = (torch.float32, torch.bfloat16, torch.float16)
+# Where decoding keeps what it has seen: the name in the outputs, and the one to hand it back by.
+CACHES = {
+    "past_key_values": "past_key_values",
+    "cache_params": "cache_params",
+    "state": "state",
+    "mems": "past_key_values",
+    "past_buckets_states": "past_key_values",
+}
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
     """The library's advice on how to train and generate is not asked for here."""
+    with unlogged(), redirect_stdout(io.StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@contextmanager
+def unlogged() -> Iterator[None]:
+    """The part of it that takes long, as every logger forgets what it knows: held by an audit, so
+    that there is nothing left to do at every call."""
     from transformers.utils import logging
 
     before = logging.get_verbosity()
-    logging.set_verbosity(50)  # nothing but what is critical
+    if before >= SILENT:
+        yield
+        return
+    logging.set_verbosity(SILENT)
     try:
-        with redirect_stdout(io.StringIO()), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
+        yield
     finally:
         logging.set_verbosity(before)
+
+
+# What follows, down to `stepped`, is printed into scripts: it knows torch and transformers only.
 
 
 class Wide(TorchFunctionMode):
@@ -47,8 +72,11 @@ class Wide(TorchFunctionMode):
             func = Tensor.double
         elif kwargs.get("dtype") is torch.float32:
             kwargs = {**kwargs, "dtype": torch.float64}
-        elif any(one is torch.float32 for one in args):
-            args = tuple(torch.float64 if one is torch.float32 else one for one in args)
+        else:
+            for one in args:  # of a hundred thousand calls few have one
+                if one is torch.float32:
+                    args = tuple(torch.float64 if one is torch.float32 else one for one in args)
+                    break
         return func(*args, **kwargs)
 
 
@@ -62,6 +90,63 @@ def widened() -> Iterator[None]:
             yield
     finally:
         torch.set_default_dtype(before)
+
+
+@contextmanager
+def running(model: Any) -> Iterator[None]:
+    """In float64 throughout, unless a probe has moved the weights to another precision."""
+    wide = next(model.parameters()).dtype is torch.float64
+    with widened() if wide else nullcontext():
+        yield
+
+
+def places(padding: Any) -> Any:
+    """Positions count what is not padding; those of padding do not matter, and are 0."""
+    return ((~padding).long().cumsum(-1) - 1).masked_fill(padding, 0)
+
+
+def begun(model: Any) -> dict[str, Any]:
+    """A cache as generation begins with; models that want another kind make their own."""
+    from transformers import DynamicCache
+
+    takes = inspect.signature(model.forward).parameters
+    word = next((one for one in ("cache_params", "past_key_values") if one in takes), "")
+    if not word or not model._supports_default_dynamic_cache():
+        return {}
+    return {word: DynamicCache(config=model.config.get_text_config(decoder=True))}
+
+
+def stepped(
+    model: Any, x: Any, cache: dict[str, Any], padding: Any, masked: bool, prepares: bool
+) -> Any:
+    """The logits [b, n, v] of new tokens x [b, n]; the model prepares them as for generation, if
+    that works. `cache` is {} before the first step, and then knows tokens, padding and the rest."""
+    takes, first = inspect.signature(model.forward).parameters, not cache
+    tokens = x if first else torch.cat([cache["tokens"], x], dim=1)
+    new = torch.zeros_like(x, dtype=torch.bool) if padding is None else padding
+    padded = new if first else torch.cat([cache["padding"], new], dim=1)
+    kept, size = begun(model) if first else cache["kept"], x.shape[1]
+    given: dict[str, Any] = dict(kept)
+    if "position_ids" in takes:
+        given["position_ids"] = places(padded)
+    if masked and bool(padded.any()):
+        given["attention_mask"] = (~padded).long()
+    if prepares:
+        given["use_cache"], given["is_first_iteration"] = True, first
+        new_size = None if first else size
+        given = model.prepare_inputs_for_generation(tokens, next_sequence_length=new_size, **given)
+    else:
+        given |= {"input_ids": x, "use_cache": True}
+        if "position_ids" in takes:
+            given["position_ids"] = given["position_ids"][:, -size:]
+    if "logits_to_keep" in takes:
+        given["logits_to_keep"] = 0  # all of them
+    found = model(**given, return_dict=True)
+    words = {name: word if prepares else name for name, word in CACHES.items()}
+    returned = {word: found[name] for name, word in words.items() if name in found}
+    stateful = getattr(model, "_is_stateful", False)  # some keep it to themselves
+    cache.update(tokens=tokens, padding=padded, kept=returned or (kept if stateful else {}))
+    return found.logits[:, -size:]
 
 
 class Narrowing(TorchDispatchMode):

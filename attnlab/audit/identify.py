@@ -15,10 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnlab.audit.bench import SAFETY, Bench
 from attnlab.audit.subject import Attention, Subject, Tokens, normal
+from attnlab.audit.watch import Einsums, Watch
+from attnlab.audit.watch import _Watch as _Watch
 
 SEEN_LENGTH = 7  # of watched texts: no head is so narrow, so a product's shape tells what it is
 WIDEST = 64  # head width up to which every pair of coordinates of a function is tried
@@ -34,47 +35,6 @@ class Applied:
     v: Tensor  # [b, h, t, e]
     weights: Tensor  # [b, h, t, t]
     linear: tuple[Tensor, ...]  # results of the linear layers before it, [rows, width]
-
-
-class _Watch(TorchDispatchMode):
-    """Notes products of [t, d] with [d, t], and those of [t, t] with [t, e] that follow."""
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # PyTorch's compiler takes seconds to import, only to be told to stay away
-
-    def __init__(self, length: int) -> None:
-        super().__init__()
-        self.length = length
-        self.linear: list[Tensor] = []
-        self.compared: tuple[Tensor, Tensor] | None = None
-        self.found: list[tuple[Tensor, ...]] = []
-        self.linear_before: list[tuple[Tensor, ...]] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        aten = torch.ops.aten
-        if func in (aten.bmm.default, aten.baddbmm.default):
-            self._note(args[-2], args[-1], out)
-        elif func in (aten.mm.default, aten.addmm.default) or (
-            func is aten.add.Tensor
-            and out.ndim > 1
-            and any(getattr(one, "ndim", 0) == 1 for one in args)
-        ):  # a linear layer, or the bias that is added to one
-            self.linear.append(out.flatten(0, -2))
-        return out
-
-    def _note(self, left: Tensor, right: Tensor, out: Tensor) -> None:
-        t = self.length
-        square = out.shape[1:] == (t, t)
-        if square and left.shape[2] != t:
-            self.compared = (left.clone(), right.mT.clone())
-        elif left.shape[1:] == (t, t) and not square and self.compared is not None:
-            q, k = self.compared
-            if len(q) == len(left):
-                self.found.append((q, k, right.clone(), left.clone()))
-                self.linear_before.append(tuple(self.linear))
-            self.compared, self.linear = None, []
 
 
 def observed(bench: Bench, x: Tensor, **how: Any) -> list[Applied]:
@@ -111,11 +71,11 @@ def differ(one: Tensor, other: Tensor) -> Tensor:
 
 
 def _watched(bench: Bench, x: Tensor, **how: Any) -> tuple[list[tuple[Tensor, ...]], list]:
-    watch = _Watch(x.shape[1])
+    watch = Watch(x.shape[1])
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)  # it would be one opaque operation
     try:
-        with sdpa_kernel(SDPBackend.MATH), watch:
+        with sdpa_kernel(SDPBackend.MATH), Einsums(watch), watch:
             bench.run(x, **how)
     except Exception:  # some kernels refuse to be watched; without an observer the code works
         return [], []
@@ -142,6 +102,7 @@ def shaped(subject: Attention, heads: int, kv_heads: int) -> Attention:
         head_width=subject.head_width,
     )
     other.dtype, other.module = subject.dtype, subject.module
+    other.layout, other.block = subject.layout, subject.block
     return other
 
 

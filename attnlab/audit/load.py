@@ -7,13 +7,19 @@ import ast
 import importlib.util
 import inspect
 import sys
+import weakref
 from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from attnlab import registry
+
+# what the width of a model is called
+WIDTHS = ("width", "dim", "d_model", "embed_dim", "hidden_size", "n_embd", "model_dim", "channels")
+_made_here: "weakref.WeakSet[nn.Module]" = weakref.WeakSet()  # which nobody else has
 
 
 def options_of(words: Sequence[str]) -> dict[str, Any]:
@@ -45,7 +51,17 @@ def from_file(target: str, options: Mapping[str, Any]) -> Any:
         return found
     if not callable(found):
         raise ValueError(f"{name} in {path} is {type(found).__name__}; name a class or a function")
-    return made(found, options, f"{name} in {path}") if makes(found) else found
+    if not makes(found):
+        return found
+    code = made(found, options, f"{name} in {path}")
+    if isinstance(code, nn.Module) and inspect.isclass(found):
+        _made_here.add(code)
+    return code
+
+
+def made_here(module: nn.Module) -> bool:
+    """Whether it was made for the audit, which need not copy it then."""
+    return module in _made_here
 
 
 def makes(found: Any) -> bool:
@@ -67,6 +83,7 @@ def made(factory: Any, options: Mapping[str, Any], what: str) -> Any:
     except ValueError:  # built-in classes have none
         return factory(**options)
     takes = signature.parameters
+    options = gathered(factory, takes, options)
     anything = any(one.kind is one.VAR_KEYWORD for one in takes.values())
     for name in options:
         if name not in takes and not anything:
@@ -80,11 +97,62 @@ def made(factory: Any, options: Mapping[str, Any], what: str) -> Any:
     ]
     if wanted:
         example = " ".join(f"{name}=…" for name in wanted)
-        raise ValueError(f"{what} needs {', '.join(wanted)}; add {example}")
+        raise ValueError(
+            f"{what} needs {', '.join(wanted)}; add {example}, or name a function that makes it"
+        )
     try:
         return factory(**options)
     except Exception as error:
         raise ValueError(f"{what} cannot be made: {type(error).__name__}: {error}") from error
+
+
+def gathered(
+    factory: Any, takes: Mapping[str, inspect.Parameter], options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Options, those for a settings object gathered into it.
+
+    Code that needs one thing, which is no option: a dataclass that it is said to be of, or the
+    only one of the file, as in `GPT(config)` beside `class GPTConfig`.
+    """
+    needed = [
+        name
+        for name, one in takes.items()
+        if one.default is one.empty and one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)
+    ]
+    if len(needed) != 1 or needed[0] in options or needed[0] in WIDTHS:
+        return dict(options)
+    kind = _settings_class(factory, takes[needed[0]])
+    if kind is None:
+        return dict(options)
+    names = {one.name for one in fields(kind) if one.init}
+    try:
+        settings = kind(**{name: value for name, value in options.items() if name in names})
+    except Exception as error:
+        raise ValueError(f"{kind.__name__} cannot be made: {error}") from error
+    rest = {name: value for name, value in options.items() if name not in names}
+    for name in rest:
+        if name not in takes:
+            raise ValueError(
+                f"{kind.__name__} takes no {name!r}; {registry.suggest(name, sorted(names))}"
+            )
+    return {needed[0]: settings, **rest}
+
+
+def _settings_class(factory: Any, parameter: inspect.Parameter) -> Any:
+    """The dataclass of a parameter: as it says itself, or the only one there is."""
+    beside = vars(sys.modules.get(getattr(factory, "__module__", ""), object))
+    said = parameter.annotation
+    said = beside.get(said.strip("\"'"), said) if isinstance(said, str) else said
+    if inspect.isclass(said) and is_dataclass(said):
+        return said
+    if said is not parameter.empty:
+        return None
+    own = [
+        one
+        for one in beside.values()
+        if inspect.isclass(one) and is_dataclass(one) and one.__module__ == factory.__module__
+    ]
+    return own[0] if len(own) == 1 else None
 
 
 def _imported(path: Path) -> Any:
@@ -100,7 +168,8 @@ def _imported(path: Path) -> Any:
     try:
         spec.loader.exec_module(module)
     except SyntaxError as error:
-        raise ValueError(f"{path}, line {error.lineno}: {error.msg}") from None
+        where = f", line {error.lineno}" if error.lineno else ""
+        raise ValueError(f"{path}{where}: {error.msg}") from None
     except Exception as error:
         raise ValueError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
     finally:

@@ -10,7 +10,7 @@ import importlib.util
 import inspect
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,6 @@ import torch
 from torch import Tensor, nn
 
 from attnlab.audit.adapters import HEADS, KV_HEADS, NEW_CACHE
-from attnlab.audit.contract import Finding
 from attnlab.audit.load import from_file
 from attnlab.audit.subject import Attention, Subject, Tokens, Vectors
 
@@ -59,7 +58,8 @@ def prepared(code: Any, dtype: torch.dtype) -> Any:
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for one in code.parameters():
-            if one.is_floating_point() and one.numel():
+            fixed = not one.requires_grad  # such as a table of sines
+            if not fixed and one.is_floating_point() and one.numel():
                 noise = torch.randn(one.shape, generator=generator, dtype=torch.float64).to(one)
                 size = float(one.std()) if one.numel() > 1 else 0.0
                 fan = one.shape[-1] if one.dim() > 1 else 16
@@ -169,6 +169,18 @@ class Call:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Heading:
+    """What a script says of the code, and how it makes it."""
+
+    title: str
+    usage: str
+    needs: str
+    constants: str
+    making: str
+    printed: tuple[Any, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Stage:
     target: str
     options: Mapping[str, Any]
@@ -181,6 +193,8 @@ class Stage:
     padded: Call | None = None
     stepping: Call | None = None
     maker: str = ""  # of a cache: the name of a method
+    otherwise: Mapping[str, Any] = field(default_factory=dict)  # named so, it computes another way
+    decorators: tuple[str, ...] = ("@torch.no_grad()",)  # of what calls it in a script
 
     def draw(self, batch: int, length: int, seed: int) -> Tensor:
         if self.asking is None:
@@ -195,8 +209,31 @@ class Stage:
                 return self.code.run(x, padding=padding)  # type: ignore[no-any-return]
             call = self.asking if padding is None else self.padded
             assert call is not None
-            out = tensor_in(call.made(self.code, self._given(x, padding=padding)))
+            out = tensor_in(self._made(call, self.code, self._given(x, padding=padding)))
             return (out.transpose(1, 2) if self.heads else out).flatten(2)  # type: ignore[no-any-return]
+
+    def other(self, x: Tensor, padding: Tensor | None = None) -> Tensor:
+        """Computed in the other way that the code has."""
+        call = self.asking if padding is None else self.padded
+        assert call is not None
+        return self._told(call, self._given(x, padding=padding), self.otherwise)
+
+    def tell(self, x: Tensor, **given: Any) -> Tensor:
+        """With more that is named."""
+        assert self.asking is not None
+        return self._told(self.asking, self._given(x), given)
+
+    def _told(self, call: Call, given: Any, more: Mapping[str, Any]) -> Tensor:
+        with torch.no_grad():
+            out = tensor_in(self._made(call, partial(self.code, **more), given))
+            return (out.transpose(1, 2) if self.heads else out).flatten(2)  # type: ignore[no-any-return]
+
+    def _made(self, call: Call, code: Any, given: Any) -> Any:
+        return call.made(code, given)
+
+    def tools(self, fails: Callable[..., Any]) -> list[Any]:
+        """What a comparison takes first, in its order."""
+        return [getattr(self, name) for name in tools_of(fails)]
 
     def new_cache(self) -> Any:
         if self.asking is None:
@@ -221,6 +258,16 @@ class Stage:
             given.q, given.k, given.v = parts.split([h, g, g], dim=1)
         return given
 
+    def ways(self, finding: str, tolerance: float) -> "Iterator[tuple[Stage, float]]":
+        """Where to look for a failure, and what rounding explains there."""
+        yield self, tolerance
+
+    def as_met(self, met: Mapping[str, Any]) -> "Stage":
+        """As the audit met a failure, not as it began."""
+        if self.heads and "kv_heads" in met:
+            return self.with_heads((met["heads"], met["kv_heads"], self.heads[2]))
+        return self
+
     def again(self) -> "Stage":
         """With the code as it is before its first call."""
         return replace(self, code=_fresh(self.target, self.options, self.dtype))
@@ -235,8 +282,8 @@ class Stage:
         if self.heads and not isinstance(self.code, nn.Module):
             h, g, d = self.heads
             if names is HEADS and less < h:
-                return self._with_heads((less, max(1, g * less // h), d))
-            return self._with_heads((h, less, d)) if names is KV_HEADS and less < g else None
+                return self.with_heads((less, max(1, g * less // h), d))
+            return self.with_heads((h, less, d)) if names is KV_HEADS and less < g else None
         known = {**_defaults(type(self.code)), **self.options}
         name = next((one for one in names if type(known.get(one)) is int), None)
         if name is None or less >= known[name] or (wide and known[name] != self.width):
@@ -245,55 +292,92 @@ class Stage:
         stage = replace(self, options=options, code=_fresh(self.target, options, self.dtype))
         if self.heads and names in (HEADS, KV_HEADS):
             h, g, d = self.heads
-            return stage._with_heads((less, g, d) if names is HEADS else (h, less, d))
+            return stage.with_heads((less, g, d) if names is HEADS else (h, less, d))
         return replace(stage, width=less) if wide else stage
 
-    def _with_heads(self, heads: tuple[int, int, int]) -> "Stage":
+    def with_heads(self, heads: tuple[int, int, int]) -> "Stage":
         return replace(self, heads=heads, width=(heads[0] + 2 * heads[1]) * heads[2])
 
-    def text(self, steps: bool) -> str:
+    def heading(self, tools: Sequence[str]) -> Heading:
+        path, _, name = self.target.rpartition(":")
+        file = Path(path).name
+        constants = f"FILE = {path!r}  # as it was given; one beside this script comes first\n"
+        constants += f"NAME = {name!r}\nOPTIONS: dict[str, Any] = {dict(self.options)!r}"
+        return Heading(
+            title=f"{name} in {file}",
+            usage=f"[path of {file}]",
+            needs="torch only",
+            constants=constants,
+            making="code = loaded(Path(__file__).parent, sys.argv[1:], FILE, NAME, OPTIONS)",
+            printed=PRINTED,
+        )
+
+    def text(self, tools: Sequence[str]) -> str:
         """The same in a script, where the code is called `code`."""
         if self.asking is None:
             lines = ["draw = code.draw", "", ""]
             lines += ["def ask(x: Any, padding: Any = None) -> Any:", "    with torch.no_grad():"]
             lines += ["        return code.run(x, padding=padding)", "", ""]
-            lines += ["step, new_cache = code.step, code.new_cache"] if steps else []
+            lines += ["step, new_cache = code.step, code.new_cache"] if "step" in tools else []
             return "\n".join(lines)
         tokens = str(self.width) if self.tokens else "None"
         lines = [f"prepared(code, {self.dtype})"] if isinstance(self.code, nn.Module) else []
+        lines += [f"heads = {self.heads}  # of queries, of keys, and their width"] * bool(
+            self.heads
+        )
+        lines += ["heads = None"] if "heads" in tools and not self.heads else []
         lines += ["", "", "def draw(batch: int, length: int, seed: int) -> Any:"]
         shape = f"(batch, length, {self.width})"
-        lines += [f"    return drawn({shape}, {tokens}, seed, {self.dtype})", "", ""]
-        lines += ["@torch.no_grad()", "def ask(x: Any, padding: Any = None) -> Any:"]
-        if self.heads:
-            h, g, d = self.heads
-            lines += [f"    parts = x.unflatten(-1, (-1, {d})).transpose(1, 2)"]
-            lines += [f"    q, k, v = parts.split([{h}, {g}, {g}], dim=1)"]
-        lines += [f"    if padding is None:\n        found = {self.asking}"]
-        if self.padded is not None:
-            lines += [f"    else:\n        found = {self.padded}"]
-        turned = ".transpose(1, 2)" if self.heads else ""
-        lines += [f"    return tensor_in(found){turned}.flatten(2)"]
-        if steps:
-            lines += [
-                "",
-                "",
-                "def new_cache() -> Any:",
-                f"    return [code.{self.maker}()]",
-                "",
-                "",
-            ]
-            lines += ["@torch.no_grad()", "def step(x: Any, cache: Any) -> Any:"]
-            lines += [f"    found = {self.stepping}"]
-            lines += ["    if isinstance(found, tuple) and len(found) > 1:"]
-            lines += ["        if not isinstance(found[1], torch.Tensor):"]
-            lines += ["            cache[0] = found[1]  # code that gives its cache back"]
-            lines += ["    return tensor_in(found).flatten(2)"]
+        lines += [f"    return drawn({shape}, {tokens}, seed, {self.dtype})"]
+        lines += self._asking("ask", "")
+        lines += self._otherwise() if "other" in tools else []
+        lines += self._asking("tell", ", **given") if "tell" in tools else []
+        lines += self._stepping() if "step" in tools else []
         return "\n".join(lines)
+
+    def _otherwise(self) -> list[str]:
+        more = "".join(f", {name}={value!r}" for name, value in self.otherwise.items())
+        return self._asking("other", more)
+
+    def _stepping(self) -> list[str]:
+        lines = ["", "", "def new_cache() -> Any:", f"    return [code.{self.maker}()]"]
+        lines += ["", "", "@torch.no_grad()", "def step(x: Any, cache: Any) -> Any:"]
+        lines += [f"    found = {self.stepping}"]
+        lines += ["    if isinstance(found, tuple) and len(found) > 1:"]
+        lines += ["        if not isinstance(found[1], torch.Tensor):"]
+        lines += ["            cache[0] = found[1]  # code that gives its cache back"]
+        return [*lines, "    return tensor_in(found).flatten(2)"]
+
+    def _asking(self, name: str, more: str) -> list[str]:
+        """A function of a script that calls the code, with more arguments than usual."""
+        takes = "**given: Any" if "given" in more else "padding: Any = None"
+        lines = ["", "", *self.decorators, f"def {name}(x: Any, {takes}) -> Any:"]
+        if self.heads:
+            lines += ["    h, g, d = heads", "    parts = x.unflatten(-1, (-1, d)).transpose(1, 2)"]
+            lines += ["    q, k, v = parts.split([h, g, g], dim=1)"]
+        usual = str(self.asking).removesuffix(")") + more + ")"
+        if "given" in more:
+            lines += [f"    found = {usual}"]
+        else:
+            lines += ["    if padding is None:", f"        found = {usual}"]
+            if self.padded is not None:
+                padded = str(self.padded).removesuffix(")") + more + ")"
+                lines += ["    else:", f"        found = {padded}"]
+        turned = ".transpose(1, 2)" if self.heads else ""
+        return [*lines, f"    return tensor_in(found){turned}.flatten(2)"]
+
+
+def tools_of(fails: Callable[..., Any]) -> list[str]:
+    takes = inspect.signature(fails).parameters.values()
+    return [one.name for one in takes if one.kind is not one.KEYWORD_ONLY]
 
 
 def for_subject(subject: Subject, target: str, options: Mapping[str, Any]) -> Stage:
     """The stage for what the audit had as this subject."""
+    if target.startswith("hf:"):
+        from attnlab.audit.hf_stage import for_model
+
+        return for_model(subject, target, options)
     if not Path(target.rpartition(":")[0]).is_file():
         raise ValueError(f"{target} is not in a file of its own; a script needs one")
     code = _fresh(target, options, subject.dtype)
@@ -319,6 +403,13 @@ def for_subject(subject: Subject, target: str, options: Mapping[str, Any]) -> St
         facts["padded"] = _recorded(
             subject.module, stage, lambda: subject.run(x, **how), x=x, padding=padding
         )
+    if len(subject.backends) > 1:  # the second is the same code, asked with one more word
+        ways = list(subject.backends.values())
+        first, second = (
+            _recorded(subject.module, stage, partial(way.run, x), x=x) for way in ways[:2]
+        )
+        more = {name: word for name, word in second.named.items() if name not in first.named}
+        facts["otherwise"] = {name: word.constant for name, word in more.items()}
     makers = [one for one in NEW_CACHE if callable(getattr(subject.module, one, None))]
     if subject.caches and makers:
         cache = subject.new_cache()
@@ -399,67 +490,3 @@ def _same(one: Any, other: Any) -> bool:
     if not isinstance(one, Tensor) or not isinstance(other, Tensor):
         return False
     return one.dtype == other.dtype and one.shape == other.shape and bool((one == other).all())
-
-
-def script(
-    stage: Stage,
-    finding: Finding,
-    fails: Callable[..., tuple[bool, str]],
-    sizes: Mapping[str, Any],
-    tolerance: float,
-) -> str:
-    """Builds the stage, compares, and tells by its exit code."""
-    steps = "step" in inspect.signature(fails).parameters
-    path, _, name = stage.target.rpartition(":")
-    file = Path(path).name
-    tools = ["ask", "draw", *(["step", "new_cache"] if steps else [])]
-    arguments = [*tools, *(f"{key}={value!r}" for key, value in sizes.items())]
-    body = "\n\n\n".join(inspect.getsource(one).rstrip() for one in (*PRINTED, fails))
-    detail = " ".join(finding.detail.split()).replace("\\", "/").replace('"', "'")
-    return f'''"""{name} in {file}, {finding.name}: {detail}
-
-    python {script_name(stage.target, finding.name)} [path of {file}]
-
-Exit code 1 while it is so, 0 once it is mended, 2 if the code is not found or breaks down.
-Needs torch only.
-"""
-
-import importlib.util
-import inspect
-import os
-import sys
-from pathlib import Path
-from typing import Any
-
-import torch
-
-FILE = {path!r}  # as it was given; one beside this script comes first
-NAME = {name!r}
-OPTIONS: dict[str, Any] = {dict(stage.options)!r}
-TOLERANCE = {tolerance!r}  # what rounding explains; more is a difference
-
-
-{body}
-
-
-def broken_down(*error: Any) -> None:
-    sys.__excepthook__(*error)
-    os._exit(2)  # 1 would mean that it is still wrong
-
-
-sys.excepthook = broken_down
-code = loaded(Path(__file__).parent, sys.argv[1:], FILE, NAME, OPTIONS)
-{stage.text(steps)}
-
-
-torch.manual_seed(0)
-fails, sentence = {fails.__name__}(
-    {", ".join(arguments)}, tolerance=TOLERANCE
-)
-print(("wrong: " if fails else "mended: ") + sentence)
-sys.exit(1 if fails else 0)
-'''
-
-
-def script_name(target: str, finding: str) -> str:
-    return f"{target.rpartition(':')[2]}_{finding.replace(' ', '_')}.py"

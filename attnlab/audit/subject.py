@@ -37,6 +37,9 @@ class Subject(ABC):
     module: nn.Module | None = None
     backends: "Mapping[str, Subject]" = MappingProxyType({})  # the same code by other means
     dtype: torch.dtype = torch.float64
+    layout: str | None = None  # of a contract: in which order the code has its axes
+    block: int = 1  # lengths the code takes are multiples of this
+    sides: tuple[str, ...] = ("right", "left")  # on which padding can be told
     exact: bool = False  # known to compute in its own precision throughout
 
     @abstractmethod
@@ -75,7 +78,23 @@ class Vectors(Subject):
     def run(
         self, x: Tensor, *, padding: Tensor | None = None, positions: Tensor | None = None
     ) -> Tensor:
-        return sequence_in(self._call(x, padding, positions), x)
+        given = filled(x, self.block)
+        if given.shape[1] > x.shape[1]:
+            padding = None if padding is None else filled(padding, self.block, True)
+            positions = (
+                None if positions is None else torch.arange(given.shape[1]).expand(len(x), -1)
+            )
+        found = self._call(self.arranged(given), padding, positions)
+        return self.outputs(found, given)[:, : x.shape[1]]
+
+    def arranged(self, x: Tensor) -> Tensor:
+        """As the code has its axes: [b, t, …], or [t, b, …]."""
+        return x.transpose(0, 1) if self.layout == "tbc" else x
+
+    def outputs(self, found: Any, x: Tensor) -> Tensor:
+        out = first_tensor(found)
+        turned = out.transpose(0, 1) if self.layout == "tbc" and out.dim() > 1 else out
+        return sequence_in(turned, x)
 
 
 class Tokens(Vectors):
@@ -106,16 +125,36 @@ class Attention(Vectors):
         q, k, v = parts.split([self.heads, self.kv_heads, self.kv_heads], dim=1)
         return q, k, v
 
+    def arranged(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
+        """q, k and v as the code has their axes: [b, h, t, d], or [b, t, h, d]."""
+        q, k, v = self.split(x)
+        if self.layout == "bthd":
+            return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+        return q, k, v
+
+    def outputs(self, found: Any, x: Tensor) -> Tensor:
+        out, time = first_tensor(found), 1 if self.layout == "bthd" else 2
+        if out.dim() != 4 or out.shape[time] != x.shape[1]:
+            axes = "[b, t, h, d]" if time == 1 else "[b, h, t, d]"
+            raise ValueError(
+                f"{self.name} gave {list(out.shape)} for q {axes} of "
+                f"{list(self.arranged(x)[0].shape)}; it must give {axes}"
+            )
+        return (out if time == 1 else out.transpose(1, 2)).flatten(2)
+
     def run(
         self, x: Tensor, *, padding: Tensor | None = None, positions: Tensor | None = None
     ) -> Tensor:
-        found = first_tensor(self._call(*self.split(x)))
-        if found.dim() != 4 or found.shape[2] != x.shape[1]:
-            raise ValueError(
-                f"{self.name} gave {list(found.shape)} for q [b, h, t, d] of "
-                f"{list(self.split(x)[0].shape)}; it must give [b, h, t, d]"
-            )
-        return found.transpose(1, 2).flatten(2)
+        given = filled(x, self.block)
+        return self.outputs(self._call(*self.arranged(given)), given)[:, : x.shape[1]]
+
+
+def filled(x: Tensor, block: int, value: float = 0) -> Tensor:
+    """Longer by zeros up to a whole number of blocks, for code that takes no other lengths."""
+    more = -x.shape[1] % block
+    if not more:
+        return x
+    return torch.cat((x, x.new_full((len(x), more, *x.shape[2:]), value)), dim=1)
 
 
 def normal(seed: int, *shape: int) -> Tensor:

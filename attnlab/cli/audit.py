@@ -79,6 +79,8 @@ def audit(
     _write(answer, html, repro)
     if answer.certificate.verdict == "fail":
         raise typer.Exit(1)
+    if answer.certificate.verdict == "cannot tell":
+        raise ValueError(f"nothing can be said of {target}: {answer.certificate.reason}")
 
 
 def _sweep(as_json: bool, seconds: float) -> None:

@@ -22,7 +22,7 @@ from attnlab.checks.audit import AuditCheck
 ALL = [case for some in cases().values() for case in some]
 PROPERTIES = {
     *("evaluation", "finite", "causality", "window", "cache", "batch", "padding", "heads"),
-    *("scale", "weights", "positions", "backends", "precision", "training"),
+    *("scale", "weights", "positions", "backends", "precision", "training", "packing"),
 }
 
 

@@ -1,5 +1,6 @@
 """The audit as a whole: our own attentions are certified, and contracts are kept or not."""
 
+import dataclasses
 import json
 
 import pytest
@@ -8,7 +9,10 @@ import torch.nn.functional as F
 
 from attnlab import config, registry
 from attnlab.attention.heads import HeadedAttention
-from attnlab.audit import Subject, assert_contract, audit
+from attnlab.audit import Contract, Subject, assert_contract, audit
+from attnlab.audit.adapters import arrange, subject_for
+from attnlab.audit.bench import Bench
+from attnlab.audit.load import from_file
 from attnlab.models.transformer import TransformerSettings
 
 MISTAKES = ("rotary-growing", "rotary-by-head")
@@ -102,3 +106,164 @@ def test_a_persons_module_stays_as_it_was():
     assert module.training
     for name, value in module.state_dict().items():
         assert value.dtype is torch.float32 and torch.equal(value, before[name]), name
+
+
+# for each field: what is wrong of causal attention with 4 heads and half-split rotations, and who
+# says so
+FIELDS = {
+    "causal": (True, "causality"),
+    "window": (3, "window"),
+    "heads": (8, "heads"),
+    "kv_heads": (1, "heads"),
+    "positions": ("none", "positions"),
+    "rope_layout": ("interleaved", "positions"),
+    "rope_base": (500.0, "positions"),
+    "rope_fraction": (0.5, "positions"),
+    "scale": (0.5, "scale"),
+    "dtype": ("bfloat16", "positions"),
+    "layout": ("tbc", "batch"),
+    "cache": (True, "cache"),
+    "padding": (True, "padding"),
+}
+
+
+class Rotary(torch.nn.Module):
+    """Angles are in the precision of the inputs, which is too little in bfloat16."""
+
+    def __init__(self, causal):
+        super().__init__()
+        self.width, self.causal = 32, causal
+        self.project = torch.nn.Linear(32, 96)
+
+    def forward(self, x):
+        q, k, v = self.project(x).unflatten(-1, (3, 4, 8)).permute(2, 0, 3, 1, 4)
+        places = torch.arange(x.shape[1]).to(x.dtype)[:, None]
+        angles = places * 10000 ** (-torch.arange(4).to(x.dtype) / 4)
+
+        def turned(y):
+            a, b = y.chunk(2, -1)
+            cos, sin = angles.cos(), angles.sin()
+            return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
+
+        out = F.scaled_dot_product_attention(turned(q), turned(k), v, is_causal=self.causal)
+        return out.transpose(1, 2).flatten(2)
+
+
+@pytest.mark.parametrize("field", [one.name for one in dataclasses.fields(Contract)])
+def test_every_field_of_a_contract_is_held_to(field):
+    """Declared wrongly it does not pass; of a cache or a mask that is not there nothing is told."""
+    wrong, name = FIELDS[field]
+    torch.manual_seed(0)
+    bench = Bench(subject_for(Rotary(field != "causal"), {}, "code"), Contract())
+    examined = registry.load("property", name)()
+    assert examined.examine(bench).verdict in ("pass", "not applicable")
+    contract = Contract(**{field: wrong})
+    arrange(bench.subject, contract.layout)
+    found = examined.examine(Bench(bench.subject, contract))
+    assert found.verdict == ("cannot tell" if field in ("cache", "padding") else "fail")
+
+
+def test_a_function_is_called_with_the_heads_that_are_declared():
+    def attend(q, k, v):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    assert audit(attend, causal=True, heads=6).verdict == "pass"
+    found = {one.name: one for one in audit(attend, causal=True, heads=6, kv_heads=2).findings}
+    assert found["heads"].verdict == "fail" and "are refused" in found["heads"].detail
+
+
+class Plain(torch.nn.Module):
+    def __init__(self, dim=16):
+        super().__init__()
+        self.dim = dim
+        self.inner = torch.nn.Linear(dim, 3 * dim)
+
+    def attend(self, x, memory=None):
+        q, k, v = self.inner(x).chunk(3, dim=-1)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        if memory is not None:
+            y = y + F.scaled_dot_product_attention(y, memory, memory)
+        return y
+
+
+@pytest.mark.parametrize("name", ["memory", "context", "encoder_hidden_states", "enc_output"])
+def test_what_a_decoder_looks_at_is_given_to_it(name):
+    scope: dict = {"Plain": Plain}
+    exec(
+        f"class Decoder(Plain):\n    def forward(self, x, {name}):\n"
+        f"        return self.attend(x, {name})",
+        scope,
+    )
+    certificate = audit(scope["Decoder"](), causal=True)
+    assert certificate.verdict == "pass", failed(certificate)
+
+
+def test_a_start_and_a_mask_that_must_be_given_are():
+    class Started(Plain):
+        def forward(self, x, start_pos, mask):
+            assert start_pos == 0 and mask is None
+            return self.attend(x)
+
+    assert audit(Started(), causal=True).verdict == "pass"
+
+
+def test_logits_of_the_last_position_only_are_asked_for_with_targets():
+    class Quick(Plain):
+        def __init__(self, wrong):
+            super().__init__()
+            self.tokens, self.wrong = torch.nn.Embedding(29, 16), wrong
+
+        def forward(self, idx, targets=None):
+            x = self.tokens(idx)
+            y = self.attend(x) + (x.mean(1, keepdim=True) if self.wrong else 0)
+            logits = y @ self.tokens.weight.T
+            return (logits[:, -1:], None) if targets is None else (logits, logits.sum())
+
+    assert audit(Quick(False), causal=True).verdict == "pass"
+    assert failed(audit(Quick(True), causal=True))[0][0] == "causality"
+
+
+def test_queries_by_name_only():
+    def attend(*, query, key, value):
+        return F.scaled_dot_product_attention(query, key, value, is_causal=True)
+
+    class Named(torch.nn.Module):
+        def forward(self, *, query, key, value):
+            return attend(query=query, key=key, value=value)
+
+    assert audit(attend, causal=True).verdict == "pass"
+    assert audit(Named(), causal=True).verdict == "pass"
+
+
+def test_a_module_that_cannot_be_copied_says_so_unless_it_was_made_for_the_audit(tmp_path):
+    class Locked(Plain):
+        def __deepcopy__(self, memo):
+            raise TypeError("a lock")
+
+        def forward(self, x):
+            return self.attend(x)
+
+    with pytest.raises(ValueError, match=r"cannot be copied \(a lock\); give a newly made one"):
+        audit(Locked())
+    path = tmp_path / "locked.py"
+    path.write_text(
+        "from torch import nn\n"
+        "class Locked(nn.Linear):\n"
+        "    def __init__(self, dim=8):\n"
+        "        super().__init__(dim, dim)\n"
+        "    def __deepcopy__(self, memo):\n"
+        "        raise TypeError('a lock')\n"
+    )
+    assert audit(from_file(f"{path}:Locked", {}), causal=True).verdict == "pass"
+
+
+def test_a_certificate_of_nothing_is_no_pass():
+    def attend(q, k, v):
+        if q.shape[2] != 5:
+            raise RuntimeError("five it must be")
+        return v
+
+    certificate = audit(attend, causal=True)
+    assert certificate.verdict == "cannot tell" and "five it must be" in certificate.reason
+    with pytest.raises(AssertionError, match="nothing can be said"):
+        assert_contract(attend, causal=True)

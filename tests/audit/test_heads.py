@@ -151,10 +151,36 @@ def test_a_tiled_module_of_which_nothing_is_declared_is_reported():
     assert finding.verdict == "pass" and "tiled" in finding.detail
 
 
-@pytest.mark.parametrize("wrong", [{"cut": False}, {"merge": False}])
-def test_heads_cut_across_time_fail_on_either_side(wrong):
+@pytest.mark.parametrize(
+    ("wrong", "said"), [({"cut": False}, "mixed"), ({"merge": False}, "depends on the length")]
+)
+def test_heads_cut_across_time_fail_on_either_side(wrong, said):
     finding = found(Heads, Module(kv_heads=4, **wrong))
-    assert finding.verdict == "fail" and "mixed" in finding.detail
+    assert finding.verdict == "fail" and said in finding.detail
+
+
+@pytest.mark.parametrize("tiled", [False, True])
+def test_heads_that_share_keys_inside_an_einsum_are_seen(tiled):
+    class Grouped(torch.nn.Module):
+        def __init__(self, dim=32):
+            super().__init__()
+            self.dim, self.n_kv_heads = dim, 2
+            self.q, self.kv = torch.nn.Linear(dim, dim), torch.nn.Linear(dim, 16)
+
+        def forward(self, x):
+            q = self.q(x).unflatten(-1, (2, 2, 8))
+            k, v = self.kv(x).unflatten(-1, (2, 2, 4)).unbind(2)
+            k, v = (torch.cat((one, one), -1) for one in (k, v))
+            words = ("bigkd", "bigkd") if tiled else ("bikgd", "bikgd")
+            scores = torch.einsum(f"{words[0]},bjkd->bkgij", q, k) * 8**-0.5
+            hidden = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
+            weights = scores.masked_fill(hidden, -torch.inf).softmax(-1)
+            return torch.einsum(f"bkgij,bjkd->{words[1]}", weights, v).flatten(2)
+
+    torch.manual_seed(0)
+    finding = found(Heads, Grouped(), kv_heads=2)
+    assert finding.measured == ([0, 1, 0, 1] if tiled else [0, 0, 1, 1])
+    assert finding.verdict == ("fail" if tiled else "pass")
 
 
 @pytest.mark.parametrize(

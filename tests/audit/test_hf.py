@@ -59,6 +59,11 @@ def test_layers_of_every_kind_are_kept_and_key_value_heads_are_fewer() -> None:
     assert config.num_key_value_heads < config.num_attention_heads
 
 
+def test_what_names_no_model_is_told_what_to_name() -> None:
+    with pytest.raises(ValueError, match="hf:ARCH"):
+        hf.subject_of("")
+
+
 def test_unknown_and_unfit_architectures_say_why_in_a_line() -> None:
     with pytest.raises(ValueError, match="did you mean 'llama'"):
         hf.model_of("lama")
@@ -104,8 +109,7 @@ def test_a_text_behind_padding_is_the_text_alone_whole_and_decoded(llama: hf.Hug
     bench = Bench(llama, Contract(causal=True))
     assert hf.LeftPadding().examine(bench).verdict == "pass"
     deaf = copy.copy(llama)
-    deaf._takes = llama._takes - {"position_ids"}
-    deaf.placed = True  # says so, and does not pass them on
+    assert deaf.placed  # says so, and does not pass them on
 
     def without(x: torch.Tensor, padding: Any, positions: Any) -> Any:
         return llama._logits(x, None, None)
@@ -113,6 +117,16 @@ def test_a_text_behind_padding_is_the_text_alone_whole_and_decoded(llama: hf.Hug
     deaf._call = without
     found = hf.LeftPadding().examine(Bench(deaf, Contract(causal=True)))
     assert found.verdict == "fail"
+
+
+def test_it_is_told_more_by_name(llama: hf.HuggingFace) -> None:
+    x = llama.draw(1, 5, 3)
+    assert llama.takes == ("attention_mask", "position_ids")
+    with torch.no_grad():
+        alone = llama.run(x)
+    near, far = (llama.named(x, position_ids=torch.arange(5)[None] * n) for n in (1, 9))
+    assert apart(near, alone) < 1e-12 < 1e-3 < apart(far, near)
+    assert llama.flexible
 
 
 def test_steps_in_pieces_of_any_size_are_the_whole_text(llama: hf.HuggingFace) -> None:

@@ -76,3 +76,41 @@ def test_options_are_numbers_words_and_switches():
     assert options_of(words) == {**expected, "rate": 0.5}
     with pytest.raises(ValueError, match="'width' is not an option; write key=value"):
         options_of(["width"])
+
+
+SETTINGS = """
+from dataclasses import dataclass
+from torch import nn
+
+@dataclass
+class ModelArgs:
+    width: int = 8
+    heads: int = 2
+
+class Model(nn.Module):
+    def __init__(self, config, bias=True):
+        super().__init__()
+        self.inner = nn.Linear(config.width, config.heads, bias=bias)
+
+class Other(nn.Module):
+    def __init__(self, size: int):
+        super().__init__()
+        self.size = size
+
+class Said(nn.Module):
+    def __init__(self, args: "ModelArgs"):
+        super().__init__()
+        self.width = args.width
+"""
+
+
+def test_options_are_gathered_into_a_settings_object(tmp_path):
+    path = tmp_path / "settings.py"
+    path.write_text(SETTINGS)
+    made = from_file(f"{path}:Model", {"width": 5, "bias": False})
+    assert made.inner.weight.shape == (2, 5) and made.inner.bias is None
+    assert from_file(f"{path}:Said", {"width": 6}).width == 6
+    with pytest.raises(ValueError, match="ModelArgs takes no 'widht'; did you mean 'width'"):
+        from_file(f"{path}:Model", {"widht": 5})
+    with pytest.raises(ValueError, match=r"Other in .* needs size"):
+        from_file(f"{path}:Other", {})

@@ -115,3 +115,47 @@ def test_keys_are_counted_from_the_earliest_that_is_seen():
 def test_cuts_cover_short_texts_and_the_edges_of_blocks_in_long_ones():
     assert cuts(5) == [1, 2, 3, 4]
     assert {1, 15, 16, 17, 63, 64, 65, 69} <= set(cuts(70)) and max(cuts(70)) == 69
+
+
+@pytest.mark.parametrize(
+    ("name", "seen"),
+    [
+        ("dilated", lambda i, j: (j <= i) & (i - j < 7) & ((i - j) % 2 == 0)),
+        ("sinks", lambda i, j: (j <= i) & ((i - j < 7) | (j < 2))),
+        ("blind to its own", lambda i, j: (j == i) & (i == 0) | (j < i) & (i - j < 7)),
+    ],
+)
+def test_what_is_no_band_is_no_window(name, seen):
+    assert found(Window, masked(seen), window=7).verdict == "fail"
+    undeclared = found(Window, masked(seen))
+    assert undeclared.verdict == "pass" and undeclared.measured is None
+    assert "no window" in undeclared.detail
+
+
+def strongest(wrong):
+    """The two strongest keys of each query; `wrong` lets those to come take their places."""
+
+    def attend(q, k, v):
+        scores = q @ k.mT
+        past = torch.ones_like(scores, dtype=torch.bool).tril()
+        shown = scores if wrong else scores.masked_fill(~past, -torch.inf)
+        least = shown.topk(min(2, scores.shape[-1])).values[..., -1:]
+        kept = past & ((scores >= least) | torch.eye(len(scores[0, 0]), dtype=torch.bool))
+        return scores.masked_fill(~kept, -torch.inf).softmax(-1) @ v
+
+    return attend
+
+
+def test_choices_that_jump_do_not_hide_a_leak():
+    assert found(Causality, strongest(True), causal=True).verdict == "fail"
+    assert found(Causality, strongest(False), causal=True).verdict == "pass"
+
+
+def test_a_tolerance_as_large_as_the_outputs_is_no_pass():
+    def coarse(q, k, v):
+        """Rounded to steps of a quarter of what comes out."""
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return (y * 40).round() / 40 + 0.02 * (q * 1e15).sin()
+
+    verdicts = {one.name: one.verdict for one in audit(coarse, causal=True).findings}
+    assert verdicts["window"] != "pass" and verdicts["batch"] != "pass"

@@ -16,15 +16,17 @@ def test_a_failure_comes_with_its_certificate_and_a_script_that_shows_it(attnlab
     pytest.importorskip("matplotlib")
     words = ["width=8", "--declare", "causal=true", "--html", "page.html", "--repro", "deep/repro"]
     code, out, err = attnlab("audit", LEAKY, *words)
-    assert code == 1 and "no script for weights" in err  # nor is one needed: causality has its own
+    assert code == 1 and err == ""
     assert "causality    fail" in out and "smallest: output 0 moves by" in out
     page = Path("page.html").read_text()
     assert "It fails 2 properties" in page and page.count("<svg") == 2
     assert f"attnlab audit {LEAKY} width=8 --declare causal=true" in page
-    (script,) = Path("deep/repro").iterdir()
-    assert script.name == "LeakyAttention_causality.py"
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True)
-    assert done.returncode == 1 and done.stdout.startswith("wrong: output 0 moves by")
+    scripts = sorted(Path("deep/repro").iterdir())
+    kinds = ["LeakyAttention_causality.py", "LeakyAttention_weights.py"]
+    assert [script.name for script in scripts] == kinds
+    for script, said in zip(scripts, ("output 0 moves by", "query "), strict=True):
+        done = subprocess.run([sys.executable, script], capture_output=True, text=True)
+        assert done.returncode == 1 and done.stdout.startswith(f"wrong: {said}")
 
 
 def test_json_is_all_that_is_printed(attnlab):
@@ -74,7 +76,13 @@ def test_code_that_crashes_gives_json_and_one_line(attnlab):
         (["theirs.py:Code"], "needs width; add width=…"),
         (["theirs.py:Code", "width=8", "wide=3"], "takes no 'wide'"),
         (["theirs.py:Code", "width=8"], "outputs must be [batch, time, width]"),
+        (["theirs.py:Gpu"], "it needs a GPU, and there is none here; audit it on a machine that"),
+        (["theirs.py:Two"], "missing 1 required positional argument: 'other'; wrap it in"),
+        (["theirs.py:Plain"], "Plain gives a Plain; it must give a module, a function"),
+        (["theirs.py:Exits"], "the code called sys.exit(3)"),
+        (["theirs.py:nothing"], "nothing in theirs.py is int; name a class or a function"),
         (["broken.py:Code"], "broken.py, line 1:"),
+        (["zeros.py:Code"], "zeros.py: source code string cannot contain null bytes"),
         (["theirs.py:Code", "--declare", "casual=true"], "did you mean"),
         (["theirs.py:Code", "--declare", "window=0"], "1 or more"),
         (["theirs.py:Code", "--contract", "absent.json"], "absent.json"),
@@ -97,8 +105,25 @@ def test_a_slip_is_one_line_and_exit_code_2(attnlab, words, said):
         "        self.layer = nn.Linear(width, width)\n"
         "    def forward(self, x):\n"
         "        return self.layer(x).sum()\n"
+        "class Good(nn.Linear):\n"
+        "    def __init__(self, width=8):\n"
+        "        super().__init__(width, width)\n"
+        "class Gpu(Good):\n"
+        "    def forward(self, x):\n"
+        "        raise AssertionError('Torch not compiled with CUDA enabled')\n"
+        "class Two(Good):\n"
+        "    def forward(self, x, other):\n"
+        "        return x + other\n"
+        "class Exits(Good):\n"
+        "    calls = 0\n"
+        "    def forward(self, x):\n"
+        "        Exits.calls += 1\n"
+        "        return super().forward(x) if Exits.calls < 9 else exit(3)\n"
+        "class Plain: pass\n"
+        "nothing = 3\n"
     )
     Path("broken.py").write_text("def (")
+    Path("zeros.py").write_bytes(b"x = 1\0")
     Path("contract.json").write_text('{"colour": 3}')
     # in this process: what these show does not depend on where the code runs
     code, out, err = attnlab("audit", *words, "--in-process")
@@ -112,6 +137,23 @@ def test_a_place_that_cannot_be_written_is_found_before_the_audit(attnlab):
     assert code == 2 and "is no place" in err and "this was run" not in err
 
 
+@pytest.mark.parametrize(
+    ("does", "said"),
+    [
+        ("while True: pass", "no answer within 6 s; allow more with --timeout"),
+        ("import os; os._exit(0)", "ended its process with exit code 0"),
+        ("import torch; torch.empty(3 * 2**30, dtype=torch.uint8)", "memory ran out; allow more"),
+    ],
+)
+def test_code_that_hangs_leaves_or_eats_memory_gives_json_and_one_line(attnlab, does, said):
+    Path("theirs.py").write_text(does)
+    limits = ["--timeout", "6" if "while" in does else "60", "--memory", "1"]
+    code, out, err = attnlab("audit", "theirs.py:Code", *limits, "--json")
+    found = json.loads(out)
+    assert code == 2 and found["verdict"] == "cannot tell" and found["checks"] == []
+    assert said in found["detail"] and said in err and err.count("\n") == 1
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_folder_without_permission_is_refused(attnlab, tmp_path):
     shut = tmp_path / "shut"
@@ -119,3 +161,12 @@ def test_a_folder_without_permission_is_refused(attnlab, tmp_path):
     for option in (["--html", shut / "page.html"], ["--repro", shut / "scripts"]):
         code, _, err = attnlab("audit", LEAKY, "width=8", *option)
         assert code == 2 and "written" in err
+
+
+def test_when_nothing_can_be_said_the_exit_code_is_2_with_one_line(attnlab):
+    Path("theirs.py").write_text(
+        "def attend(q, k, v):\n    assert q.shape[2] == 5, 'five it must be'\n    return v\n"
+    )
+    code, _, err = attnlab("audit", "theirs.py:attend", "--in-process")
+    assert code == 2 and err.strip().count("\n") == 0
+    assert "nothing can be said of theirs.py:attend" in err and "five it must be" in err

@@ -273,7 +273,115 @@ class AlibiDecoder(nn.Module):
         return y.transpose(1, 2).flatten(2)
 
 
+class TupleAttention(nn.Module):
+    """Keys and values go out with the outputs, and come back with the next piece."""
+
+    def __init__(self, hidden_size: int, num_heads: int, wrong: bool) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.inner = nn.Linear(hidden_size, 3 * hidden_size)
+        self.outer = nn.Linear(hidden_size, hidden_size)
+        self.wrong = wrong
+
+    def forward(
+        self, hidden_states: Tensor, past_key_value: tuple | None = None, use_cache: bool = False
+    ) -> tuple:
+        q, k, v = (
+            part.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+            for part in self.inner(hidden_states).chunk(3, dim=-1)
+        )
+        t = q.shape[2]
+        if past_key_value is not None:
+            k = torch.cat((past_key_value[0], k), dim=2)
+            v = torch.cat((past_key_value[1], v), dim=2)
+        n = k.shape[2]
+        present = (k, v) if use_cache else None
+        if self.wrong and present is not None and t > 1:
+            present = (k[:, :, -t:], v[:, :, -t:])  # a piece replaces what was before it
+        seen = torch.ones(t, n, dtype=torch.bool).tril(n - t)
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
+        return self.outer(y.transpose(1, 2).flatten(2)), present
+
+
+class DictDecoder(nn.Module):
+    """Layers share one dictionary, each under its own number."""
+
+    def __init__(self, vocab_size: int, dim: int, depth: int, wrong: bool) -> None:
+        super().__init__()
+        self.vocab_size, self.depth = vocab_size, depth
+        self.tokens = nn.Embedding(vocab_size, dim)
+        self.layers = nn.ModuleList(nn.Linear(dim, 3 * dim) for _ in range(depth))
+        self.head = nn.Linear(dim, vocab_size)
+        self.wrong = wrong
+
+    def forward(self, tokens: Tensor, kv_cache: dict | None = None) -> Tensor:
+        x, t = self.tokens(tokens), tokens.shape[1]
+        for number, layer in enumerate(self.layers):
+            q, k, v = layer(x).chunk(3, dim=-1)
+            if kv_cache is not None:
+                place = 0 if self.wrong else number
+                if number in kv_cache:
+                    before = kv_cache[place]
+                    k, v = (torch.cat(both, dim=1) for both in zip(before, (k, v), strict=True))
+                kv_cache[number] = (k, v)
+            n = k.shape[1]
+            seen = torch.ones(t, n, dtype=torch.bool).tril(n - t)
+            x = x + F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
+        return self.head(x)
+
+
+class BufferedAttention(nn.Module):
+    """Keys and values lie in tables of the module's own, written from `start_pos` on."""
+
+    keys: Tensor
+    values: Tensor
+
+    def __init__(self, dim: int, n_heads: int, max_len: int, wrong: bool) -> None:
+        super().__init__()
+        self.n_heads = n_heads
+        self.qkv, self.out = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
+        room = torch.zeros(8, n_heads, max_len, dim // n_heads)
+        self.register_buffer("keys", room, persistent=False)
+        self.register_buffer("values", room.clone(), persistent=False)
+        self.wrong = wrong
+
+    @torch.no_grad()
+    def forward(self, x: Tensor, start_pos: int = 0) -> Tensor:
+        b, t, _ = x.shape
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.n_heads, -1)).permute(2, 0, 3, 1, 4)
+        end = start_pos + t
+        self.keys[:b, :, start_pos:end], self.values[:b, :, start_pos:end] = k, v
+        seen = torch.ones(t, end, dtype=torch.bool)
+        if t > 1:
+            seen = seen.tril(0 if self.wrong else start_pos)
+        y = F.scaled_dot_product_attention(
+            q, self.keys[:b, :, :end], self.values[:b, :, :end], attn_mask=seen
+        )
+        return self.out(y.transpose(1, 2).flatten(2))
+
+
 CASES = (
+    Case(
+        name="piece-replaces",
+        bug="keys given back after a piece of several tokens are those of the piece alone",
+        make=lambda wrong: TupleAttention(32, 4, wrong),
+        reasons=("cache",),
+        declared=STEPPED,
+    ),
+    Case(
+        name="first-layers-keys",
+        bug="in a dictionary of caches every layer reads that of the first",
+        make=lambda wrong: DictDecoder(29, 32, 2, wrong),
+        reasons=("cache",),
+        declared=STEPPED,
+    ),
+    Case(
+        name="buffers-top-left",
+        bug="a later piece sees the tables as if it stood at their beginning",
+        make=lambda wrong: BufferedAttention(32, 4, 128, wrong),
+        reasons=("cache",),
+        declared=STEPPED,
+    ),
     Case(
         name="top-left",
         bug="causal mask aligned top-left when queries are fewer than keys",

@@ -310,7 +310,36 @@ class TinyGpt(nn.Module):
         return self.head(x)
 
 
+class StrongestKeys(nn.Module):
+    """Only the strongest keys of each query count; those to come must not take their places."""
+
+    def __init__(self, dim: int, heads: int, most: int, wrong: bool) -> None:
+        super().__init__()
+        self.heads, self.most = heads, most
+        self.inner, self.outer = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
+        self.wrong = wrong
+
+    def forward(self, x: Tensor) -> Tensor:
+        t = x.shape[1]
+        q, k, v = self.inner(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        scores = q @ k.mT * q.shape[-1] ** -0.5
+        past = torch.ones(t, t, dtype=torch.bool).tril()
+        seen = scores.masked_fill(~past, -torch.inf)
+        least = (scores if self.wrong else seen).topk(min(self.most, t), dim=-1).values[..., -1:]
+        own = torch.eye(t, dtype=torch.bool)
+        kept = past & ((scores >= least) | own)
+        y = scores.masked_fill(~kept, -torch.inf).softmax(-1) @ v
+        return self.outer(y.transpose(1, 2).flatten(2))
+
+
 CASES = (
+    Case(
+        name="strongest-of-all",
+        bug="the strongest keys are chosen before the future is hidden",
+        make=lambda wrong: StrongestKeys(32, 4, 3, wrong),
+        reasons=("causality",),
+        declared=CAUSAL,
+    ),
     Case(
         name="polarity-module",
         bug="mask polarity inverted for nn.MultiheadAttention; the last query sees nothing",

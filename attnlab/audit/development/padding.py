@@ -127,7 +127,88 @@ class TwoMaskedLayers(nn.Module):
         return x
 
 
+class PackedModel(nn.Module):
+    """Texts in one row have numbers; a later one must not see those before it."""
+
+    def __init__(self, vocab_size: int, hidden_size: int, wrong: bool) -> None:
+        super().__init__()
+        self.vocab_size, self.wrong = vocab_size, wrong
+        self.tokens = nn.Embedding(vocab_size, hidden_size)
+        self.places = nn.Embedding(128, hidden_size)
+        self.qkv = nn.ModuleList(nn.Linear(hidden_size, 3 * hidden_size) for _ in range(2))
+        self.lm_head = nn.Linear(hidden_size, vocab_size)
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        position_ids: Tensor | None = None,
+        document_ids: Tensor | None = None,
+    ) -> Tensor:
+        t = input_ids.shape[1]
+        if position_ids is None:
+            position_ids = torch.arange(t, device=input_ids.device)[None]
+        x = self.tokens(input_ids) + self.places(position_ids)
+        seen = torch.ones(t, t, dtype=torch.bool, device=x.device).tril()[None, None]
+        if document_ids is not None:
+            one, other = document_ids[:, None, :, None], document_ids[:, None, None]
+            seen = seen & ((one >= other) if self.wrong else (one == other))
+        for layer in self.qkv:
+            q, k, v = layer(x).unflatten(-1, (3, 4, -1)).permute(2, 0, 3, 1, 4)
+            y = F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
+            x = x + y.transpose(1, 2).flatten(2)
+        return self.lm_head(x)
+
+
+class PackedByStarts(nn.Module):
+    """Where texts begin and end is told; a position at an end belongs to the next text."""
+
+    def __init__(self, n_embd: int, n_head: int, wrong: bool) -> None:
+        super().__init__()
+        self.n_head, self.wrong = n_head, wrong
+        self.c_attn, self.c_proj = nn.Linear(n_embd, 3 * n_embd), nn.Linear(n_embd, n_embd)
+
+    def forward(self, x: Tensor, cu_seqlens: Tensor | None = None) -> Tensor:
+        t = x.shape[1]
+        q, k, v = self.c_attn(x).unflatten(-1, (3, self.n_head, -1)).permute(2, 0, 3, 1, 4)
+        seen = torch.ones(t, t, dtype=torch.bool, device=x.device).tril()
+        if cu_seqlens is not None:
+            places = torch.arange(t, device=x.device, dtype=cu_seqlens.dtype)
+            text = torch.searchsorted(cu_seqlens[1:], places, right=not self.wrong)
+            seen = seen & (text[:, None] == text)
+        scores = (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(~seen, -math.inf)
+        return self.c_proj((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
+
+
+class AddedMask(nn.Module):
+    """A mask [b, 1, 1, t] that is added to scores belongs to the keys, the last axis."""
+
+    def __init__(self, hidden_size: int, heads: int, wrong: bool) -> None:
+        super().__init__()
+        self.heads = heads
+        self.inner, self.outer = (
+            nn.Linear(hidden_size, 3 * hidden_size),
+            nn.Linear(hidden_size, hidden_size),
+        )
+        self.wrong = wrong
+
+    def forward(self, hidden_states: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        q, k, v = (
+            self.inner(hidden_states).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        )
+        scores = q @ k.mT / math.sqrt(q.shape[-1])
+        if attention_mask is not None:
+            scores = scores + (attention_mask.mT if self.wrong else attention_mask)
+        return self.outer((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
+
+
 CASES = (
+    Case(
+        name="added-to-queries",
+        bug="a mask that is added is turned, so that padded queries are hidden and not keys",
+        make=lambda wrong: AddedMask(32, 4, wrong),
+        reasons=("padding",),
+        declared={"causal": False, "padding": True},
+    ),
     Case(
         name="left-padding-positions",
         bug="left padding with position ids shared by all rows",
@@ -156,5 +237,20 @@ CASES = (
         make=lambda wrong: TwoMaskedLayers(32, 4, 2, wrong),
         reasons=("padding", "finite"),
         declared=PADDED,
+    ),
+    Case(
+        name="packed-later-sees-earlier",
+        bug="in a row of several texts a later one sees those before it",
+        make=lambda wrong: PackedModel(37, 32, wrong),
+        reasons=("packing",),
+        declared={"causal": True},
+    ),
+    Case(
+        name="packed-seam",
+        bug="the first position of a text counts as the last of the one before",
+        make=lambda wrong: PackedByStarts(32, 4, wrong),
+        reasons=("packing",),
+        declared={"causal": True},
+        options={"n_embd": 32},
     ),
 )

@@ -90,7 +90,34 @@ class BlockLocalAttention(nn.Module):
         return self.merge(y.transpose(2, 3).flatten(3).flatten(1, 2)[:, :t])
 
 
+class DilatedAttention(nn.Module):
+    """Every second key only: the reach of a window, and not one."""
+
+    def __init__(self, width: int, heads: int, window: int, wrong: bool) -> None:
+        super().__init__()
+        self.heads, self.window = heads, window
+        self.project, self.merge = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.wrong = wrong
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.project(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        places = torch.arange(x.shape[1])
+        back = places[:, None] - places
+        seen = (back >= 0) & (back < self.window)
+        if self.wrong:
+            seen &= back % 2 == 0
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
+        return self.merge(y.transpose(1, 2).flatten(2))
+
+
 CASES = (
+    Case(
+        name="dilated",
+        bug="a window of w that leaves out every second key",
+        make=lambda wrong: DilatedAttention(32, 4, 7, wrong),
+        reasons=("window",),
+        declared={"causal": True, "window": 7},
+    ),
     Case(
         name="one-too-many",
         bug="a window of w sees w keys before the query and its own",

@@ -3,8 +3,10 @@
 Axes: b batch, t time.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,6 +16,7 @@ from attnlab.audit.contract import Finding
 from attnlab.audit.properties.property import Property, unsteady
 from attnlab.audit.subject import Subject
 
+FLEX = "flex_attention"
 REAL = 8  # positions of a padded text that are not padding
 PIECES = (5, 1, 1, 4, 1, 11)  # a beginning, single steps and chunks on a warm cache
 
@@ -28,49 +31,79 @@ class Backends(Property):
     name = "backends"
 
     def examine(self, bench: Bench) -> Finding:
-        backends: dict[str, Subject] = getattr(bench.subject, "backends", None) or {}
-        if len(backends) < 2:
-            return self.finding("not applicable", "attention is computed in one way only")
+        backends: Mapping[str, Subject] = bench.subject.backends or {"usual": bench.subject}
+        flex, untried = flexible(next(iter(backends.values())))
+        if len(backends) + len(flex) < 2:
+            only = f"attention is computed in one way only{untried}"
+            return self.finding("not applicable", only)
         reason = unsteady(bench)
         if reason:
             return self.finding("cannot tell", reason)
         (usual, first), *others = backends.items()
         worst = 0.0
-        for name, other in others:
-            for what, one, two in _pairs(bench, first, other):
-                off = apart(one, two)
-                worst = max(worst, off if off < float("inf") else 0.0)
-                if not off <= bench.tolerance:
-                    detail = f"{name} differs from {usual} by {off:.2g} {what}"
-                    example = {"backends": [usual, name], "what": what, "size": _plain(off)}
-                    return self.finding("fail", detail, measured=_plain(off), example=example)
-        detail = f"{', '.join(backends)} agree, whole and in pieces: off by {worst:.1e}"
+        for name, other in [*others, *flex.items()]:
+            with uncompiled() if name in flex else nullcontext():
+                for what, one, two in _pairs(bench, first, other, few=name in flex):
+                    off = apart(one, two)
+                    worst = max(worst, off if off < float("inf") else 0.0)
+                    if not off <= bench.tolerance:
+                        detail = f"{name} differs from {usual} by {off:.2g} {what}"
+                        example = {"backends": [usual, name], "what": what, "size": _plain(off)}
+                        return self.finding("fail", detail, measured=_plain(off), example=example)
+        names = ", ".join([*backends, *flex])
+        detail = f"{names} agree, whole and in pieces: off by {worst:.1e}{untried}"
         return self.finding("pass", detail, measured=worst)
+
+
+def flexible(subject: Any) -> tuple[dict[str, Subject], str]:
+    """The same model by flex_attention where it says that it has that, or why that is not tried."""
+    if not getattr(getattr(subject, "_model", None), "_supports_flex_attn", False):
+        return {}, ""
+    other = subject.by(FLEX)
+    try:
+        with torch.no_grad(), uncompiled():
+            other.run(subject.draw(2, 5, 0))
+    except Exception as error:
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:100]}"
+        return {}, f"; {FLEX} was not tried ({reason})"
+    return {FLEX: other}, ""
+
+
+@contextmanager
+def uncompiled() -> Iterator[None]:
+    """What asks to be compiled runs as it stands: for inputs this small that is faster."""
+    with torch.compiler.set_stance("force_eager"):
+        yield
 
 
 def _plain(size: float) -> float | None:
     return size if size < float("inf") else None
 
 
-def _pairs(bench: Bench, first: Subject, other: Subject) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Outputs that must be equal, and of what."""
+def _pairs(
+    bench: Bench, first: Subject, other: Subject, few: bool = False
+) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """Outputs that must be equal, and of what; a few where each of them takes long."""
     with torch.no_grad():
-        for length in (1, 2, 7, 23):
+        for length in (23,) if few else (1, 2, 7, 23):
             x = bench.draw(2, length)
             yield f"at length {length}", first.run(x), other.run(x)
-        if first.pads:
+        if first.pads and other.pads:
             x = bench.draw(2, 13)
-            for side, real in (("right", slice(0, REAL)), ("left", slice(13 - REAL, 13))):
+            places = {"right": slice(0, REAL), "left": slice(13 - REAL, 13)}
+            for side, real in ((side, places[side]) for side in first.sides):
                 padding = torch.ones(2, 13, dtype=torch.bool)
                 padding[0, real], padding[1] = False, False
                 one, two = first.run(x, padding=padding), other.run(x, padding=padding)
                 yield f"with padding on the {side}", one[:1, real], two[:1, real]
                 yield f"beside padding on the {side}", one[1:], two[1:]
-        if first.caches:
-            x = bench.draw(2, sum(PIECES))
-            yield "when stepped with a cache", _stepped(first, x), _stepped(other, x)
+        if first.caches and other.caches:
+            pieces = PIECES[-3:] if few else PIECES
+            x = bench.draw(2, sum(pieces))
+            one, two = (_stepped(subject, x, pieces) for subject in (first, other))
+            yield "when stepped with a cache", one, two
 
 
-def _stepped(subject: Subject, x: Tensor) -> Tensor:
+def _stepped(subject: Subject, x: Tensor, pieces: tuple[int, ...]) -> Tensor:
     cache = subject.new_cache()
-    return torch.cat([subject.step(piece, cache) for piece in x.split(PIECES, dim=1)], dim=1)
+    return torch.cat([subject.step(piece, cache) for piece in x.split(pieces, dim=1)], dim=1)

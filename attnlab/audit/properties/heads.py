@@ -58,13 +58,19 @@ class Heads(Property):
         fixed = own[0] != own[1] or _has_weights(bench)
         tried: list[str] = []
         measured: list[int] = []
-        for heads, kv_heads in (own,) if fixed else (own, *SHAPES):
+        count = bench.contract.heads or own[0]
+        asked = (count, declared or count)
+        for heads, kv_heads in (own,) if fixed else dict.fromkeys((asked, own, *SHAPES)):
             variant = subject if (heads, kv_heads) == own else shaped(subject, heads, kv_heads)
             try:
                 found = reading(variant, bench)
-            except Exception:
+            except Exception as error:
                 if (heads, kv_heads) == own:
                     raise
+                if (heads, kv_heads) == asked:
+                    said = f"{type(error).__name__}: {' '.join(str(error).split())[:100]}"
+                    detail = f"{heads} heads and {kv_heads} key/value heads are refused ({said})"
+                    return self.finding("fail", detail, declared=declared)
                 continue  # it says that it takes no such heads
             if found is None:
                 continue
@@ -117,7 +123,7 @@ class Heads(Property):
             if bench.contract.heads not in (None, heads) and not wrong:
                 wrong = f"there are {heads} heads, and {bench.contract.heads} are declared"
             if wrong:
-                example = {"length": SEEN_LENGTH, "map": keys}
+                example = {"length": SEEN_LENGTH, "map": keys, "wanted": wanted}
                 return self.finding(
                     "fail", wrong, measured=keys, declared=declared, example=example
                 )
@@ -254,6 +260,12 @@ def scrambled(bench: Bench, x: Tensor, seen: list[Applied]) -> str:
             moved = differ(one, two).any(0)  # [h, t]
             # some code gives a head the token before instead of its own
             lost = ~moved[:, at : at + 3].any(1)
+            if moved.any() and lost.all() and bool((moved == moved[:1]).all()):
+                lands = moved.any(0).nonzero().flatten().tolist()
+                return (
+                    f"the {what} of input {at} is not at {at} in any head; it lies at {lands}: "
+                    "inputs change their place before they are compared"
+                )
             if moved.any() and lost.any():
                 head = int(lost.nonzero()[0])
                 lands = moved.any(0).nonzero().flatten().tolist()
@@ -291,8 +303,8 @@ def bends_with_length(bench: Bench) -> str:
         f"at length {short} but not at {long}" if found[0][i, j] else f"at {long} but not {short}"
     )
     return (
-        f"input {j} moves output {i} {which}: heads and time are mixed, as by a reshape "
-        "without a transpose"
+        f"input {j} moves output {i} {which}: who is seen depends on the length of the text, as "
+        "where heads are laid across tokens or a shift goes round its end"
     )
 
 
@@ -325,7 +337,8 @@ class Scale(Property):
             heads, width = seen[0].q.shape[1], seen[0].q.shape[3]
         if isinstance(found, str):
             return self.finding("cannot tell", found, declared=declared)
-        name = _factor(found, heads, width)
+        # heads may be modules of their own, of which one is seen at a time
+        name = _factor(found, max(heads, bench.subject.heads or 1), width)
         detail = f"scores are {found:.4g} times query · key: {name} (head width {width})"
         near = 1e-3 * abs(found)
         if declared is not None:
@@ -336,7 +349,7 @@ class Scale(Property):
             wrong = name == _MODEL and not _asked_for(bench, found)
             if wrong:
                 detail += "; heads are compared over the head width: declare scale=… if it is meant"
-        example = {"scale": found, "heads": heads, "head_width": width} if wrong else None
+        example = {"scale": found, "wanted": declared} if wrong else None
         verdict = "fail" if wrong else "pass"
         return self.finding(verdict, detail, measured=found, declared=declared, example=example)  # type: ignore[arg-type]
 
@@ -397,7 +410,7 @@ class Weights(Property):
         for weights in seen:
             wrong = self._wrong(bench, weights)
             if wrong:
-                example = {"length": weights.shape[-1]}
+                example = {"length": weights.shape[-1], "future": "must not see" in wrong}
                 return self.finding("fail", wrong, measured=_worst(weights), example=example)
         off = max((_worst(weights) for weights in seen), key=lambda sum_: abs(sum_ - 1))
         lowest = min(float(weights.min()) for weights in seen)

@@ -66,7 +66,8 @@ class Padding(Property):
         nothing = torch.zeros(3, length, dtype=torch.bool)
         none = apart(bench.run(x, padding=nothing), whole)
         found = {"a mask without padding is not as good as none": none}
-        for side, kept in (("right", slice(0, real)), ("left", slice(length - real, None))):
+        places = {"right": slice(0, real), "left": slice(length - real, None)}
+        for side, kept in ((side, places[side]) for side in bench.subject.sides):
             padding = nothing.clone()
             padding[0] = True  # one row is shorter than the others
             padding[0, kept] = False
@@ -92,7 +93,9 @@ class Padding(Property):
     def _comparable(self, bench: Bench, side: str) -> bool:
         """Whether positions are the same with padding and without: on the left they move."""
         known = bench.contract.positions in ("none", "relative", "rotary", "alibi")
-        return side == "right" or bench.subject.placed or known or bool(self.declared(bench))
+        # on the left are texts to be continued; what sees both ways has none
+        continued = bool(self.declared(bench)) and bench.contract.causal is not False
+        return side == "right" or bench.subject.placed or known or continued
 
 
 def _fit(padding: Tensor, x: Tensor) -> Tensor:

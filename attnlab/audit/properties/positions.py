@@ -93,14 +93,16 @@ class Positions(Property):
         found = identified(bench)
         facts: dict[str, Any] = {"measured": found.plain(), "declared": declared}
         wrong = found.wrong or self._broken(bench.contract, found)
-        note = ""
+        note, drifts = "", False
         if not wrong and found.kind == "rotary" and not found.bent:
             wrong = drift(bench, found, bench.subject.dtype)
             note = drift(bench, found, torch.bfloat16)
             if bench.contract.dtype == "bfloat16":
                 wrong = wrong or note
+            drifts = bool(wrong)
         if wrong:
-            return self.finding("fail", wrong, example={"length": SEEN_LENGTH}, **facts)
+            met = {"kind": found.kind, "layer": found.layer, "heads": len(found.slopes)}
+            return self.finding("fail", wrong, example={**met, "drifts": drifts}, **facts)
         unknown = self._open(bench.contract, found)
         if unknown:
             return self.finding("cannot tell", unknown, **facts)

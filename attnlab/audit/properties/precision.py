@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attnlab.audit.bench import Bench, apart
+from attnlab.audit.bench import Bench, apart, typical
 from attnlab.audit.contract import Finding
 from attnlab.audit.properties.property import Property, unsteady
 
@@ -20,6 +20,9 @@ LARGE = 2.0**-8
 @dataclass(frozen=True)
 class Precision(Property):
     name = "precision"
+
+    def tolerance(self, bench: Bench) -> float:
+        return 0.0  # it measures what is lost, and calls nothing equal
 
     def examine(self, bench: Bench) -> Finding:
         subject = bench.subject
@@ -37,8 +40,9 @@ class Precision(Property):
         # by a change that half precision would notice, brought down to that of float32
         moved = apart(bench.nudged_run(LARGE, 0), exact) * eps / LARGE
         explained = max(moved, eps * float(exact.abs().max()))
-        # a step in half precision may be the same in both copies; then it shows as roughness
-        lost = max(apart(rough.double(), exact), bench.rounding)
+        # of the middle position: a token that goes to another expert has not lost precision. A
+        # step in half precision may be the same in both copies; then it shows as roughness
+        lost = max(typical(rough.double(), exact), bench.rounding)
         bits = math.log2(max(lost / explained, 1.0))
         detail = f"in float32 it loses {bits:.1f} bits beyond what rounding its inputs costs"
         if bits <= MOST_BITS:

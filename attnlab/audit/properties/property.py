@@ -16,6 +16,10 @@ class Property(ABC):
     @abstractmethod
     def examine(self, bench: Bench) -> Finding: ...
 
+    def tolerance(self, bench: Bench) -> float:
+        """What it calls equal; too coarse a one is no reason to pass."""
+        return bench.tolerance
+
     def finding(self, verdict: Verdict, detail: str, **facts: Any) -> Finding:
         return Finding(name=self.name, verdict=verdict, detail=detail, **facts)
 

@@ -19,6 +19,9 @@ class Causality(Property):
     name = "causality"
     field = "causal"
 
+    def tolerance(self, bench: Bench) -> float:
+        return bench.fine
+
     def examine(self, bench: Bench) -> Finding:
         declared = self.declared(bench)
         if declared is False:
@@ -52,7 +55,7 @@ def first_leak(bench: Bench) -> Moved | None:
                     other = bench.draw(2, length, seed + 5)
                     moved = bench.run(replaced(x, other, slice(cut, None), size))
                     change = movement(moved[:, :cut], before[:, :cut])
-                    if float(change.max()) > bench.tolerance * size:
+                    if float(change.max()) > bench.fine * size:
                         at = int(change.argmax())
                         return Moved(length, at, (cut, length - 1), float(change.max()))
     return None
@@ -86,14 +89,23 @@ class Window(Property):
             return self.finding("cannot tell", reason, declared=declared)
         length = min(max(3 * (declared or 0) + 2, 23), LONGEST)
         seen = support(bench, length)
-        counts = keys_seen(seen)
+        counts, gap = keys_seen(seen), first_gap(seen)
         widest = int(counts.max())
         if declared is None:
+            if gap is not None:
+                detail = (
+                    f"no window: inputs up to {max(widest - 1, 0)} before an output move it, but "
+                    f"not all of them; input {gap[1]} does not move output {gap[0]}"
+                )
+                return self.finding("pass", detail, measured=None)
             if widest >= length:
                 detail = f"every earlier input is seen, up to {length} of them"
                 return self.finding("pass", detail, measured=None)
-            detail = f"a query sees {widest} keys, its own included; " + named(widest)
-            return self.finding("pass", detail, measured=widest)
+            keys = "1 key, its own" if widest == 1 else f"{widest} keys, its own included"
+            if bool(seen.triu(1).any()):
+                detail = f"no window: besides later inputs a query sees {keys}"
+                return self.finding("pass", detail, measured=None)
+            return self.finding("pass", f"a query sees {keys}; " + named(widest), measured=widest)
         layers = bench.subject.layers
         wanted = declared if layers == 1 else layers * (declared - 1) + 1
         if wanted >= length:
@@ -101,6 +113,10 @@ class Window(Property):
             return self.finding("cannot tell", detail, declared=declared)
         expected = torch.arange(1, length + 1).clamp(max=wanted)
         wrong = (counts != expected).nonzero().flatten().tolist()
+        if not wrong and gap is not None:
+            detail = f"input {gap[1]} is in the window of output {gap[0]}, and does not move it"
+            example = {"length": length, "output": gap[0], "keys": int(counts[gap[0]])}
+            return self.finding("fail", detail, measured=None, declared=declared, example=example)
         if not wrong:
             detail = f"exactly the last {wanted} inputs move an output, at all {length} positions"
             return self.finding("pass", detail, measured=widest, declared=declared)
@@ -129,6 +145,15 @@ def keys_seen(seen: Tensor) -> Tensor:
     places = torch.arange(len(seen))
     earliest = torch.where(seen, places, len(seen)).min(dim=1).values
     return (places - earliest + 1).clamp(min=0)
+
+
+def first_gap(seen: Tensor) -> tuple[int, int] | None:
+    """An output, and an input from the earliest that moves it to its own that does not."""
+    places = torch.arange(len(seen))
+    between = (places > places[:, None] - keys_seen(seen)[:, None]) & (places <= places[:, None])
+    between |= torch.eye(len(seen), dtype=torch.bool)  # blind to all of them: to its own as well
+    missing = (between & ~seen).nonzero().tolist()
+    return (missing[0][0], missing[0][1]) if missing else None
 
 
 def named(keys: int) -> str:

@@ -15,6 +15,9 @@ class Evaluation(Property):
 
     name = "evaluation"
 
+    def tolerance(self, bench: Bench) -> float:
+        return 0.0
+
     def examine(self, bench: Bench) -> Finding:
         reason = unsteady(bench)
         if reason:
@@ -25,6 +28,9 @@ class Evaluation(Property):
 @dataclass(frozen=True)
 class Finite(Property):
     name = "finite"
+
+    def tolerance(self, bench: Bench) -> float:
+        return 0.0
 
     def examine(self, bench: Bench) -> Finding:
         sizes = (1.0, 1e3) if bench.subject.continuous else (1.0,)

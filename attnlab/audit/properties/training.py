@@ -52,8 +52,13 @@ class LossFunction(Tokens):
 class Training(Property):
     name = "training"
 
+    def tolerance(self, bench: Bench) -> float:
+        return 0.0  # losses and gradients have tolerances of their own
+
     def examine(self, bench: Bench) -> Finding:
-        found = [one for one in (self._loss(bench), self._parts(bench), self._spans(bench)) if one]
+        every = {"loss": self._loss, "parts": self._parts, "spans": self._spans}
+        seen = {name: examined(bench) for name, examined in every.items()}
+        found = [one for one in seen.values() if one]
         if not found:
             detail = "no loss, accumulate or corrupt was found; see attnlab/audit/properties"
             return self.finding("not applicable", detail)
@@ -62,7 +67,14 @@ class Training(Property):
             if any(one[0] == verdict for one in found):
                 worst = verdict
         told = "; ".join(one[1] for one in found if worst in ("pass", one[0]))
-        return self.finding(worst, told, measured=[one[1] for one in found])
+        example: dict[str, Any] = {
+            name: one[1] for name, one in seen.items() if one and one[0] == "fail"
+        }
+        if "loss" in example and method(bench, "loss") is None:
+            example["word"] = label_word(bench)
+        return self.finding(
+            worst, told, measured=[one[1] for one in found], example=example or None
+        )
 
     def _loss(self, bench: Bench) -> tuple[Verdict, str] | None:
         whole = method(bench, "loss")
@@ -157,11 +169,17 @@ def _with_labels(bench: Bench) -> Callable[[Tensor], Tensor] | None:
     module = bench.subject.module
     if module is None:
         return None
-    takes = inspect.signature(module.forward).parameters
-    word = next((one for one in takes if one in LABELS), None)
-    if word is None:
+    word = label_word(bench)
+    if not word:
         return None
     return lambda tokens: scalar_in(module(tokens, **{word: tokens}))
+
+
+def label_word(bench: Bench) -> str:
+    """What a module calls its labels; empty if it takes none."""
+    module = bench.subject.module
+    takes = [] if module is None else inspect.signature(module.forward).parameters
+    return next((one for one in takes if one in LABELS), "")
 
 
 def scalar_in(found: Any) -> Tensor:
