@@ -136,6 +136,8 @@ def padding_fails(
         change = moved(ask(x, mask)[1:], ask(x)[1:])
     elif what == "padding is added":
         change = moved(ask(x, mask)[:1, kept], ask(x[:1, kept]))
+    elif what == "it has padding":
+        change = torch.where(ask(x, mask)[:1, kept].isnan().any(-1), torch.inf, 0.0)
     else:
         # not NaN: a weight of 0 times NaN is NaN in plain PyTorch, and nobody's mistake
         large = what == "large numbers stand in the padding" and x.is_floating_point()

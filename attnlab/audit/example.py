@@ -61,6 +61,7 @@ PADDED = {  # and how the audit speaks of it
     "another row has padding": "another row",
     "large numbers stand in the padding": "large numbers",
     "padding is added": "is not that without",
+    "it has padding": "makes them no numbers",
 }
 LEFT_PADDED = {
     "what stands in the padding changed": "the padding changes",

@@ -24,9 +24,19 @@ from attnlab.audit.adapters import prepared
 from attnlab.audit.bench import Bench, apart
 from attnlab.audit.contract import Certificate, Contract, Finding
 from attnlab.audit.examine import examine
-from attnlab.audit.hf_running import Narrowing, places, quiet, running, stepped, unlogged, widened
-from attnlab.audit.hf_sizes import HEADS, KV_HEADS, TOKENS, tiny
+from attnlab.audit.hf_running import (
+    CACHES,
+    Narrowing,
+    places,
+    quiet,
+    running,
+    stepped,
+    unlogged,
+    widened,
+)
+from attnlab.audit.hf_sizes import HEADS, KV_HEADS, TOKENS, WINDOW, tiny
 from attnlab.audit.properties.property import Property, unsteady
+from attnlab.audit.properties.training import scalar_in
 from attnlab.audit.subject import Subject, Tokens, sequence_in
 
 BACKENDS = ("eager", "sdpa")
@@ -37,6 +47,9 @@ DOCUMENTED: dict[str, dict[str, Any]] = {
 }
 # These take an attention mask so that they can be called like the others, and say so.
 NO_MASK = ("cpmant", "rwkv")
+# Of these the library says, in its code or its tests, that padding may stand on the right only:
+# what they pool, hash or convolve is cut into blocks from the first slot on, or never masked.
+RIGHT_ONLY = ("deepseek_v4", "minimax_m3_vl_text", "recurrent_gemma", "reformer")
 # Models whose texts cannot be had from tokens alone.
 UNFIT = {
     "gemma4_assistant": "it drafts for another model, and reads that model's keys and values",
@@ -127,6 +140,7 @@ class HuggingFace(Tokens):
         self.whole = {"use_cache": False} if "use_cache" in takes else {}
         super().__init__(name, self._logits, min(config.vocab_size, TOKENS))
         self.pads = "attention_mask" in self.takes and whole.model_type not in NO_MASK
+        self.sides = ("right",) if whole.model_type in RIGHT_ONLY else ("right", "left")
         self.placed = "position_ids" in self.takes
         self.heads = _number(config, "num_attention_heads")
         self.kv_heads = _number(config, "num_key_value_heads") or self.heads
@@ -156,6 +170,41 @@ class HuggingFace(Tokens):
     def flexible(self) -> bool:
         """Whether its class claims that attention can be computed by flex_attention too."""
         return bool(getattr(self._model, "_supports_flex_attn", False))
+
+    @property
+    def labelled(self) -> Callable[[Tensor], Tensor] | None:
+        """The loss of a text that is its own label, as training has it."""
+        if "labels" not in inspect.signature(self._model.forward).parameters:
+            return None
+
+        def loss(tokens: Tensor) -> Tensor:
+            with self._running():
+                found = self._model(input_ids=tokens, labels=tokens, return_dict=True, **self.whole)
+            return scalar_in(found)
+
+        return loss
+
+    def begins_elsewhere(self) -> bool:
+        """Whether positions from 0 on are not those that it takes when it is told none."""
+        x = self.draw(2, 5, 0)
+        with torch.no_grad():
+            told = self.run(x, positions=torch.arange(5)[None])
+            return self.placed and apart(told, self.run(x)) > 1e-3 * float(told.abs().max())
+
+    def looped(self, x: Tensor, first: int) -> Tensor | None:
+        """The logits of a plain loop: a cache is handed back, and no positions; None if none is."""
+        found: Any = None
+        kept: dict[str, Any] = {}
+        pieces: list[Tensor] = []
+        with self._running(), torch.no_grad():
+            for piece in x.split([first] + [1] * (x.shape[1] - first), dim=1):
+                if found is not None:
+                    kept = {name: found[name] for name in CACHES if name in found}
+                if found is not None and not kept:
+                    return None
+                found = self._model(input_ids=piece, use_cache=True, return_dict=True, **kept)
+                pieces.append(found.logits)
+        return torch.cat(pieces, dim=1)
 
     def by(self, backend: str) -> "HuggingFace":
         """The same model, which computes attention in another way."""
@@ -257,8 +306,9 @@ class LeftPadding(Property):
         x, other = bench.draw(2, length), bench.draw(2, length, 6)
         padding = torch.zeros(2, length, dtype=torch.bool)
         padding[0, :padded] = True
-        alone = bench.run(x[:1, padded:])
-        beside = bench.run(x)[1:]
+        told = torch.arange(length)[None]
+        alone = bench.run(x[:1, padded:], positions=told[:, : length - padded])
+        beside = bench.run(x, positions=told)[1:]
         out = bench.run(x, padding=padding)
         changed = bench.run(torch.where(padding, other, x), padding=padding)
         found = {
@@ -277,8 +327,37 @@ class LeftPadding(Property):
             if what.startswith(("padding stands", "it is decoded")) and not subject.placed:
                 detail += "; it takes no positions, so the text stands elsewhere"
                 return self.finding("not applicable", detail, measured=size)
+            if "left" not in subject.sides:
+                detail += "; the library says that padding may stand on the right only"
+                return self.finding("not applicable", detail, measured=size)
             return self.finding("fail", detail, measured=size, example={"what": what})
         return self.finding("pass", "a text behind padding gives what it gives alone")
+
+
+@dataclass(frozen=True)
+class Loop(Property):
+    """A cache is handed back without positions, as in a plain loop: the model counts on itself."""
+
+    name = "plain loop"
+
+    def examine(self, bench: Bench) -> Finding:
+        subject = bench.subject
+        if not isinstance(subject, HuggingFace) or not (subject.caches and subject.placed):
+            return self.finding("not applicable", "it has no cache, or takes no positions")
+        reason = unsteady(bench)
+        if reason:
+            return self.finding("cannot tell", reason)
+        x = bench.draw(2, WINDOW - 1)  # what lies beyond a window is asked elsewhere
+        steps = subject.looped(x, WINDOW - 4)
+        if steps is None:
+            return self.finding("not applicable", "it gives no cache back")
+        off = apart(steps, bench.run(x))
+        if off <= bench.tolerance:
+            return self.finding(
+                "pass", "with a cache and no positions a text goes on", measured=off
+            )
+        detail = f"decoded with a cache and no positions, a text moves by {off:.2g}"
+        return self.finding("fail", detail, measured=off)
 
 
 def audit_hf(
@@ -321,13 +400,21 @@ def certificate_of(
     if contract.causal is False:  # what is decoded has not seen what comes after it
         subject.caches, contract = False, replace(contract, cache=None)
     with unlogged():
-        certificate = examine(subject, contract, tick, more=[LeftPadding()])
+        certificate = examine(subject, contract, tick, more=[LeftPadding(), Loop()])
     explained = tuple(_explained(one, subject) for one in certificate.findings)
     return replace(certificate, findings=explained)
 
 
 def _explained(finding: Finding, subject: HuggingFace) -> Finding:
-    if finding.name != "cache" or subject.no_cache is None:
+    if finding.name == "packing" and finding.verdict == "fail" and "left" not in subject.sides:
+        more = "; the library says that what it pools is not masked"
+        return replace(finding, verdict="not applicable", detail=finding.detail + more)
+    if finding.name != "cache":
+        return finding
+    if finding.verdict == "fail" and subject.begins_elsewhere():
+        more = "; generation tells it positions from 0 on, and by itself it begins elsewhere"
+        return replace(finding, detail=finding.detail + more)
+    if subject.no_cache is None:
         return finding
     return replace(finding, detail=f"it breaks down with a cache: {subject.no_cache}")
 

@@ -161,6 +161,7 @@ OWN: dict[str, dict[str, Any]] = {
         "indexer_budget": WINDOW,
         "indexer_compress_ratio": 2,
     },
+    "recurrent_gemma": {"num_hidden_layers": 3},  # two recurrent layers, then attention
     "reformer": {"axial_pos_embds_dim": (16, 16), "axial_pos_shape": (8, 64), "hash_seed": 0},
     # below 64 per head its cache is rounded up, and what is cached is not
     "xlstm": {"hidden_size": 128, "embedding_dim": 128},

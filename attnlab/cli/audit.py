@@ -39,7 +39,7 @@ def audit(
     ] = None,
     html: Annotated[Path | None, typer.Option(help="Write a certificate, one HTML page.")] = None,
     repro: Annotated[
-        Path | None, typer.Option(help="A folder for a script per failure that needs torch only.")
+        Path | None, typer.Option(help="A folder for a script per failure, without attnlab.")
     ] = None,
     as_json: AsJson = False,
     in_process: Annotated[

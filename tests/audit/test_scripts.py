@@ -190,10 +190,10 @@ def gpt2(tmp_path_factory):
     ("arch", "property", "outside"),
     [
         ("prophetnet", "causality", True),
-        ("roberta", "padding", False),
+        ("xlm", "padding", False),
         ("git", "left padding", False),
         ("rwkv", "cache", False),
-        ("minimax_m3_vl_text", "backends", False),
+        ("blt", "backends", False),
     ],
 )
 def test_so_have_models_of_transformers(arch, property, outside, gpt2, tmp_path, monkeypatch):

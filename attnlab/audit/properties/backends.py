@@ -57,7 +57,7 @@ class Backends(Property):
 
 def flexible(subject: Any) -> tuple[dict[str, Subject], str]:
     """The same model by flex_attention where it says that it has that, or why that is not tried."""
-    if not getattr(getattr(subject, "_model", None), "_supports_flex_attn", False):
+    if not getattr(subject, "flexible", False):
         return {}, ""
     other = subject.by(FLEX)
     try:

@@ -62,10 +62,11 @@ class Padding(Property):
     def _differences(self, bench: Bench) -> dict[str, float]:
         length, real = 13, 8
         x, other = bench.draw(3, length), bench.draw(3, length, 6)
-        whole = bench.run(x)
         nothing = torch.zeros(3, length, dtype=torch.bool)
-        none = apart(bench.run(x, padding=nothing), whole)
+        none = apart(bench.run(x, padding=nothing), bench.run(x))
         found = {"a mask without padding is not as good as none": none}
+        # told from 0 on, here as with padding: what a model takes by itself may begin elsewhere
+        whole = bench.run(x, **_told(bench, x))
         places = {"right": slice(0, real), "left": slice(length - real, None)}
         for side, kept in ((side, places[side]) for side in bench.subject.sides):
             padding = nothing.clone()
@@ -75,6 +76,8 @@ class Padding(Property):
             if bench.subject.placed:
                 how["positions"] = (~padding).cumsum(1).sub(1).clamp(min=0)
             padded = bench.run(x, **how)
+            lost = float("inf") if padded[:1, kept].isnan().any() > whole.isnan().any() else 0.0
+            found[f"padding on the {side} makes them no numbers"] = lost
             elsewhere = torch.where(_fit(padding, x), other, x)
             moved = apart(bench.run(elsewhere, **how)[:1, kept], padded[:1, kept])
             found[f"what stands in padding on the {side} changed"] = moved
@@ -86,7 +89,8 @@ class Padding(Property):
                 read = apart(bench.run(large, **how)[:1, kept], padded[:1, kept])
                 found[f"large numbers in padding on the {side} are read"] = read
             if self._comparable(bench, side):
-                short = apart(padded[:1, kept], bench.run(x[:1, kept]))
+                alone = bench.run(x[:1, kept], **_told(bench, x[:1, kept]))
+                short = apart(padded[:1, kept], alone)
                 found[f"the text padded on the {side} is not that without padding"] = short
         return found
 
@@ -96,6 +100,12 @@ class Padding(Property):
         # on the left are texts to be continued; what sees both ways has none
         continued = bool(self.declared(bench)) and bench.contract.causal is not False
         return side == "right" or bench.subject.placed or known or continued
+
+
+def _told(bench: Bench, x: Tensor) -> dict[str, Any]:
+    """Positions from 0 on, for code that takes them."""
+    places = torch.arange(x.shape[1]).expand(x.shape[0], -1)
+    return {"positions": places} if bench.subject.placed else {}
 
 
 def _fit(padding: Tensor, x: Tensor) -> Tensor:

@@ -20,7 +20,6 @@ from attnlab.audit.adapters import POSITIONS
 from attnlab.audit.bench import Bench, apart
 from attnlab.audit.contract import Finding
 from attnlab.audit.properties.property import Property, unsteady
-from attnlab.audit.subject import sequence_in
 
 SEGMENTS = (
     *("segment_ids", "sequence_ids", "document_ids", "segment_id", "sequence_id", "document_id"),
@@ -199,19 +198,7 @@ def _named(subject: Any) -> tuple[Any, list[str]]:
     call = getattr(subject, "named", None)
     if call is not None:
         return call, list(subject.takes)
-    if hasattr(subject, "_running"):  # a model of transformers, which has none of ours
-        return _model_call(subject), sorted(subject._takes & {"attention_mask", "position_ids"})
     return None, []
-
-
-def _model_call(subject: Any) -> Callable[..., Tensor]:
-    def call(x: Tensor, **given: Any) -> Tensor:
-        more = {"use_cache": False} if "use_cache" in subject._takes else {}
-        with torch.no_grad(), subject._running():
-            found = subject._model(input_ids=x, return_dict=True, **more, **given)
-            return sequence_in(found.logits, x)
-
-    return call
 
 
 def _differences(

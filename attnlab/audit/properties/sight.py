@@ -32,7 +32,9 @@ class Causality(Property):
         leak = first_leak(bench)
         if leak is None:
             cases = f"lengths {', '.join(map(str, LENGTHS))}"
-            detail = f"no output before a change moved ({cases}, inputs up to ×{SIZES[-1]:g})"
+            if bench.subject.continuous:
+                cases += f", inputs up to ×{SIZES[-1]:g}"
+            detail = f"no output before a change moved ({cases})"
             return self.finding("pass", detail, measured=True, declared=declared)
         text = (
             f"output {leak.output} moves by {leak.size:.2g} when inputs from "

@@ -164,8 +164,9 @@ def method(bench: Bench, name: str) -> Callable[..., Any] | None:
 
 
 def _with_labels(bench: Bench) -> Callable[[Tensor], Tensor] | None:
-    if isinstance(bench.subject, LossFunction):
-        return bench.subject.labelled
+    labelled: Callable[[Tensor], Tensor] | None = getattr(bench.subject, "labelled", None)
+    if labelled is not None:
+        return labelled
     module = bench.subject.module
     if module is None:
         return None
