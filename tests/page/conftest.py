@@ -59,7 +59,7 @@ def _write_long(like, folder):
     files.write_whole(folder / "eval.jsonl", "".join(losses).encode())
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # while it is open nothing else here can run an event loop
 def browser():
     from page import chromium
 

@@ -66,7 +66,7 @@ class Tab:
         )
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def context(browser, served, run_folders):
     opened = browser.new_context(viewport={"width": WIDE[0], "height": WIDE[1]})
     first = opened.new_page()
