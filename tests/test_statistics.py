@@ -7,7 +7,14 @@ import statistics
 
 import pytest
 
-from attnlab.statistics import auroc, auroc_interval, mean_interval, share_interval, student
+from attnlab.statistics import (
+    auroc,
+    auroc_interval,
+    beyond,
+    mean_interval,
+    share_interval,
+    student,
+)
 
 
 def within(limit, degrees):
@@ -32,9 +39,27 @@ def test_students_quantile(degrees):
     assert within(student(degrees), degrees) == pytest.approx(0.95, abs=2e-5)
 
 
+def test_quantiles_at_other_levels():
+    # two-sided: from any table of Student's t
+    assert student(2, 0.99) == pytest.approx(9.925, abs=5e-4)
+    assert student(5, 0.9) == pytest.approx(2.015, abs=5e-4)
+    assert student(200) == pytest.approx(1.972, abs=5e-4)
+
+
+def test_the_chance_beyond_is_one_at_zero_and_falls():
+    for degrees in (1, 2, 3, 8, 9):
+        found = [beyond(t / 4, degrees) for t in range(20)]
+        assert found[0] == pytest.approx(1) and found == sorted(found, reverse=True)
+
+
+def test_a_higher_level_is_a_wider_interval():
+    usual, wide = mean_interval([1.0, 2.0, 4.0]), mean_interval([1.0, 2.0, 4.0], 0.99)
+    assert wide.low < usual.low and usual.high < wide.high
+
+
 def test_a_mean_and_its_interval():
     found = mean_interval([1.0, 2.0, 4.0])
-    half = 4.3027 * statistics.stdev([1.0, 2.0, 4.0]) / math.sqrt(3)
+    half = 4.302653 * statistics.stdev([1.0, 2.0, 4.0]) / math.sqrt(3)
     assert (found.mean, found.count) == (pytest.approx(7 / 3), 3)
     assert (found.low, found.high) == (pytest.approx(7 / 3 - half), pytest.approx(7 / 3 + half))
 

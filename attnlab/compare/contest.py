@@ -31,7 +31,6 @@ from attnlab.compare.work import Task
 from attnlab.data.corpora import Corpus
 from attnlab.studies import language
 from attnlab.studies.desk import Desk, Job
-from attnlab.studies.rope_gqa.experiment import beginning
 from attnlab.studies.study import Findings, Study
 from attnlab.training.recipe import Recipe
 from attnlab.training.runs import Run
@@ -228,7 +227,7 @@ class Contest(Study):
     def _samples(self, desk: Desk) -> dict[str, Any]:
         """Each goes on from the same words of the held-out text, with the same random numbers."""
         trained = desk.result(TRAININGS)
-        prompt, texts = beginning(self._corpus, PROMPT), {}
+        prompt, texts = language.beginning(self._corpus, PROMPT), {}
         for label in self.recipes:
             name = name_of(label, self.seeds[0])
             if trained[name]["ending"] != "finished":

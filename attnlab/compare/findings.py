@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from attnlab.compare.reading import About, Contender, Reading, answer, listed, summary
-from attnlab.compare.verdicts import interval_at
 from attnlab.reports.report import Block, Cell, Plot, Sample, Section, Series, Table
+from attnlab.statistics import mean_interval
 from attnlab.studies.language import megabytes, with_ends
 from attnlab.studies.study import Findings
 from attnlab.training.parallel import place_of
@@ -148,7 +148,7 @@ def _single(reading: Reading) -> bool:
 def _curves(reading: Reading) -> Section:
     held_out = []
     for one in reading.contenders:
-        points = [interval_at(losses, reading.level) for _, losses in one.curve]
+        points = [mean_interval(losses, reading.level) for _, losses in one.curve]
         ends = len(one.finished) > 2  # of two seeds they are as wide as the plot
         held_out.append(
             Series(

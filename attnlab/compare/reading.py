@@ -10,9 +10,9 @@ from functools import cached_property
 from statistics import fmean
 from typing import Any
 
-from attnlab.compare.verdicts import Pair, Verdict, interval_at, pairs, turned
+from attnlab.compare.verdicts import Pair, Verdict, pairs, turned
 from attnlab.compare.words import Comparison
-from attnlab.statistics import Interval
+from attnlab.statistics import Interval, mean_interval
 from attnlab.studies.language import with_ends
 
 
@@ -116,7 +116,7 @@ class Reading:
         raise KeyError((first, second))
 
     def loss(self, one: Contender) -> Interval | None:
-        return interval_at(list(one.losses.values()), self.level) if one.losses else None
+        return mean_interval(list(one.losses.values()), self.level) if one.losses else None
 
     @cached_property
     def target(self) -> float | None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Literal
 
-from attnlab.statistics import Interval
+from attnlab.statistics import Interval, beyond, mean_interval
 
 Verdict = Literal["better", "worse", "cannot tell"]
 Losses = Mapping[str, Mapping[int, float]]  # by variant and seed
@@ -44,7 +44,7 @@ def pairs(losses: Losses, level: float) -> list[Pair]:
         verdict: Verdict = "cannot tell"
         if p <= 1 - level:
             verdict = "better" if fmean(values) < 0 else "worse"
-        interval = interval_at(values, level) if values else None
+        interval = mean_interval(values, level) if values else None
         found.append(Pair(first=first, second=second, interval=interval, p=p, verdict=verdict))
     return found
 
@@ -72,40 +72,3 @@ def p_value(differences: Sequence[float]) -> float:
     if error == 0:
         return 0.0
     return beyond(abs(fmean(differences)) / error, len(differences) - 1)
-
-
-def interval_at(values: Sequence[float], level: float) -> Interval:
-    """Of the mean, by Student's t; one value alone has no ends."""
-    mean, count = fmean(values), len(values)
-    if count == 1:
-        return Interval(mean, None, None, 1)
-    half = quantile(level, count - 1) * stdev(values) / math.sqrt(count)
-    return Interval(mean, mean - half, mean + half, count)
-
-
-def beyond(t: float, degrees: int) -> float:
-    """The chance that Student's t is further from 0 than this, with so many degrees of freedom.
-
-    With θ = atan(t/√ν) the distribution of a whole ν is a finite sum of powers of cos θ.
-    """
-    angle = math.atan(t / math.sqrt(degrees))
-    cosine, sine = math.cos(angle), math.sin(angle)
-    odd = degrees % 2
-    term = cosine if odd else 1.0
-    total = 0.0 if degrees == 1 else term
-    for n in range(2 + odd, degrees - 1, 2):
-        term *= cosine * cosine * (n - 1) / n
-        total += term
-    within = 2 / math.pi * (angle + sine * total) if odd else sine * total
-    return min(max(1 - within, 0.0), 1.0)
-
-
-def quantile(level: float, degrees: int) -> float:
-    """How many standard errors to either side hold the level."""
-    low, high = 0.0, 1.0
-    while beyond(high, degrees) > 1 - level:
-        low, high = high, 2 * high
-    for _ in range(100):
-        middle = (low + high) / 2
-        low, high = (middle, high) if beyond(middle, degrees) > 1 - level else (low, middle)
-    return high

@@ -21,7 +21,7 @@ from torch import nn
 from attnlab import chance, files
 from attnlab.bench.measure import peak_memory, take_turns
 from attnlab.data.batches import IGNORE, Batch, Source, batch_of
-from attnlab.data.corpora import PythonDocs, TextFiles
+from attnlab.data.corpora import Corpus, PythonDocs, TextFiles
 from attnlab.data.tokens import Characters
 from attnlab.generate import Sampling, evaluating, generate
 from attnlab.kernels import dispatch
@@ -166,6 +166,13 @@ def position_losses(
             ).view_as(targets)
             rows.append(losses.masked_fill(targets == IGNORE, torch.nan).cpu().double().numpy())
     return np.concatenate(rows)
+
+
+def beginning(corpus: Corpus, length: int) -> str:
+    """Where the first whole line of the held-out text begins; its beginning if there is none."""
+    held = next(corpus.pieces("validation"))
+    line = held[held.find("\n", 0, len(held) // 2) + 1 :].lstrip() or held
+    return line[:length]
 
 
 def written(saved: Saved, prompt: list[int], tokens: int) -> str:

@@ -4,41 +4,7 @@ import random
 
 import pytest
 
-from attnlab.compare.verdicts import (
-    beyond,
-    holm,
-    interval_at,
-    p_value,
-    pairs,
-    quantile,
-    turned,
-)
-from attnlab.statistics import mean_interval, student
-
-
-@pytest.mark.parametrize("degrees", range(1, 11))
-def test_quantiles_are_those_of_the_table(degrees):
-    assert quantile(0.95, degrees) == pytest.approx(student(degrees), abs=6e-5)
-
-
-def test_quantiles_at_other_levels():
-    # two-sided: from any table of Student's t
-    assert quantile(0.99, 2) == pytest.approx(9.925, abs=5e-4)
-    assert quantile(0.9, 5) == pytest.approx(2.015, abs=5e-4)
-    assert quantile(0.95, 200) == pytest.approx(1.972, abs=5e-4)
-
-
-def test_the_chance_beyond_is_one_at_zero_and_falls():
-    for degrees in (1, 2, 3, 8, 9):
-        found = [beyond(t / 4, degrees) for t in range(20)]
-        assert found[0] == pytest.approx(1) and found == sorted(found, reverse=True)
-
-
-def test_an_interval_at_95_percent_is_the_usual_one():
-    values = [1.0, 1.2, 0.9, 1.5]
-    mine, usual = interval_at(values, 0.95), mean_interval(values)
-    assert (mine.low, mine.high) == pytest.approx((usual.low, usual.high), abs=1e-4)
-    assert interval_at([2.0], 0.95).low is None
+from attnlab.compare.verdicts import holm, p_value, pairs, turned
 
 
 def test_holm_multiplies_by_how_many_are_left_and_never_falls():

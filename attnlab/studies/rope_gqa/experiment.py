@@ -19,7 +19,7 @@ import torch
 from attnlab import config, files, registry
 from attnlab.data.corpora import Corpus
 from attnlab.studies.desk import Desk, Job
-from attnlab.studies.language import LanguageStudy, expected_seconds, written
+from attnlab.studies.language import LanguageStudy, beginning, expected_seconds, written
 from attnlab.studies.rope_gqa import findings as conclusions
 from attnlab.studies.rope_gqa import flawed, sweep
 from attnlab.studies.rope_gqa.sweep import Sweep
@@ -239,10 +239,3 @@ def _tf32() -> str:
     """Whether a GPU may round what it multiplies."""
     exact = torch.get_float32_matmul_precision() == "highest"
     return "without TF32" if exact else "TF32 allowed"
-
-
-def beginning(corpus: Corpus, length: int) -> str:
-    """Where the first whole line of the held-out text begins; its beginning if there is none."""
-    held = next(corpus.pieces("validation"))
-    line = held[held.find("\n", 0, len(held) // 2) + 1 :].lstrip() or held
-    return line[:length]

@@ -10,8 +10,9 @@ import torch
 from attnlab import config, files, presets
 from attnlab.data.corpora import PythonDocs, TextCorpus
 from attnlab.statistics import mean_interval
+from attnlab.studies.language import beginning
 from attnlab.studies.progress import Progress
-from attnlab.studies.rope_gqa.experiment import VARIANTS, RopeGqaStudy, beginning, training_name
+from attnlab.studies.rope_gqa.experiment import VARIANTS, RopeGqaStudy, training_name
 from attnlab.studies.study import carry_out
 from attnlab.training import checkpoint
 from attnlab.training.runs import Run
