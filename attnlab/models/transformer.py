@@ -42,6 +42,7 @@ class TransformerSettings:
     expansion: float = 4.0  # inner width of the feed-forward part, in widths
     bias: bool = False  # in the linear layers and layer norms
     tied: bool = True  # the head is the embedding
+    initial: Literal["deep", "flat"] = "deep"  # deep: what joins the stream begins smaller
     dropout: float = 0.0  # of what is added to the residual stream
     attention_dropout: float = 0.0  # of attention weights; only full attention is fast with it
 
@@ -136,8 +137,12 @@ class Transformer(nn.Module):
             )
 
     def _initialise(self) -> None:
-        """Normal weights of 0.02; what adds to the residual stream is smaller the deeper it is."""
-        deep = 0.02 / math.sqrt(2 * self.settings.depth)
+        """Normal weights of 0.02; what adds to the residual stream is smaller the deeper it is.
+
+        With `flat`, as in the first minGPT, that is no smaller than the rest.
+        """
+        flat = self.settings.initial == "flat"
+        deep = 0.02 if flat else 0.02 / math.sqrt(2 * self.settings.depth)
         for name, module in self.named_modules():
             if isinstance(module, nn.Linear | nn.Embedding):
                 into_stream = name.endswith(("merge", "down"))

@@ -66,6 +66,7 @@ class AdamW:
     rate: float = 1e-3
     betas: tuple[float, ...] = (0.9, 0.95)
     weight_decay: float = 0.1  # on matrices and tables; vectors are left alone
+    decay_gains: bool = False  # and the gains of norms: what keeps a high rate from running away
 
     def __post_init__(self) -> None:
         _check_rates(self, "rate", "weight_decay")
@@ -75,10 +76,13 @@ class AdamW:
         return Optimiser(model, [self._torch(list(model.named_parameters()), self.rate)])
 
     def _torch(self, named: list[tuple[str, nn.Parameter]], rate: float) -> torch.optim.Optimizer:
-        matrices = [p for _, p in named if p.ndim >= 2]
-        others = [p for _, p in named if p.ndim < 2]
+        decayed, others = [], []
+        for name, parameter in named:
+            gain = parameter.ndim < 2 and not name.endswith("bias")
+            small = parameter.ndim >= 2 or (gain and self.decay_gains)
+            (decayed if small else others).append(parameter)
         groups = [
-            {"params": matrices, "weight_decay": self.weight_decay, "scale": rate},
+            {"params": decayed, "weight_decay": self.weight_decay, "scale": rate},
             {"params": others, "weight_decay": 0.0, "scale": rate},
         ]
         groups = [group for group in groups if group["params"]]

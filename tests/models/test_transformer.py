@@ -226,3 +226,15 @@ def test_nonsense_is_refused(words, message):
 def test_a_ring_cache_is_refused_where_there_is_no_window():
     with pytest.raises(ValueError, match="a ring cache needs a layer with a window"):
         build("window=5,none").new_cache("ring")
+
+
+@pytest.mark.parametrize(("initial", "part"), [("deep", 1 / 4), ("flat", 1)])
+def test_what_joins_the_stream_begins_smaller_unless_all_begin_alike(initial, part):
+    torch.manual_seed(0)
+    words = ["width=96", "depth=8", f"initial={initial}"]
+    weights = dict(config.override(SMALL, words).build().named_parameters())
+    for name, weight in weights.items():
+        if name.endswith(("merge.weight", "down.weight")):
+            assert weight.std().item() == pytest.approx(0.02 * part, rel=0.05), name
+        elif weight.ndim == 2:
+            assert weight.std().item() == pytest.approx(0.02, rel=0.05), name

@@ -132,6 +132,14 @@ def test_weight_decay_spares_vectors():
     assert all(p.ndim == 1 for p in parts[1]["params"]) and parts[1]["weight_decay"] == 0
 
 
+def test_weight_decay_can_take_the_gains_of_norms_along():
+    net = model(bias=True, norm="layer")
+    decayed, others = AdamW(decay_gains=True).build(net).parts[0].param_groups
+    names = {id(parameter): name for name, parameter in net.named_parameters()}
+    assert {names[id(p)] for p in others["params"]} == {n for n in names.values() if "bias" in n}
+    assert any(p.ndim == 1 for p in decayed["params"]) and decayed["weight_decay"] == 0.1
+
+
 def test_the_schedule_rises_holds_and_falls():
     schedule = Schedule(warmup=4, hold=0.5, shape="linear", final=0.2)
     factors = [schedule.factor(step, 20) for step in range(20)]
