@@ -220,7 +220,7 @@ def _vectors(
     targets = next((one for one in takes[1:] if one in TARGETS), None) if kind is Tokens else None
     told = [masks.forms(padding)[0]] if padding is not None else []
 
-    def ask(own: nn.Module, x: Tensor, given: Mapping[str, Any]) -> Any:
+    def ask(own: nn.Module, x: Tensor, given: Mapping[str, Any], decodes: bool = False) -> Any:
         """With what must be given besides x, and the same whatever is asked."""
         time = 0 if subject.layout == "tbc" else 1
         more: dict[str, Any] = dict.fromkeys(begins, 0) | dict.fromkeys(nothing) | dict(given)
@@ -229,7 +229,7 @@ def _vectors(
             drawn = drawn.expand(x.shape[1 - time], -1, -1)
             more.setdefault(one, drawn if time else drawn.transpose(0, 1))
         found = own(*([x] * 3 if joined else [x]), **more)
-        if targets is None or targets in more or x.shape[time] == 1:
+        if targets is None or targets in more or x.shape[time] == 1 or decodes:
             return found
         last_only = first_tensor(found).shape[time : time + 1] == (1,)
         return own(x, **{**more, targets: torch.zeros_like(x)}) if last_only else found
@@ -242,8 +242,18 @@ def _vectors(
             given[places] = positions
         return ask(module, x, given)
 
+    def wording(padded: bool) -> dict[str, str]:
+        turned = "" if subject.layout != "tbc" else ".transpose(0, 1)"
+        memory = f"(1, {MEMORY}, {known.width() or width}), None"
+        words = {
+            one: f"drawn({memory}, {900 + n}, {subject.dtype}).expand(len(x), -1, -1){turned}"
+            for n, one in enumerate(beside)
+        }
+        return {**words, **({padding: told[0].text} if padded and padding is not None else {})}
+
     facts: dict[str, Any] = {"pads": padding is not None, "placed": places is not None}
     subject = kind(name, call, width, **facts)
+    subject.wording = wording  # type: ignore[method-assign]
     _tell_by_name(subject, takes, lambda x, **given: call(x, None, None, **given))
 
     def settle() -> None:
@@ -259,7 +269,7 @@ def _vectors(
             subject,
             caches.ways(
                 module,
-                lambda own, x, given: ask(own, subject.arranged(x), given),
+                lambda own, x, given: ask(own, subject.arranged(x), given, decodes=True),
                 known.of_caches(),
                 lambda: subject.dtype,
             ),

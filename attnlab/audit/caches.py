@@ -15,21 +15,27 @@ import itertools
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from attnlab.audit.printed import CACHES as CACHES
+from attnlab.audit.printed import kept_in as kept_in
 from attnlab.audit.subject import Subject, first_tensor
+from attnlab.audit.words import evaluated
 
 NEW_CACHE = ("new_cache", "make_cache", "init_cache", "empty_cache")
 MAKERS = re.compile(r"(new|make|init|empty|create|setup|allocate|build)_(\w+_)?(cache|state)s?")
-CACHES = re.compile(r"(\w+_)?(past|caches?|kv|presents?)(_\w+)?|states?|mems|inference_params")
 FLAGS = re.compile(r"(use|return|with|output|need)_(\w+_)?(cache|past|kv|present|state)s?")
 STARTS = re.compile(
     r"start(_pos|_position|_index)?|(input|cache|cur|current)_pos(ition)?s?|past_len(gth)?"
     r"|((pos|position|past|seq)_)?offset|pos"
+)
+STEPS = re.compile(  # methods that take one position at a time
+    r"(forward_)?(step|recurrent)|decode|(step|decode|forward)_(one|single|token|step)"
+    r"|(decoding|inference|recurrent|incremental|generate)_(step|token|forward)"
 )
 NUMBERED = ("start", "offset", "len", "cur")  # parts of names for a number, not for positions
 ROOM = 128  # positions that a cache made beforehand has room for, if the code names no other
@@ -45,46 +51,50 @@ class Decoder:
     parameters: Mapping[str, inspect.Parameter]
     dtype: Callable[[], torch.dtype]
     word: str | None = None
-    make: Callable[[int], Any] = field(default=lambda rows: None)  # of so many rows
+    make: str = "None"  # a new cache, as an expression of `code`, `x` and `dtype`
     start: str | None = None
     counted: bool = False  # the start is a number, not the new positions
     flags: tuple[str, ...] = ()
     held: bool = False  # the module keeps it: every text has a copy of its own
-    setup: str | None = None  # a method of that copy that makes room
+    setup: str = ""  # likewise, by which that copy makes room
+    method: str = ""  # takes one position; without one the module is called
+    flat: bool = False  # that position as [b, …], without an axis of time
 
     def new_cache(self) -> list[Any]:
         return [None, 0, None]
 
-    def _begin(self, cache: list[Any], rows: int) -> None:
+    def _begin(self, cache: list[Any], x: Tensor) -> None:
+        given = {"x": x, "dtype": self.dtype()}
         if not self.held:
-            cache[0], cache[2] = self.make(rows), self.module
+            cache[0], cache[2] = evaluated(self.make, code=self.module, **given), self.module
             return
-        try:
-            module = copy.deepcopy(self.module)
-        except Exception:  # there is only the one, then
-            module = self.module
-        if self.setup is not None:
-            made = getattr(module, self.setup)
-            made(**arguments(made, rows, self.facts, self.dtype()))
+        module = copied(self.module) or self.module  # there may be only the one
+        if self.setup:
+            evaluated(self.setup, code=module, **given)
             module = module.to(self.dtype())
         cache[2] = module
 
     def step(self, x: Tensor, cache: list[Any]) -> Any:
         """What the code gives for new positions x [b, t, …]."""
+        if self.method and x.shape[1] > 1:
+            return torch.cat([self.step(one, cache) for one in x.split(1, dim=1)], dim=1)
         if cache[2] is None:
-            self._begin(cache, len(x))
+            self._begin(cache, x)
         given: dict[str, Any] = dict.fromkeys(self.flags, True)
         if self.word is not None:
             given[self.word] = cache[0]
         begun, count = cache[1], x.shape[1]
         if self.start is not None:
             given[self.start] = begun if self.counted else torch.arange(begun, begun + count)
-        found = self.call(cache[2], x, given)
+        if self.method:
+            found = getattr(cache[2], self.method)(x[:, 0] if self.flat else x, **given)
+        else:
+            found = self.call(cache[2], x, given)
         if self.word is not None:
             kept = kept_in(found, self.word)
             cache[0] = cache[0] if kept is None else kept
         cache[1] = begun + count
-        return found
+        return first_tensor(found).reshape(len(x), 1, -1) if self.method else found
 
 
 def ways(
@@ -94,8 +104,23 @@ def ways(
     dtype: Callable[[], torch.dtype],
 ) -> Iterator[Decoder]:
     """Every way that the names allow, the likeliest first."""
+    makers = [
+        text
+        for one in dir(type(module))
+        if MAKERS.fullmatch(one) and (text := _called(getattr(module, one), f"code.{one}", facts))
+    ]
     parameters = inspect.signature(module.forward).parameters
-    takes = list(parameters)[1:]
+    yield from _told(Decoder(module, call, facts, parameters, dtype), makers)
+    for method in (one for one in dir(type(module)) if STEPS.fullmatch(one)):
+        parameters = inspect.signature(getattr(module, method)).parameters
+        for flat in (False, True):
+            decoder = Decoder(module, call, facts, parameters, dtype, method=method, flat=flat)
+            yield from _told(decoder, makers)
+
+
+def _told(common: Decoder, makers: Sequence[str]) -> Iterator[Decoder]:
+    """By what it is told: a cache, where it begins, or neither."""
+    takes = list(common.parameters)[1:]
     flags = tuple(one for one in takes if FLAGS.fullmatch(one))
     starts = [one for one in takes if STARTS.fullmatch(one)]
     words = [
@@ -103,18 +128,19 @@ def ways(
         for one in takes
         if CACHES.fullmatch(one) and one not in (*flags, *starts) and "mask" not in one
     ]
-    common = Decoder(module, call, facts, parameters, dtype, flags=flags)
+    if common.method and not words and len(takes) == 1 and not (flags or starts):
+        words = takes  # what else would a step be given?
+    common = _with(common, flags=flags)
     begins: list[tuple[str | None, bool]] = [
-        (one, counted) for one in starts[:1] for counted in _counted(parameters[one])
+        (one, counted) for one in starts[:1] for counted in _counted(common.parameters[one])
     ] or [(None, False)]
-    makers = [one for one in dir(type(module)) if MAKERS.fullmatch(one)]
     for word in words:
         for make, (start, counted) in itertools.product(
             _made(common, word, makers), [*begins, *([(None, False)] if starts else [])]
         ):
             yield _with(common, word=word, make=make, start=start, counted=counted)
-    if starts or flags or makers:
-        for setup, (start, counted) in itertools.product([*makers, None], begins):
+    if starts or flags or makers or common.method:
+        for setup, (start, counted) in itertools.product([*makers, ""], begins):
             yield _with(common, start=start, counted=counted, held=True, setup=setup)
 
 
@@ -131,23 +157,29 @@ def _counted(parameter: inspect.Parameter) -> tuple[bool, bool]:
     return number, not number
 
 
-def _made(decoder: Decoder, word: str, makers: Sequence[str]) -> list[Callable[[int], Any]]:
+def _made(decoder: Decoder, word: str, makers: Sequence[str]) -> list[str]:
     """What may be given as a new cache."""
-
-    def by(made: Callable[..., Any]) -> Callable[[int], Any]:
-        return lambda rows: made(**arguments(made, rows, decoder.facts, decoder.dtype()))
-
     layers = decoder.facts.get("layers") or 1
-    kinds = _classes(decoder.parameters[word].annotation, decoder.module)
-    return [
-        *(by(getattr(decoder.module, name)) for name in makers),
-        lambda rows: None,
-        *(by(kind) for kind in kinds),
-        lambda rows: {},
-        lambda rows: [],
-        lambda rows: [None] * layers,
-        lambda rows: [{} for _ in range(layers)],
+    kinds = [
+        _called(kind, _place(kind, decoder.module), decoder.facts)
+        for kind in _classes(decoder.parameters[word].annotation, decoder.module)
     ]
+    return [
+        *makers,
+        "None",
+        *(one for one in kinds if one),
+        "{}",
+        "[]",
+        f"[None] * {layers}",
+        f"[{{}} for _ in range({layers})]",
+    ]
+
+
+def _place(kind: type, module: nn.Module) -> str:
+    """A class in words that also hold where the code's own file is loaded by another name."""
+    own = kind.__module__ == type(module).__module__
+    home = "type(code).__module__" if own else repr(kind.__module__)
+    return f"sys.modules[{home}].{kind.__qualname__}"
 
 
 def _classes(annotation: Any, module: nn.Module) -> list[type]:
@@ -168,84 +200,90 @@ def _classes(annotation: Any, module: nn.Module) -> list[type]:
     ]
 
 
-def arguments(
-    made: Callable[..., Any], rows: int, facts: Mapping[str, Any], dtype: torch.dtype
-) -> dict[str, Any]:
-    """What a maker of caches needs, by name; what is not known is a reason to try another way."""
-    given: dict[str, Any] = {}
-    for name, one in inspect.signature(made).parameters.items():
+def _called(made: Callable[..., Any], name: str, facts: Mapping[str, Any]) -> str:
+    """A call in words, of a maker of caches; empty if it needs something that is not known."""
+    words = []
+    try:
+        parameters = inspect.signature(made).parameters
+    except (TypeError, ValueError):
+        return ""
+    for one in parameters.values():
         if one.kind in (one.VAR_KEYWORD, one.VAR_POSITIONAL):
             continue
-        if name == "dtype":
-            given[name] = dtype
-        elif one.default is one.empty:
-            value = _wanted(name, rows, facts)
+        value = "dtype" if one.name == "dtype" else None
+        if value is None and one.default is one.empty:
+            value = _wanted(one.name, facts)
             if value is None:
-                raise ValueError(f"a cache needs {name}, which is not known")
-            given[name] = value
-    return given
+                return ""
+        if value is not None:
+            words.append(value if one.kind is one.POSITIONAL_ONLY else f"{one.name}={value}")
+    return f"{name}({', '.join(words)})"
 
 
-def _wanted(name: str, rows: int, facts: Mapping[str, Any]) -> Any:
-    if name in facts:
-        return facts[name]
+def _wanted(name: str, facts: Mapping[str, Any]) -> str | None:
     if "batch" in name or name in ("b", "bs", "bsz", "rows"):
-        return rows
-    if "layer" in name:
-        return facts.get("layers")
-    if "dim" in name or "width" in name:
-        return facts.get("head_width")
-    if "head" in name:
-        return facts.get("kv_heads") or facts.get("heads")
-    sizes = ("len", "seq", "max", "size", "window", "room", "capacity", "positions")
-    return facts.get("room") or ROOM if any(part in name for part in sizes) else None
+        return "len(x)"
+    if name in facts:
+        found = facts[name]
+    elif "layer" in name:
+        found = facts.get("layers")
+    elif "dim" in name or "width" in name:
+        found = facts.get("head_width")
+    elif "head" in name:
+        found = facts.get("kv_heads") or facts.get("heads")
+    else:
+        sizes = ("len", "seq", "max", "size", "window", "room", "capacity", "positions")
+        found = facts.get("room") or ROOM if any(part in name for part in sizes) else None
+    return None if found is None else repr(found)
 
 
-def kept_in(found: Any, word: str) -> Any:
-    """The cache among what a call gave: by its name, or the first member that is no tensor.
-
-    A tensor is taken only where it is alone beside the outputs: others are weights.
-    """
-    if isinstance(found, Tensor) or found is None:
+def copied(module: nn.Module) -> nn.Module | None:
+    try:
+        return copy.deepcopy(module)
+    except Exception:  # a person's code may hold anything
         return None
-    if not isinstance(found, tuple | list) or hasattr(found, "_fields"):
-        holder = found if isinstance(found, dict) else getattr(found, "__dict__", {})
-        if hasattr(found, "_asdict"):
-            holder = found._asdict()
-        names = [word, *(one for one in holder if one != word and CACHES.fullmatch(str(one)))]
-        return next((holder[one] for one in names if holder.get(one) is not None), None)
-    rest = [one for one in found[1:] if one is not None]
-    others = [one for one in rest if not isinstance(one, Tensor)]
-    if others:
-        return others[0]
-    return rest[0] if len(rest) == 1 else None
 
 
 def settle(subject: Subject, tried: Iterator[Decoder], outputs: Callable[[Any], Tensor]) -> None:
-    """Gives a subject the first way with which a beginning moves what follows."""
+    """Gives a subject the first way with which a beginning moves what follows.
+
+    A method that is given one position with an axis of time, and one without, may take both, and
+    compute nonsense with one of them: of these the one counts that is right, if any is.
+    """
     subject.caches = False
-    length, promised = 4, None
+    length, promised, doubtful = 4, None, None
     x = subject.draw(2, length, 0)
     other = torch.cat((subject.draw(2, length, 1)[:, : length - 1], x[:, length - 1 :]), dim=1)
     for decoder in tried:
-        if decoder.word is not None and promised is None and _promises(decoder.module):
+        if promised is None and _promises(decoder):
             promised = decoder
         for pieces in ([length - 1, 1], [1] * length):  # some take single steps only
             try:
                 with torch.no_grad():
                     ends = [_last(decoder, outputs, text, pieces) for text in (x, other)]
+                    right = _near(ends[0], subject.run(x)[:, -1:])
             except (Exception, SystemExit):  # it decodes in another way, or not at all
                 continue
-            if ends[0].shape[1] >= 1 and not torch.equal(ends[0], ends[1]):
+            if ends[0].shape[1] < 1 or torch.equal(ends[0], ends[1]):
+                break
+            if right or not decoder.method:
                 _use(subject, decoder, outputs)
                 return
+            doubtful = doubtful or decoder
             break
-    if promised is not None:  # it says that it has one, and the first way is its own
-        _use(subject, promised, outputs)
+    known = doubtful or promised  # it says that it has one, and the first way is its own
+    if known is not None:
+        _use(subject, known, outputs)
 
 
-def _promises(module: nn.Module) -> bool:
-    return any(callable(getattr(module, one, None)) for one in NEW_CACHE)
+def _near(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and torch.allclose(one, other, rtol=1e-4, equal_nan=True)
+
+
+def _promises(decoder: Decoder) -> bool:
+    return decoder.word is not None and decoder.make.startswith(
+        tuple(f"code.{one}(" for one in NEW_CACHE)
+    )
 
 
 def _last(

@@ -32,6 +32,7 @@ from attnlab.audit.contract import Certificate, Contract, Finding, finite
 Tick = Callable[[str], None]
 TAIL = 4_000  # bytes of what the code printed that are kept
 LINES = 3  # of them that are shown
+PATIENCE = 2  # seconds that Python may take to end, after which it is killed
 GRACE = 10  # seconds after its limit when a child without a parent ends itself
 LONGEST = 600  # letters of a reason
 NEEDS_MEMORY = ("MemoryError", "can't allocate memory", "Cannot allocate memory", "bad_alloc")
@@ -111,7 +112,7 @@ def asked(request: Request, limits: Limits, tick: Tick = lambda text: None) -> A
         found = watch.answer()
         if found is not None:
             return _answer_of(request.target, found)
-        _end(process)  # so that it has an exit code
+        _end(process, 0 if watch.late else PATIENCE)  # its own exit code if possible
         return Answer(target=request.target, detail=watch.reason(request.target))
 
 
@@ -121,9 +122,9 @@ def made_here(request: Request, tick: Tick = lambda text: None) -> Answer:
         return _made(request, tick)
     except SystemExit as error:
         detail = f"the code called sys.exit({error.code!r}) while it was loaded or run"
-    except KeyboardInterrupt:
+    except KeyboardInterrupt:  # a person's, most likely; `main` knows better
         raise
-    except (Exception, MemoryError) as error:
+    except BaseException as error:  # code may raise what is no Exception
         detail = clear(error)
     return Answer(target=request.target, detail=detail)
 
@@ -239,10 +240,10 @@ def _child(limits: Limits) -> Iterator[tuple[subprocess.Popen[bytes], BinaryIO]]
                         stream.close()
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end(process: subprocess.Popen[bytes], patience: float = 0.2) -> None:
     """Kill what is left of the process and of those it started, and collect it."""
     with suppress(subprocess.TimeoutExpired):  # it may be about to end by itself
-        process.wait(0.2)
+        process.wait(patience)
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -256,7 +257,7 @@ class _Watch:
     ) -> None:
         self._process, self._limits, self._tick = process, limits, tick
         self._messages = messages
-        self._doing, self._late = "", False
+        self._doing, self.late = "", False
         self._printed, self._unread = b"", b""
         self._until = time.monotonic() + limits.seconds
 
@@ -265,7 +266,7 @@ class _Watch:
             assert self._process.stdout is not None
             selector.register(self._messages, selectors.EVENT_READ)
             selector.register(self._process.stdout, selectors.EVENT_READ)
-            while not self._late:
+            while not self.late:
                 left = self._until - time.monotonic()
                 ready = [key.fileobj for key, _ in selector.select(min(0.5, max(left, 0)))]
                 for stream in ready:
@@ -281,7 +282,7 @@ class _Watch:
                 # something that it started may hold the pipes open
                 if not ready and self._process.poll() is not None:
                     return None
-                self._late = time.monotonic() >= self._until
+                self.late = time.monotonic() >= self._until
         return None
 
     def _heard(self, piece: bytes) -> dict[str, Any] | None:
@@ -297,7 +298,7 @@ class _Watch:
     def reason(self, target: str) -> str:
         """Why it did not answer."""
         code = self._process.returncode
-        if self._late:
+        if self.late:
             what = f"no answer within {self._limits.seconds:g} s; allow more with --timeout"
         elif code == -signal.SIGKILL:
             what = "the process was killed from outside, as when the machine's memory runs out"
@@ -306,7 +307,9 @@ class _Watch:
         else:
             what = f"the code ended its process with exit code {code}, as os._exit does"
         where = f" while it examined {self._doing}" if self._doing else " while it was loaded"
-        return what + where + self._last_lines(Path(target.rpartition(":")[0]).name)
+        return (
+            what + where + self._last_lines(Path(target.rpartition(":")[0].removesuffix(":")).name)
+        )
 
     def _last_lines(self, file: str) -> str:
         text, crash, dump = self._printed.decode(errors="replace").partition("Fatal Python error")
@@ -331,7 +334,12 @@ def main() -> None:
         signal.alarm(math.ceil(given["seconds"]) + GRACE)
         _limit_memory(given["gibibytes"])
         _use_one_thread()
-        answer = made_here(Request.of(given), lambda text: say(doing=text))
+        request = Request.of(given)
+        try:
+            answer = made_here(request, lambda text: say(doing=text))
+        except KeyboardInterrupt:  # no terminal reaches a session of its own
+            detail = "the code raised KeyboardInterrupt, as if somebody had pressed Ctrl-C"
+            answer = Answer(target=request.target, detail=detail)
         certificate = None
         if answer.certificate is not None:
             certificate = {

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
+from attnlab.audit.printed import moved, replaced
 from attnlab.audit.properties.packing import told
-from attnlab.audit.stage import moved, replaced
 
 
 def causality_fails(
@@ -83,12 +83,14 @@ def cache_fails(
         whole, cache, start = ask(text), new_cache(), 0
         for size in pieces:
             end = start + size
-            change = moved(step(text[:, start:end], cache)[:, -size:], whole[:, start:end]).amax(0)
+            found = step(text[:, start:end], cache)[:, -size:]  # some give the last one only
+            change = moved(found, whole[:, end - found.shape[1] : end]).amax(0)
             wrong = ~(change <= tolerance)
             if text is x and bool(wrong.any()):
                 at = int(wrong.nonzero()[0])
                 name = "a second text" if warm else "the text"
-                seen = f"differs by {float(change[at]):.2g} at position {start + at}"
+                place = end - found.shape[1] + at
+                seen = f"differs by {float(change[at]):.2g} at position {place}"
                 return True, f"{name} in pieces of {pieces} {seen}"
             start = end
     return False, f"in pieces of {pieces} the outputs are those of the whole text"
@@ -141,8 +143,8 @@ def padding_fails(
     else:
         # not NaN: a weight of 0 times NaN is NaN in plain PyTorch, and nobody's mistake
         large = what == "large numbers stand in the padding" and x.is_floating_point()
-        filled = 1e3 * other if large else other
-        changed = torch.where(mask if x.dim() == 2 else mask[..., None], filled, x)
+        content = 1e3 * other if large else other
+        changed = torch.where(mask if x.dim() == 2 else mask[..., None], content, x)
         change = moved(ask(changed, mask)[:1, kept], ask(x, mask)[:1, kept])
     size, at = float(change.max()), int(change.amax(0).argmax())
     text = f"real output {at} moves by {size:.2g} when {what}"

@@ -12,7 +12,7 @@ Axes: b batch, t time, e width of the outputs.
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,6 +27,7 @@ from attnlab.audit.adapters import POSITIONS as PLACES
 from attnlab.audit.bench import LENGTHS, SAFETY, Bench
 from attnlab.audit.contract import Certificate, Contract, Finding
 from attnlab.audit.properties import packing
+from attnlab.audit.properties.isolation import lengths_of
 from attnlab.audit.properties.positions import STARTS
 from attnlab.audit.properties.precision import MOST_BITS
 from attnlab.audit.script import script, script_name
@@ -117,11 +118,12 @@ def _padding_starts(
 ) -> Iterator[Sizes]:
     said = str(met.get("what", ""))
     whats = sorted(PADDED, key=lambda what: PADDED[what] not in said)  # as it was met, first
+    length, real = lengths_of(subject)
     for what in whats:
         # a text on the right of padding stands elsewhere, which may matter and be right
         sides = ["right", "left"] if what in whats[:1] or what != "padding is added" else ["right"]
         for side in sorted(sides, key=lambda side: f"the {side}" not in said):
-            yield {"what": what, "side": side, "batch": 3, "length": 13, "real": 8}
+            yield {"what": what, "side": side, "batch": 3, "length": length, "real": real}
 
 
 def _left_padding_starts(
@@ -273,12 +275,12 @@ class Repeat:
 
     fails: Callable[..., tuple[bool, str]]
     starts: Callable[[Mapping[str, Any], Contract, Subject], Iterator[Sizes]]
-    helpers: tuple[Any, ...] = ()  # that it needs
+    fixed: tuple[Sequence[str], ...] = ()  # of the code: what is expected of it depends on these
 
 
 REPEATS = {
     "causality": (Repeat(fails=comparing.causality_fails, starts=_causality_starts),),
-    "window": (Repeat(fails=comparing.window_fails, starts=_window_starts),),
+    "window": (Repeat(fails=comparing.window_fails, starts=_window_starts, fixed=(LAYERS,)),),
     "cache": (Repeat(fails=comparing.cache_fails, starts=_cache_starts),),
     "batch": (Repeat(fails=comparing.batch_fails, starts=_batch_starts),),
     "padding": (Repeat(fails=comparing.padding_fails, starts=_padding_starts),),
@@ -286,9 +288,7 @@ REPEATS = {
         Repeat(fails=comparing.padding_fails, starts=_left_padding_starts),
         Repeat(fails=comparing.behind_fails, starts=_behind_starts),
     ),
-    "packing": (
-        Repeat(fails=comparing.packing_fails, starts=_packing_starts, helpers=(packing.told,)),
-    ),
+    "packing": (Repeat(fails=comparing.packing_fails, starts=_packing_starts),),
     "evaluation": (Repeat(fails=comparing.evaluation_fails, starts=_evaluation_starts),),
     "finite": (Repeat(fails=comparing.finite_fails, starts=_finite_starts),),
     "backends": (Repeat(fails=comparing.backends_fails, starts=_backends_starts),),
@@ -301,17 +301,15 @@ REPEATS = {
     ),
     "heads": (
         Repeat(fails=looking.reading_fails, starts=_reading_starts),
-        Repeat(fails=looking.sharing_fails, starts=_sharing_starts, helpers=looking.WATCHING),
-        Repeat(fails=looking.landing_fails, starts=_inside_starts, helpers=looking.WATCHING),
+        Repeat(fails=looking.sharing_fails, starts=_sharing_starts, fixed=(HEADS, KV_HEADS)),
+        Repeat(fails=looking.landing_fails, starts=_inside_starts),
         Repeat(fails=looking.bending_fails, starts=_bending_starts),
     ),
-    "scale": (Repeat(fails=looking.scale_fails, starts=_scale_starts, helpers=looking.SCALING),),
-    "weights": (
-        Repeat(fails=looking.weights_fails, starts=_weights_starts, helpers=looking.WATCHING),
-    ),
+    "scale": (Repeat(fails=looking.scale_fails, starts=_scale_starts, fixed=(HEADS, WIDTHS)),),
+    "weights": (Repeat(fails=looking.weights_fails, starts=_weights_starts),),
     "positions": (
-        Repeat(fails=looking.drift_fails, starts=_drift_starts, helpers=looking.WATCHING),
-        Repeat(fails=looking.positions_fails, starts=_positions_starts, helpers=looking.ROTATING),
+        Repeat(fails=looking.drift_fails, starts=_drift_starts),
+        Repeat(fails=looking.positions_fails, starts=_positions_starts, fixed=(HEADS, LAYERS)),
     ),
 }
 
@@ -396,9 +394,10 @@ def _example(
     options: Mapping[str, Any],
 ) -> Example:
     stage = staging.for_subject(subject, target, options)
-    if finding.name == "cache" and stage.stepping is None:
-        reason = "how it is stepped is told by an adapter, and a script would need it"
-        return Example(name=finding.name, reason=reason)
+    for name, call in (("cache", stage.stepping), ("padding", stage.padded)):
+        if finding.name == name and call is None and stage.asking is not None:
+            reason = "how it is called there is told by an adapter, and a script would need it"
+            return Example(name=finding.name, reason=reason)
     met = finding.example if isinstance(finding.example, Mapping) else {}
     tolerance = _tolerance(finding, Bench(subject, contract))
     for way, limit in stage.as_met(met).ways(finding.name, tolerance):
@@ -417,7 +416,7 @@ def _example(
                     sizes={**sizes, **smallest.head_counts()},
                     options=dict(smallest.options),
                     file=script_name(target, finding.name),
-                    script=script(smallest, finding, repeat.fails, sizes, limit, repeat.helpers),
+                    script=script(smallest, finding, repeat.fails, sizes, limit),
                 )
     return Example(name=finding.name, reason="with fresh weights and inputs it was not met again")
 
@@ -460,7 +459,8 @@ class Hunt:
 
     def _fewer(self, stage: Stage, sizes: Sizes, margin: float) -> Stage:
         """With fewer heads, layers and a smaller width, where the code can be made so."""
-        for names in (LAYERS, HEADS, KV_HEADS, WIDTHS, VOCABULARIES):
+        every = (LAYERS, HEADS, KV_HEADS, WIDTHS, VOCABULARIES)
+        for names in (one for one in every if one not in self._repeat.fixed):
             for less in (1, 2, 4, 8, 16):
                 candidate = None
                 with suppress(Exception):
@@ -471,7 +471,10 @@ class Hunt:
         return stage
 
     def _wrong(self, stage: Stage, sizes: Sizes, margin: float) -> bool:
-        if not legal(sizes) or time.thread_time() > self._until:
+        padded = [sizes["length"]] if "real" in sizes else []
+        padded += [sizes["real"]] if sizes.get("what") == "padding is added" else []
+        whole = not any(size % stage.block for size in padded)  # else more would be filled in
+        if not whole or not legal(sizes) or time.thread_time() > self._until:
             return False
         limits = dict.fromkeys([self.tolerance, margin * self.tolerance])
         try:

@@ -9,34 +9,27 @@ Axes: b batch, t time, v vocabulary.
 import os
 import pprint
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from attnlab.audit import hf_running
 from attnlab.audit.adapters import HEADS, KV_HEADS, LAYERS
 from attnlab.audit.hf import HuggingFace
 from attnlab.audit.hf_running import quiet, running, stepped, widened
-from attnlab.audit.stage import (
-    PRINTED,
-    Call,
-    Heading,
-    Stage,
-    _recorded,
-    loaded,
-    prepared,
-)
+from attnlab.audit.printed import drawn, prepared
+from attnlab.audit.stage import TOOLS, Heading, Stage, Stepping, _function, tools_of
 from attnlab.audit.subject import Subject
+from attnlab.audit.words import Call, recorded
 
+CALLS = ("ask", "other", "tell", "step")
 WIDTH = 96  # columns of a script's constants
-STEPPED = (hf_running.places, hf_running.begun, stepped)
-WIDENED = (hf_running.Wide, widened, running)
+RUNNING = (hf_running.places, hf_running.begun, stepped, hf_running.Wide, widened, running)
 EXACT = ("precision",)  # what float64 is compared with
 
 
@@ -71,31 +64,17 @@ class ModelStage(Stage):
     prepares: bool = True
     own: torch.dtype = torch.float64  # that the audit had it in
 
-    def _made(self, call: Call, code: Any, given: Any) -> Any:
-        with self._running():
-            return call.made(code, given)
+    def tools(self, fails: Callable[..., Any]) -> list[Any]:
+        """As others, and quiet."""
+        names = tools_of(fails)
+        found = zip(names, super().tools(fails), strict=True)
+        return [quiet()(one) if name in CALLS else one for name, one in found]
 
-    @contextmanager
-    def _running(self) -> Iterator[None]:
-        with quiet(), running(self.code) if self.dtype is torch.float64 else nullcontext():
-            yield
+    def known(self) -> dict[str, Any]:
+        return {**TOOLS, "stepped": stepped, "running": running}
 
-    def other(self, x: Tensor, padding: Tensor | None = None) -> Tensor:
-        usual, backend = self.backends
-        with torch.compiler.set_stance("force_eager"):
-            self.code.set_attn_implementation(backend)
-            try:
-                return self.ask(x, padding)
-            finally:
-                self.code.set_attn_implementation(usual)
-
-    def new_cache(self) -> dict[str, Any]:
-        return {}
-
-    def step(self, x: Tensor, cache: Any, padding: Tensor | None = None) -> Tensor:
-        with torch.no_grad(), self._running():
-            found = stepped(self.code, x, cache, padding, self.masked, self.prepares)
-            return found  # type: ignore[no-any-return]
+    def printed(self) -> tuple[Any, ...]:
+        return (built, *RUNNING)
 
     def ways(self, finding: str, tolerance: float) -> Iterator[tuple[Stage, float]]:
         if self.own is not torch.float64:
@@ -137,31 +116,28 @@ class ModelStage(Stage):
         making = ["FOLDER = (sys.argv[1:] or [FOLDER])[0]"]
         making += ["with widened():"] * wide
         making += ["    " * wide + f"code = built(FOLDER, NAME, SIZES, {how})"]
-        printed = [built, *(one for one in PRINTED if one is not loaded)]
-        printed += [*(STEPPED if steps else ()), *(WIDENED if wide else ())]
+        making += [f"prepared(code, {self.dtype})"]
         return Heading(
             title=what,
             usage="[folder of another saved model]",
             needs=f"torch and transformers; seen with {version}",
             constants="\n".join(constants),
             making="\n".join(making),
-            printed=tuple(printed),
         )
 
     def _otherwise(self) -> list[str]:
         usual, backend = self.backends
-        lines = ["", "", "def other(x: Any, padding: Any = None) -> Any:"]
-        lines += ["    with torch.compiler.set_stance('force_eager'):  # faster for so few inputs"]
-        lines += [f"        code.set_attn_implementation({backend!r})", "        try:"]
-        lines += ["            return ask(x, padding)", "        finally:"]
-        return [*lines, f"            code.set_attn_implementation({usual!r})"]
+        body = ["with torch.compiler.set_stance('force_eager'):  # faster for so few inputs"]
+        body += [f"    code.set_attn_implementation({backend!r})", "    try:"]
+        body += ["        return ask(x, padding)", "    finally:"]
+        body += [f"        code.set_attn_implementation({usual!r})"]
+        return _function("other(x: Any, padding: Any = None)", body)
 
     def _stepping(self) -> list[str]:
-        lines = ["", "", "def new_cache() -> Any:", "    return {}", "", "", *self.decorators]
-        lines += ["def step(x: Any, cache: Any, padding: Any = None) -> Any:"]
+        step = [f"return stepped(code, x, cache, padding, {self.masked}, {self.prepares})"]
         return [
-            *lines,
-            f"    return stepped(code, x, cache, padding, {self.masked}, {self.prepares})",
+            *_function("new_cache()", ["return {}"]),
+            *_function("step(x: Any, cache: Any, padding: Any = None)", step, self.decorators),
         ]
 
 
@@ -176,7 +152,7 @@ def for_model(subject: Subject, target: str, options: Mapping[str, Any]) -> Mode
         width=subject.width,
         tokens=True,
         asking=Call(),
-        stepping=Call() if subject.caches else None,
+        stepping=Stepping(call=Call()) if subject.caches else None,
         name=type(subject.module).__name__,
         folder=subject.folder,
         implementation=options.get("attn_implementation"),
@@ -184,11 +160,11 @@ def for_model(subject: Subject, target: str, options: Mapping[str, Any]) -> Mode
         prepares=subject.prepares,
         own=subject.dtype,
     )
-    x = stage.draw(2, 5, 0)
-    asking = _recorded(subject.module, stage, partial(subject.run, x), x=x)
+    x = drawn((2, 5), subject.width, 0, torch.float32)
+    asking = recorded(subject.module, partial(subject.run, x), {}, x=x)
     padded = None
     if subject.pads:
         padding = torch.tensor([[False] * 5, [True] * 2 + [False] * 3])
         run = partial(subject.run, x, padding=padding)
-        padded = _recorded(subject.module, stage, run, x=x, padding=padding)
+        padded = recorded(subject.module, run, {}, x=x, padding=padding)
     return replace(stage, asking=asking, padded=padded).again()

@@ -18,8 +18,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from attnlab.audit.bench import SAFETY, Bench
 from attnlab.audit.subject import Attention, Subject, Tokens, normal
-from attnlab.audit.watch import Einsums, Watch
-from attnlab.audit.watch import _Watch as _Watch
+from attnlab.audit.watch import Watch
 
 SEEN_LENGTH = 7  # of watched texts: no head is so narrow, so a product's shape tells what it is
 WIDEST = 64  # head width up to which every pair of coordinates of a function is tried
@@ -75,7 +74,7 @@ def _watched(bench: Bench, x: Tensor, **how: Any) -> tuple[list[tuple[Tensor, ..
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)  # it would be one opaque operation
     try:
-        with sdpa_kernel(SDPBackend.MATH), Einsums(watch), watch:
+        with sdpa_kernel(SDPBackend.MATH), watch:
             bench.run(x, **how)
     except Exception:  # some kernels refuse to be watched; without an observer the code works
         return [], []

@@ -41,9 +41,15 @@ def _value(text: str) -> Any:
         return text
 
 
+def parts_of(target: str) -> tuple[str, str]:
+    """The path and the name in `file.py:Name`; `file.py::Name`, as pytest has it, is as good."""
+    path, _, name = target.rpartition(":")
+    return path.removesuffix(":"), name
+
+
 def from_file(target: str, options: Mapping[str, Any]) -> Any:
     """The object that `file.py:Name` names: a module made with the options, or a function."""
-    path, _, name = target.rpartition(":")
+    path, name = parts_of(target)
     if not path:
         raise ValueError(f"{target!r} names no code; write file.py:Name, or hf:ARCH")
     found = _named(_imported(Path(path)), path, name)
@@ -57,6 +63,43 @@ def from_file(target: str, options: Mapping[str, Any]) -> Any:
     if isinstance(code, nn.Module) and inspect.isclass(found):
         _made_here.add(code)
     return code
+
+
+def expression(target: str, options: Mapping[str, Any]) -> str:
+    """How it is made, as Python: `module.GPT(config=module.Settings(n_embd=32))`."""
+    found, module, name = _found_before(target)
+    if isinstance(found, nn.Module) or not makes(found):
+        return f"module.{name}"
+    kind, wanted = settings_of(target), dict(options)
+    words = []
+    if kind is not None and _needed(inspect.signature(found).parameters)[0] not in options:
+        own = next((key for key, one in vars(module).items() if one is kind), None)
+        place = f"module.{own}" if own else f"sys.modules[{kind.__module__!r}].{kind.__name__}"
+        known = {one.name for one in fields(kind) if one.init} & wanted.keys()
+        inner = ", ".join(f"{key}={wanted.pop(key)!r}" for key in options if key in known)
+        words.append(f"{_needed(inspect.signature(found).parameters)[0]}={place}({inner})")
+    words += [f"{key}={value!r}" for key, value in wanted.items()]
+    return f"module.{name}({', '.join(words)})"
+
+
+def settings_of(target: str) -> Any:
+    """The class of settings that the code is made with, if it wants such an object; else None."""
+    found = _found_before(target)[0]
+    try:
+        takes = inspect.signature(found).parameters
+    except (TypeError, ValueError):
+        return None
+    needed = _needed(takes)
+    if isinstance(found, nn.Module) or len(needed) != 1 or needed[0] in WIDTHS:
+        return None
+    return _settings_class(found, takes[needed[0]])
+
+
+def _found_before(target: str) -> tuple[Any, Any, str]:
+    """What was loaded, its module and its name; the file is not run again for it."""
+    path, name = parts_of(target)
+    module = sys.modules.get(_module_name(Path(path))) or _imported(Path(path))
+    return _named(module, path, name), module, name
 
 
 def made_here(module: nn.Module) -> bool:
@@ -88,13 +131,7 @@ def made(factory: Any, options: Mapping[str, Any], what: str) -> Any:
     for name in options:
         if name not in takes and not anything:
             raise ValueError(f"{what} takes no {name!r}; {registry.suggest(name, list(takes))}")
-    wanted = [
-        name
-        for name, one in takes.items()
-        if one.default is one.empty
-        and one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)
-        and name not in options
-    ]
+    wanted = [name for name in _needed(takes) if name not in options]
     if wanted:
         example = " ".join(f"{name}=…" for name in wanted)
         raise ValueError(
@@ -114,11 +151,7 @@ def gathered(
     Code that needs one thing, which is no option: a dataclass that it is said to be of, or the
     only one of the file, as in `GPT(config)` beside `class GPTConfig`.
     """
-    needed = [
-        name
-        for name, one in takes.items()
-        if one.default is one.empty and one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)
-    ]
+    needed = _needed(takes)
     if len(needed) != 1 or needed[0] in options or needed[0] in WIDTHS:
         return dict(options)
     kind = _settings_class(factory, takes[needed[0]])
@@ -138,6 +171,14 @@ def gathered(
     return {needed[0]: settings, **rest}
 
 
+def _needed(takes: Mapping[str, inspect.Parameter]) -> list[str]:
+    return [
+        name
+        for name, one in takes.items()
+        if one.default is one.empty and one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)
+    ]
+
+
 def _settings_class(factory: Any, parameter: inspect.Parameter) -> Any:
     """The dataclass of a parameter: as it says itself, or the only one there is."""
     beside = vars(sys.modules.get(getattr(factory, "__module__", ""), object))
@@ -155,10 +196,14 @@ def _settings_class(factory: Any, parameter: inspect.Parameter) -> Any:
     return own[0] if len(own) == 1 else None
 
 
+def _module_name(path: Path) -> str:
+    return f"attnlab_audited_{path.stem}"
+
+
 def _imported(path: Path) -> Any:
     if not path.is_file():
         raise ValueError(f"{path} is no file; give the path of a Python file")
-    name = f"attnlab_audited_{path.stem}"
+    name = _module_name(path)
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ValueError(f"{path} is no Python file; its name must end in .py")

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from attnlab.audit.identify import Applied, _after, _stretch, _Watch, grain, scale_seen
-from attnlab.audit.stage import moved, replaced
+from attnlab.audit.identify import Applied, scale_seen
+from attnlab.audit.printed import moved, replaced
 
 
-def looked(ask: Any, x: Any, heads: Any) -> list[Applied]:
+def looked(ask: Any, x: Any, heads: Any, watch: Any) -> list[Applied]:
     """Every application of attention: of a function by values that are unit vectors, of a module by
     watching it, row after row so that rows and heads are not taken for each other."""
     length = x.shape[1]
@@ -33,10 +33,10 @@ def looked(ask: Any, x: Any, heads: Any) -> list[Applied]:
     torch.backends.mha.set_fastpath_enabled(False)  # it would be one opaque operation
     try:
         for row in x.split(1):
-            watch = _Watch(length)
-            with sdpa_kernel(SDPBackend.MATH), watch:
+            noted = watch(length)
+            with sdpa_kernel(SDPBackend.MATH), noted:
                 ask(row)
-            rows.append((watch.found, watch.linear_before))
+            rows.append((noted.found, noted.linear_before))
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
     found = []
@@ -89,6 +89,7 @@ def sharing_fails(
     ask: Any,
     draw: Any,
     heads: Any,
+    watch: Any,
     *,
     wanted: int | None,
     count: int | None,
@@ -98,7 +99,7 @@ def sharing_fails(
     tolerance: float,
 ) -> tuple[bool, str]:
     """Heads whose keys are equal share a key/value head: neighbours do, and so many there are."""
-    for one in looked(ask, draw(batch, length, seed), heads):
+    for one in looked(ask, draw(batch, length, seed), heads, watch):
         groups = []
         for parts in (one.k[0], one.v[0]):
             first = [next(n for n, b in enumerate(parts) if torch.equal(a, b)) for a in parts]
@@ -115,13 +116,21 @@ def sharing_fails(
 
 
 def landing_fails(
-    ask: Any, draw: Any, heads: Any, *, batch: int, length: int, seed: int, tolerance: float
+    ask: Any,
+    draw: Any,
+    heads: Any,
+    watch: Any,
+    *,
+    batch: int,
+    length: int,
+    seed: int,
+    tolerance: float,
 ) -> tuple[bool, str]:
     """Change one input: the queries, keys and values of every head change at its place."""
     x, other = draw(batch, length, seed), draw(batch, length, seed + 100)
-    before = looked(ask, x, heads)[0]
+    before = looked(ask, x, heads, watch)[0]
     for at in range(1, length - 1):
-        after = looked(ask, replaced(x, other, at, at), heads)[0]
+        after = looked(ask, replaced(x, other, at, at), heads, watch)[0]
         for what in ("q", "k", "v"):
             change = (getattr(after, what) - getattr(before, what)).abs().amax((0, 3)) > tolerance
             # some code gives a head the token before instead of its own
@@ -158,6 +167,7 @@ def scale_fails(
     ask: Any,
     draw: Any,
     heads: Any,
+    watch: Any,
     *,
     wanted: float | None,
     batch: int,
@@ -174,14 +184,14 @@ def scale_fails(
             text = x.clone()
             text[..., : h * d] *= size
             text[:, 0, h * d : (h + g) * d] = 0  # the first key; the second is the query's own
-            one = looked(ask, text, heads)[0]
+            one = looked(ask, text, heads, watch)[0]
             logs = one.weights[:, :, 1].double().log()
             scores.append(logs[:, :, 1] - logs[:, :, 0])
         keys = one.k[:, :, 1].repeat_interleave(h // g, dim=1)
         queries = x[:, 1, : h * d].unflatten(-1, (h, d))
         found = float(((scores[0] - scores[1]) / (queries * keys).sum(-1)).median())
     else:
-        one = looked(ask, x, heads)[0]
+        one = looked(ask, x, heads, watch)[0]
         seen = scale_seen(one, torch.finfo(one.q.dtype).eps ** 0.5)
         if isinstance(seen, str):
             raise ValueError(seen)
@@ -197,6 +207,7 @@ def weights_fails(
     ask: Any,
     draw: Any,
     heads: Any,
+    watch: Any,
     *,
     what: str,
     batch: int,
@@ -206,7 +217,7 @@ def weights_fails(
 ) -> tuple[bool, str]:
     """Weights are 0 after the query, or add up to 1 over the keys."""
     worst, seen = 0.0, "no weights"
-    for one in looked(ask, draw(batch, length, seed), heads):
+    for one in looked(ask, draw(batch, length, seed), heads, watch):
         weights = torch.nan_to_num(one.weights.double(), nan=float("inf"))
         if what == "future":
             after = weights.triu(1).abs()
@@ -229,6 +240,7 @@ def positions_fails(
     ask: Any,
     draw: Any,
     heads: Any,
+    watch: Any,
     *,
     what: str,
     rotary: tuple[Any, Any, Any],
@@ -248,7 +260,7 @@ def positions_fails(
         size = float((out - out[:, :1]).abs().max())
         text = f"outputs of a text that says the same everywhere differ by {size:.2g}"
         return (size > tolerance) != (what == "added"), text
-    found = looked(ask, x, heads)
+    found = looked(ask, x, heads, watch)
     one = found[min(layer, len(found) - 1)]
     logs = one.weights.double().log()
     table = logs - logs.diagonal(dim1=-2, dim2=-1)[..., None]  # against the query's own key
@@ -312,6 +324,7 @@ def drift_fails(
     draw: Any,
     code: Any,
     heads: Any,
+    watch: Any,
     *,
     start: int,
     word: str,
@@ -335,7 +348,7 @@ def drift_fails(
             x = x.to(precision) if x.is_floating_point() else x
             x = x.expand(-1, length, *x.shape[2:]).clone()
             given = {word: (begin + torch.arange(span))[None]} if word else {}
-            one = looked(lambda x, given=given: tell(x, **given), x, heads)[0]
+            one = looked(lambda x, given=given: tell(x, **given), x, heads, watch)[0]
             if heads is not None:
                 logs = one.weights[:, :, -1, -span:].double().log()
                 ends.append(logs - logs[..., -1:])
@@ -349,8 +362,3 @@ def drift_fails(
     size = float(ends[0].abs().max())
     off = float((ends[1] - ends[0]).abs().max()) / (size or 1.0)
     return off > 0.1, f"from position {start} on scores differ by {off:.2g} of their size"
-
-
-WATCHING = (Applied, _Watch, looked)
-SCALING = (*WATCHING, grain, _stretch, _after, scale_seen)
-ROTATING = (*WATCHING, turned_otherwise)

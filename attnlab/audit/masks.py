@@ -3,7 +3,8 @@
 What a parameter is called may say which sign a mask has, but seldom its shape: [b, t], [b, 1, t]
 or [b, 1, 1, t], of truth values or to be added to scores. Of the forms that a name allows the first
 is taken with which a mask that hides nothing is as good as none, and one that hides something
-does hide it; else the first that changes anything at all, whose fault is for others to find.
+does hide it; else the first that changes anything at all, or that the code takes at all: its fault
+is for others to find.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from attnlab.audit.subject import Subject
+from attnlab.audit.words import evaluated
 
 # a mask over positions; True or 1 means padding in the first, to be seen in the second
 PADDING = ("key_padding_mask", "key_padding", "padding_mask", "pad_mask")
@@ -24,38 +26,22 @@ LOOSE = 1e-4  # a first look: what is equal to the last bits, the bench finds ou
 
 @dataclass(frozen=True)
 class Form:
-    """How padding is told: `make(padding, x)` gives what the parameter takes."""
+    """How padding is told: `text` is what the parameter takes, of `padding` and `x`."""
 
-    name: str
-    make: Callable[[Tensor, Tensor], Tensor]
+    text: str
     sides: tuple[str, ...] = ("right", "left")
 
-
-def _added(axes: int) -> Callable[[Tensor, Tensor], Tensor]:
-    def make(padding: Tensor, x: Tensor) -> Tensor:
-        dtype = x.dtype if x.is_floating_point() else torch.get_default_dtype()
-        mask = torch.zeros(padding.shape, dtype=dtype)
-        return _axes(mask.masked_fill(padding, torch.finfo(dtype).min), axes)
-
-    return make
+    def make(self, padding: Tensor, x: Tensor) -> Tensor:
+        made: Tensor = evaluated(self.text, padding=padding, x=x)
+        return made
 
 
-def _axes(mask: Tensor, axes: int) -> Tensor:
-    """[b, t] with axes of 1 between them."""
-    return mask[(slice(None), *(None,) * (axes - 2))]
-
-
-NUMBERS = Form("1 where it is seen", lambda padding, x: (~padding).long())
-KEPT = tuple(
-    Form(f"seen, {n} axes", lambda padding, x, n=n: _axes(~padding, n))  # type: ignore[misc]
-    for n in (2, 4, 3)
-)
-HIDDEN = tuple(
-    Form(f"hidden, {n} axes", lambda padding, x, n=n: _axes(padding, n))  # type: ignore[misc]
-    for n in (2, 4, 3)
-)
-ADDED = tuple(Form(f"added, {n} axes", _added(n)) for n in (4, 3, 2))
-COUNTS = Form("lengths", lambda padding, x: (~padding).sum(1), sides=("right",))
+AXES = {2: "", 3: "[:, None]", 4: "[:, None, None]"}  # of 1 between rows and positions
+NUMBERS = Form("(~padding).long()")
+KEPT = tuple(Form(f"~padding{AXES[n]}") for n in (2, 4, 3))
+HIDDEN = tuple(Form(f"padding{AXES[n]}") for n in (2, 4, 3))
+ADDED = tuple(Form(f"added(padding, x){AXES[n]}") for n in (4, 3, 2))
+COUNTS = Form("(~padding).sum(1)", sides=("right",))
 
 
 def word_of(takes: Sequence[str]) -> str | None:
@@ -78,7 +64,11 @@ def certain(word: str) -> bool:
 
 
 def settle(subject: Subject, word: str, use: Callable[[Form], None]) -> bool:
-    """Uses the form that fits best; whether there is one, or the name leaves no doubt."""
+    """Uses the form that fits best; whether there is one, or the name leaves no doubt.
+
+    Where neither is so, `masked` says that some form is taken: what it does is a matter of who
+    declares that padding is hidden by it.
+    """
     length = 8 * subject.block if subject.block > 1 else 5
     x, other = subject.draw(2, length, 0), subject.draw(2, length, 1)
     nothing = torch.zeros(2, length, dtype=torch.bool)
@@ -91,6 +81,7 @@ def settle(subject: Subject, word: str, use: Callable[[Form], None]) -> bool:
     changed = x.clone()
     changed[0, padded_at] = other[0, padded_at]
     moving: Form | None = None
+    taken: Form | None = None
     with torch.no_grad():
         free = subject.run(x)
         for form in forms(word):
@@ -100,14 +91,17 @@ def settle(subject: Subject, word: str, use: Callable[[Form], None]) -> bool:
                 behind = subject.run(changed, padding=some)
             except (Exception, SystemExit):  # it takes another form, or something else
                 continue
+            taken = taken or form
             if not _near(free, none) or _near(none, padded):
                 continue
             if _near(behind[0, kept], padded[0, kept]) and _near(padded[1], none[1]):
                 subject.sides = form.sides
                 return True
             moving = moving or form
-    use(moving or forms(word)[0])
-    subject.sides = (moving or forms(word)[0]).sides
+    subject.masked = taken is not None
+    chosen = moving or taken or forms(word)[0]
+    use(chosen)
+    subject.sides = chosen.sides
     return moving is not None or certain(word)
 
 

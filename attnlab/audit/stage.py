@@ -1,171 +1,43 @@
 """A stage: code made afresh and called as the audit called it, here and in a script without us.
 
-How the code is called is recorded from the subject and put into words: `code(x, mask=~padding)`.
-Weights and inputs follow from seeds of torch alone, so a script makes the same ones.
+How the code is called is recorded from the subject and put into words (`attnlab/audit/words.py`):
+`code(x, mask=~padding)`. From these the functions of a script are written, and the same text is run
+here. Weights and inputs follow from seeds of torch alone, so a script makes the same ones.
 
 Axes: b batch, t time, e width of the outputs, h heads, g key/value heads, d head width.
 """
 
-import importlib.util
+import copy
 import inspect
-import math
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
-from types import SimpleNamespace
+from types import CodeType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from attnlab.audit.adapters import HEADS, KV_HEADS, NEW_CACHE
-from attnlab.audit.load import from_file
+from attnlab.audit import printed
+from attnlab.audit.adapters import HEADS, KV_HEADS
+from attnlab.audit.caches import Decoder, copied
+from attnlab.audit.load import expression, from_file, parts_of, settings_of
+from attnlab.audit.printed import drawn, filled, kept_in, prepared
 from attnlab.audit.subject import Attention, Subject, Tokens, Vectors
+from attnlab.audit.watch import Watch, _Watch
+from attnlab.audit.words import KNOWN, Call, recorded, takes_by_name
 
-# What follows is printed into scripts (PRINTED), so it knows torch and nothing of this package.
-
-
-def loaded(folder: Path, words: list[str], file: str, name: str, options: dict[str, Any]) -> Any:
-    """What the file calls so; a class or a maker is called with the options."""
-    places = [Path(words[0])] if words else [folder / Path(file).name, Path(file)]
-    path = next((place for place in places if place.is_file()), None)
-    if path is None:
-        print(f"no file {places[-1]}; give its path on the command line")
-        sys.exit(2)
-    torch.manual_seed(0)
-    spec = importlib.util.spec_from_file_location(f"audited_{path.stem}", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    sys.path.insert(0, str(path.parent.resolve()))
-    spec.loader.exec_module(module)
-    found = getattr(module, name, None)
-    if found is None:
-        print(f"{path} has no {name}")
-        sys.exit(2)
-    if isinstance(found, torch.nn.Module):
-        return found
-    parameters = [] if isinstance(found, type) else list(inspect.signature(found).parameters)
-    is_attention = [one[:1].lower() for one in parameters[:3]] == ["q", "k", "v"]
-    return found if is_attention else found(**options)
-
-
-def prepared(code: Any, dtype: torch.dtype) -> Any:
-    """In evaluation mode, and with no weight at 0: a closed gate would hide what is behind it."""
-    code.eval().to(dtype)
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for one in code.parameters():
-            fixed = not one.requires_grad  # such as a table of sines
-            if not fixed and one.is_floating_point() and one.numel():
-                noise = torch.randn(one.shape, generator=generator, dtype=torch.float64).to(one)
-                size = float(one.std()) if one.numel() > 1 else 0.0
-                fan = one.shape[-1] if one.dim() > 1 else 16
-                one.add_(noise, alpha=0.2 * size if size > 1e-4 else 0.5 / fan**0.5)
-    return code
-
-
-def drawn(shape: tuple[int, ...], tokens: int | None, seed: int, dtype: torch.dtype) -> Any:
-    """Inputs of a seed: tokens, or vectors."""
-    generator = torch.Generator().manual_seed(seed)
-    if tokens is not None:
-        return torch.randint(tokens, shape[:2], generator=generator)
-    return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
-
-
-def tensor_in(found: Any) -> Any:
-    """The outputs, of a tensor, a tuple or something with logits."""
-    for name in ("logits", "last_hidden_state"):
-        if isinstance(getattr(found, name, None), torch.Tensor):
-            return getattr(found, name)
-    if isinstance(found, torch.Tensor):
-        return found
-    values = list(found.values() if isinstance(found, dict) else found)
-    return next(value for value in values if isinstance(value, torch.Tensor))
-
-
-def moved(one: Any, other: Any) -> Any:
-    """By row and position [b, t]: the largest change; infinite where there is no number."""
-    same = (one == other) | (one.isnan() & other.isnan())
-    change = (one.double() - other.double()).abs().masked_fill(same, 0).flatten(2).amax(-1)
-    return torch.nan_to_num(change, nan=float("inf"))
-
-
-def replaced(x: Any, other: Any, first: int, last: int) -> Any:
-    """x with other inputs from first to last."""
-    changed, at = x.clone(), slice(first, last + 1)
-    if x.is_floating_point():
-        changed[:, at] = other[:, at]
-    else:  # another token, also where both are the same
-        count = int(torch.maximum(x.max(), other.max())) + 1
-        same = other[:, at] == x[:, at]
-        changed[:, at] = torch.where(same, (x[:, at] + 1) % count, other[:, at])
-    return changed
-
-
-PRINTED = (loaded, prepared, drawn, tensor_in, moved, replaced)
-
-# What an argument may be, as a script would write it.
-_BAND = "torch.ones(x.shape[1], x.shape[1], dtype=torch.bool)"
-EXPRESSIONS: dict[str, Callable[[Any], Any]] = {
-    "x": lambda given: given.x,
-    "q": lambda given: given.q,
-    "k": lambda given: given.k,
-    "v": lambda given: given.v,
-    "cache[0]": lambda given: given.cache[0],
-    "padding": lambda given: given.padding,
-    "~padding": lambda given: ~given.padding,
-    "(~padding).long()": lambda given: (~given.padding).long(),
-    "(~padding).to(x.dtype)": lambda given: (~given.padding).to(given.x.dtype),
-    "padding[:, None, None]": lambda given: given.padding[:, None, None],
-    "~padding[:, None, None]": lambda given: ~given.padding[:, None, None],
-    "(~padding).cumsum(1).sub(1).clamp(min=0)": lambda given: (
-        (~given.padding).cumsum(1).sub(1).clamp(min=0)
-    ),
-    "torch.ones_like(padding)": lambda given: torch.ones_like(given.padding),
-    "torch.arange(x.shape[1])": lambda given: torch.arange(given.x.shape[1]),
-    "torch.arange(x.shape[1])[None]": lambda given: torch.arange(given.x.shape[1])[None],
-    "torch.arange(x.shape[1]).expand(x.shape[0], -1)": lambda given: torch.arange(
-        given.x.shape[1]
-    ).expand(given.x.shape[0], -1),
-    f"{_BAND}.tril()": lambda given: _square(given.x).tril(),
-    f"{_BAND}.triu(1)": lambda given: _square(given.x).triu(1),
-    f"{_BAND}": lambda given: _square(given.x),
+ROWS, LENGTH = 2, 5  # of the inputs with which a call is recorded
+TOOLS = {  # what the text of a stage may name
+    **KNOWN,
+    **{name: one for name, one in vars(printed).items() if inspect.isfunction(one)},
+    "Any": Any,
+    "copy": copy,
+    "_Watch": _Watch,
+    "Watch": Watch,
 }
-
-
-def _square(x: Tensor) -> Tensor:
-    return torch.ones(x.shape[1], x.shape[1], dtype=torch.bool)
-
-
-@dataclass(frozen=True)
-class Word:
-    """An argument: one of the expressions, or a constant."""
-
-    text: str
-    constant: Any = None
-
-    def value(self, given: Any) -> Any:
-        return EXPRESSIONS[self.text](given) if self.text in EXPRESSIONS else self.constant
-
-
-@dataclass(frozen=True)
-class Call:
-    """How code is called."""
-
-    positional: tuple[Word, ...] = ()
-    named: Mapping[str, Word] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        words = [word.text for word in self.positional]
-        words += [f"{name}={word.text}" for name, word in self.named.items()]
-        return f"code({', '.join(words)})"
-
-    def made(self, code: Any, given: Any) -> Any:
-        positional = [word.value(given) for word in self.positional]
-        return code(*positional, **{name: word.value(given) for name, word in self.named.items()})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,7 +49,55 @@ class Heading:
     needs: str
     constants: str
     making: str
-    printed: tuple[Any, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stepping:
+    """How code decodes, in words: `kept` is what it is given back, `start` where it goes on."""
+
+    call: Call
+    make: str = ""  # what is kept at first; empty if nothing is given to the code
+    word: str = ""  # by which it is looked for among what the code gives; empty if it is not there
+    counts: bool = False
+    held: bool = False  # the code keeps it: every text has a copy of its own
+    setup: str = ""  # by which that copy makes room
+    method: str = ""  # that takes one position at a time
+
+    def new(self) -> list[str]:
+        """The body of new_cache."""
+        entries = []
+        if self.make:
+            entries.append('"kept": ' + ("None" if "len(x)" in self.make else self.make))
+        if self.held:
+            entries.append('"code": copy.deepcopy(code)')
+        entries += ['"start": 0'] if self.counts or self.setup or "len(x)" in self.make else []
+        return [f"return {{{', '.join(entries)}}}"]
+
+    def step(self, outputs: str) -> list[str]:
+        """The body of step."""
+        told = '"""The outputs of x, which goes on where the cache ends."""'
+        lines, counts = [], '"start"' in self.new()[0]
+        if self.held:
+            lines += ['code = cache["code"]  # it keeps what it has seen itself']
+        if self.setup:
+            lines += ['if cache["start"] == 0:', f"    {self.setup}"]
+            lines += ["    code.to(next(code.parameters()).dtype)"]
+        if "len(x)" in self.make:
+            lines += ['if cache["start"] == 0:', f'    cache["kept"] = {self.make}']
+        names = ["kept"] * bool(self.make) + ["start"] * counts
+        if names:
+            values = ", ".join(f'cache["{name}"]' for name in names)
+            lines += [f"{', '.join(names)} = {values}"]
+        lines += [f"found = {self.call.text(f'code.{self.method}' if self.method else 'code')}"]
+        if self.word:
+            lines += [f"given = kept_in(found, {self.word!r})"]
+            lines += ['cache["kept"] = kept if given is None else given']
+        lines += ['cache["start"] = start + x.shape[1]'] * counts
+        if not self.method:
+            return [told, *lines, f"return {outputs}"]
+        lines += ["outputs.append(tensor_in(found).reshape(len(x), 1, -1))"]
+        loop = ["outputs = []", "for x in x.split(1, dim=1):  # it takes one position at a time"]
+        return [told, *loop, *(f"    {line}" for line in lines), "return torch.cat(outputs, dim=1)"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,72 +111,27 @@ class Stage:
     heads: tuple[int, int, int] | None = None  # (h, g, d) of code that takes q, k and v
     asking: Call | None = None  # None: the code is a Subject itself, and is asked as one
     padded: Call | None = None
-    stepping: Call | None = None
-    maker: str = ""  # of a cache: the name of a method
-    otherwise: Mapping[str, Any] = field(default_factory=dict)  # named so, it computes another way
+    stepping: Stepping | None = None
+    otherwise: Mapping[str, str] = field(default_factory=dict)  # named so, it computes another way
+    turned: str = ""  # brings the outputs' axes into the order [b, t, …]
+    block: int = 1  # lengths the code takes are multiples of this
+    einsums: bool = False  # to be watched as they are written: heads share keys in them
     decorators: tuple[str, ...] = ("@torch.no_grad()",)  # of what calls it in a script
-
-    def draw(self, batch: int, length: int, seed: int) -> Tensor:
-        if self.asking is None:
-            return self.code.draw(batch, length, seed)  # type: ignore[no-any-return]
-        tokens = self.width if self.tokens else None
-        shape = (batch, length, self.width)
-        return drawn(shape, tokens, seed, self.dtype)  # type: ignore[no-any-return]
-
-    def ask(self, x: Tensor, padding: Tensor | None = None) -> Tensor:
-        with torch.no_grad():
-            if self.asking is None:
-                return self.code.run(x, padding=padding)  # type: ignore[no-any-return]
-            call = self.asking if padding is None else self.padded
-            assert call is not None
-            out = tensor_in(self._made(call, self.code, self._given(x, padding=padding)))
-            return (out.transpose(1, 2) if self.heads else out).flatten(2)  # type: ignore[no-any-return]
-
-    def other(self, x: Tensor, padding: Tensor | None = None) -> Tensor:
-        """Computed in the other way that the code has."""
-        call = self.asking if padding is None else self.padded
-        assert call is not None
-        return self._told(call, self._given(x, padding=padding), self.otherwise)
-
-    def tell(self, x: Tensor, **given: Any) -> Tensor:
-        """With more that is named."""
-        assert self.asking is not None
-        return self._told(self.asking, self._given(x), given)
-
-    def _told(self, call: Call, given: Any, more: Mapping[str, Any]) -> Tensor:
-        with torch.no_grad():
-            out = tensor_in(self._made(call, partial(self.code, **more), given))
-            return (out.transpose(1, 2) if self.heads else out).flatten(2)  # type: ignore[no-any-return]
-
-    def _made(self, call: Call, code: Any, given: Any) -> Any:
-        return call.made(code, given)
 
     def tools(self, fails: Callable[..., Any]) -> list[Any]:
         """What a comparison takes first, in its order."""
-        return [getattr(self, name) for name in tools_of(fails)]
+        names = tools_of(fails)
+        space = {**self.known(), "code": self.code}
+        exec(_compiled(self.text(names)), space)
+        return [space[name] for name in names]
 
-    def new_cache(self) -> Any:
-        if self.asking is None:
-            return self.code.new_cache()
-        return [getattr(self.code, self.maker)()]
+    def known(self) -> dict[str, Any]:
+        """What the text of it may name."""
+        return TOOLS
 
-    def step(self, x: Tensor, cache: Any) -> Tensor:
-        with torch.no_grad():
-            if self.asking is None:
-                return self.code.step(x, cache)  # type: ignore[no-any-return]
-            assert self.stepping is not None
-            found = self.stepping.made(self.code, self._given(x, cache=cache))
-            if isinstance(found, tuple) and len(found) > 1 and not isinstance(found[1], Tensor):
-                cache[0] = found[1]
-            return tensor_in(found).flatten(2)  # type: ignore[no-any-return]
-
-    def _given(self, x: Tensor, **others: Any) -> SimpleNamespace:
-        given = SimpleNamespace(x=x, **others)
-        if self.heads:
-            h, g, d = self.heads
-            parts = x.unflatten(-1, (-1, d)).transpose(1, 2)
-            given.q, given.k, given.v = parts.split([h, g, g], dim=1)
-        return given
+    def printed(self) -> tuple[Any, ...]:
+        """What a script needs besides what all of them may need."""
+        return ()
 
     def ways(self, finding: str, tolerance: float) -> "Iterator[tuple[Stage, float]]":
         """Where to look for a failure, and what rounding explains there."""
@@ -284,7 +159,8 @@ class Stage:
             if names is HEADS and less < h:
                 return self.with_heads((less, max(1, g * less // h), d))
             return self.with_heads((h, less, d)) if names is KV_HEADS and less < g else None
-        known = {**_defaults(type(self.code)), **self.options}
+        known = {**_defaults(type(self.code)), **_defaults(settings_of(self.target))}
+        known.update(self.options)
         name = next((one for one in names if type(known.get(one)) is int), None)
         if name is None or less >= known[name] or (wide and known[name] != self.width):
             return None
@@ -299,72 +175,99 @@ class Stage:
         return replace(self, heads=heads, width=(heads[0] + 2 * heads[1]) * heads[2])
 
     def heading(self, tools: Sequence[str]) -> Heading:
-        path, _, name = self.target.rpartition(":")
+        path, name = parts_of(self.target)
         file = Path(path).name
-        constants = f"FILE = {path!r}  # as it was given; one beside this script comes first\n"
-        constants += f"NAME = {name!r}\nOPTIONS: dict[str, Any] = {dict(self.options)!r}"
+        making = ["module = loaded(Path(__file__).parent, sys.argv[1:], FILE)"]
+        making += [f"code = {expression(self.target, self.options)}"]
+        making += [f"prepared(code, {self.dtype})"] * isinstance(self.code, nn.Module)
         return Heading(
             title=f"{name} in {file}",
             usage=f"[path of {file}]",
             needs="torch only",
-            constants=constants,
-            making="code = loaded(Path(__file__).parent, sys.argv[1:], FILE, NAME, OPTIONS)",
-            printed=PRINTED,
+            constants=f"FILE = {path!r}  # as it was given; one beside this script comes first",
+            making="\n".join(making),
         )
 
     def text(self, tools: Sequence[str]) -> str:
-        """The same in a script, where the code is called `code`."""
+        """The tools as a script has them, where the code is called `code`."""
         if self.asking is None:
-            lines = ["draw = code.draw", "", ""]
-            lines += ["def ask(x: Any, padding: Any = None) -> Any:", "    with torch.no_grad():"]
-            lines += ["        return code.run(x, padding=padding)", "", ""]
-            lines += ["step, new_cache = code.step, code.new_cache"] if "step" in tools else []
-            return "\n".join(lines)
+            return self._own_text(tools)
         tokens = str(self.width) if self.tokens else "None"
-        lines = [f"prepared(code, {self.dtype})"] if isinstance(self.code, nn.Module) else []
-        lines += [f"heads = {self.heads}  # of queries, of keys, and their width"] * bool(
-            self.heads
-        )
-        lines += ["heads = None"] if "heads" in tools and not self.heads else []
-        lines += ["", "", "def draw(batch: int, length: int, seed: int) -> Any:"]
         shape = f"(batch, length, {self.width})"
-        lines += [f"    return drawn({shape}, {tokens}, seed, {self.dtype})"]
+        lines = []
+        if self.heads:
+            lines += [f"heads = {self.heads}  # of queries, of keys, and their width"]
+        elif "heads" in tools:
+            lines += ["heads = None  # it takes no queries and keys, but makes them"]
+        watch = "None" if self.heads else "Watch" if self.einsums else "_Watch"
+        lines += [f"watch = {watch}"] * ("watch" in tools)
+        lines += _function(
+            "draw(batch: int, length: int, seed: int)",
+            [f"return drawn({shape}, {tokens}, seed, {self.dtype})"],
+        )
         lines += self._asking("ask", "")
         lines += self._otherwise() if "other" in tools else []
-        lines += self._asking("tell", ", **given") if "tell" in tools else []
+        lines += self._asking("tell", "**given") if "tell" in tools else []
         lines += self._stepping() if "step" in tools else []
+        return "\n".join(lines).lstrip("\n")
+
+    def _own_text(self, tools: Sequence[str]) -> str:
+        """Of a Subject, which says itself how it is called."""
+        placed = ", positions=(~padding).cumsum(1).sub(1).clamp(min=0)" if self.code.placed else ""
+        body = ["if padding is None:", "    return code.run(x)"]
+        body += [f"return code.run(x, padding=padding{placed})"]
+        lines = ["heads = None"] * ("heads" in tools) + ["watch = _Watch"] * ("watch" in tools)
+        lines += ["draw = code.draw"]
+        lines += _function("ask(x: Any, padding: Any = None)", body, self.decorators)
+        if "step" in tools:
+            step = ["return code.step(x, cache)"]
+            lines += ["", "", "new_cache = code.new_cache"]
+            lines += _function("step(x: Any, cache: Any)", step, self.decorators)
         return "\n".join(lines)
 
     def _otherwise(self) -> list[str]:
-        more = "".join(f", {name}={value!r}" for name, value in self.otherwise.items())
+        more = ", ".join(f"{name}={value}" for name, value in self.otherwise.items())
         return self._asking("other", more)
 
     def _stepping(self) -> list[str]:
-        lines = ["", "", "def new_cache() -> Any:", f"    return [code.{self.maker}()]"]
-        lines += ["", "", "@torch.no_grad()", "def step(x: Any, cache: Any) -> Any:"]
-        lines += [f"    found = {self.stepping}"]
-        lines += ["    if isinstance(found, tuple) and len(found) > 1:"]
-        lines += ["        if not isinstance(found[1], torch.Tensor):"]
-        lines += ["            cache[0] = found[1]  # code that gives its cache back"]
-        return [*lines, "    return tensor_in(found).flatten(2)"]
+        assert self.stepping is not None
+        outputs = f"tensor_in(found){self.turned}.flatten(2)"
+        return [
+            *_function("new_cache()", self.stepping.new()),
+            *_function("step(x: Any, cache: Any)", self.stepping.step(outputs), self.decorators),
+        ]
 
     def _asking(self, name: str, more: str) -> list[str]:
         """A function of a script that calls the code, with more arguments than usual."""
         takes = "**given: Any" if "given" in more else "padding: Any = None"
-        lines = ["", "", *self.decorators, f"def {name}(x: Any, {takes}) -> Any:"]
+        assert self.asking is not None
+        pads = self.padded is not None and "given" not in more
+        body, cut = [], ""
+        if self.block > 1:
+            cut = "[:, :length]"
+            body += [f"length, x = x.shape[1], filled(x, {self.block})  # a multiple, as it wants"]
+            if pads:
+                body += [f"padding = None if padding is None else filled(padding, {self.block}, 1)"]
         if self.heads:
-            lines += ["    h, g, d = heads", "    parts = x.unflatten(-1, (-1, d)).transpose(1, 2)"]
-            lines += ["    q, k, v = parts.split([h, g, g], dim=1)"]
-        usual = str(self.asking).removesuffix(")") + more + ")"
-        if "given" in more:
-            lines += [f"    found = {usual}"]
+            body += ["h, g, d = heads", "parts = x.unflatten(-1, (-1, d)).transpose(1, 2)"]
+            body += ["q, k, v = parts.split([h, g, g], dim=1)"]
+        usual = f"found = {self.asking.text(more=more)}"
+        if pads and self.padded is not None:
+            body += ["if padding is None:", f"    {usual}"]
+            body += ["else:", f"    found = {self.padded.text(more=more)}"]
         else:
-            lines += ["    if padding is None:", f"        found = {usual}"]
-            if self.padded is not None:
-                padded = str(self.padded).removesuffix(")") + more + ")"
-                lines += ["    else:", f"        found = {padded}"]
-        turned = ".transpose(1, 2)" if self.heads else ""
-        return [*lines, f"    return tensor_in(found){turned}.flatten(2)"]
+            body += [usual]
+        body += [f"return tensor_in(found){self.turned}.flatten(2){cut}"]
+        return _function(f"{name}(x: Any, {takes})", body, self.decorators)
+
+
+def _function(signature: str, body: Sequence[str], decorators: Sequence[str] = ()) -> list[str]:
+    return ["", "", *decorators, f"def {signature} -> Any:", *(f"    {line}" for line in body)]
+
+
+@lru_cache(maxsize=256)
+def _compiled(text: str) -> CodeType:
+    return compile(text, "<stage>", "exec")
 
 
 def tools_of(fails: Callable[..., Any]) -> list[str]:
@@ -378,49 +281,105 @@ def for_subject(subject: Subject, target: str, options: Mapping[str, Any]) -> St
         from attnlab.audit.hf_stage import for_model
 
         return for_model(subject, target, options)
-    if not Path(target.rpartition(":")[0]).is_file():
+    if not Path(parts_of(target)[0]).is_file():
         raise ValueError(f"{target} is not in a file of its own; a script needs one")
     code = _fresh(target, options, subject.dtype)
     common = {"target": target, "options": options, "code": code, "dtype": subject.dtype}
     if isinstance(code, Subject):
-        return Stage(**common, width=0, stepping=Call() if code.caches else None)
+        return Stage(**common, width=0, stepping=Stepping(call=Call()) if code.caches else None)
     if not isinstance(subject, Vectors):
         raise ValueError(f"{subject.name} is called by an adapter that a script would need")
     facts: dict[str, Any] = {"width": subject.width, "tokens": isinstance(subject, Tokens)}
+    facts["block"] = subject.block
     if isinstance(subject, Attention):
         assert subject.heads is not None and subject.kv_heads is not None
         facts["heads"] = (subject.heads, subject.kv_heads, subject.head_width)
+        facts["turned"] = "" if subject.layout == "bthd" else ".transpose(1, 2)"
+    else:
+        facts["turned"] = ".transpose(0, 1)" if subject.layout == "tbc" else ""
     if subject.module is None:
-        return Stage(**common, **facts, asking=_function_call(subject))
-    stage = Stage(**common, **facts, asking=Call())
-    x = stage.draw(2, 5, 0)
-    facts["asking"] = _recorded(subject.module, stage, lambda: subject.run(x), x=x)
+        assert isinstance(subject, Attention)
+        return Stage(**common, **facts, asking=_function_call(code, subject, options))
+    facts.update(_module_calls(subject, subject.module))
+    if "heads" not in facts:
+        facts["einsums"] = _writes_einsums(subject)
+    return Stage(**common, **facts)
+
+
+def _module_calls(subject: Vectors, module: nn.Module) -> dict[str, Any]:
+    """How it is asked, and where words can be found for it: with padding, otherwise, in steps."""
+    shape = (ROWS, LENGTH, subject.width)
+    x = drawn(shape, subject.width if isinstance(subject, Tokens) else None, 0, subject.dtype)
+    padding = torch.tensor([[False] * LENGTH, [True] * 2 + [False] * (LENGTH - 2)])
+    given = {"x": filled(x, subject.block)}
+    if isinstance(subject, Attention):
+        given["q"], given["k"], given["v"] = subject.split(given["x"])
+    known = subject.wording(padded=False)
+    found: dict[str, Any] = {}
+    found["asking"] = first = recorded(module, lambda: subject.run(x), known, **given)
     if subject.pads:
-        padding = torch.tensor([[False] * 5, [True] * 2 + [False] * 3])
         how = {"padding": padding}
         if subject.placed:  # as the audit does: a text begins at 0 behind its padding
             how["positions"] = (~padding).cumsum(1).sub(1).clamp(min=0)
-        facts["padded"] = _recorded(
-            subject.module, stage, lambda: subject.run(x, **how), x=x, padding=padding
-        )
+        whole = filled(padding, subject.block, True)
+        with suppress(ValueError):
+            run, masked = partial(subject.run, x, **how), subject.wording(padded=True)
+            found["padded"] = recorded(module, run, masked, **given, padding=whole)
     if len(subject.backends) > 1:  # the second is the same code, asked with one more word
-        ways = list(subject.backends.values())
-        first, second = (
-            _recorded(subject.module, stage, partial(way.run, x), x=x) for way in ways[:2]
+        other = list(subject.backends.values())[1]
+        with suppress(ValueError):
+            second = recorded(module, partial(other.run, x), known, **given)
+            more = second.named.items() - first.named.items()
+            found["otherwise"] = dict(sorted(more))
+    decoder = getattr(subject, "decoder", None)
+    if subject.caches and decoder is not None:
+        for piece in (x, x[:, :1]):  # some take single steps only
+            with suppress(Exception):  # of a person's code
+                found["stepping"] = _stepping_of(decoder, piece, known)
+                break
+    return found
+
+
+def _stepping_of(decoder: Decoder, x: Tensor, known: Mapping[str, str]) -> Stepping:
+    if decoder.held and copied(decoder.module) is None:
+        raise ValueError("it keeps what it has seen, and cannot be copied")
+    words, outputs = dict(known), []
+    if decoder.word is not None:
+        words[decoder.word] = "kept"
+    if decoder.start is not None:
+        count = "torch.arange(start, start + x.shape[1])"
+        words[decoder.start] = "start" if decoder.counted else count
+
+    def run() -> None:
+        outputs.append(decoder.step(x, decoder.new_cache()))
+
+    if decoder.method:
+        told = [*decoder.flags, *filter(None, (decoder.word, decoder.start))]
+        call = Call(
+            ("x[:, 0]" if decoder.flat else "x",), {one: words.get(one, "True") for one in told}
         )
-        more = {name: word for name, word in second.named.items() if name not in first.named}
-        facts["otherwise"] = {name: word.constant for name, word in more.items()}
-    makers = [one for one in NEW_CACHE if callable(getattr(subject.module, one, None))]
-    if subject.caches and makers:
-        cache = subject.new_cache()
-        with torch.no_grad():
-            subject.step(x, cache)  # a cache may be None before its first step
-        before = list(cache) if isinstance(cache, list) else cache
-        facts["stepping"] = _recorded(
-            subject.module, stage, lambda: subject.step(x, cache), x=x, cache=before
-        )
-        facts["maker"] = makers[0]
-    return Stage(**common, **facts)
+    else:
+        call = recorded(decoder.module, run, words, x=x)
+    word = decoder.word or ""
+    gives = bool(decoder.method) or kept_in(outputs[0], word) is not None
+    dtype = f"dtype={decoder.dtype()}"
+    return Stepping(
+        call=call,
+        make=decoder.make.replace("dtype=dtype", dtype) if word else "",
+        word=word if gives else "",
+        counts=decoder.start is not None,
+        held=decoder.held,
+        setup=decoder.setup.replace("dtype=dtype", dtype),
+        method=decoder.method,
+    )
+
+
+def _writes_einsums(subject: Vectors) -> bool:
+    """Whether heads share keys in an einsum, so that only the einsum shows which."""
+    watch = Watch(7)
+    with suppress(Exception), torch.no_grad(), watch:  # of a person's code
+        subject.run(subject.draw(1, watch.length, 0))
+    return watch.folds
 
 
 def _fresh(target: str, options: Mapping[str, Any], dtype: torch.dtype) -> Any:
@@ -430,7 +389,7 @@ def _fresh(target: str, options: Mapping[str, Any], dtype: torch.dtype) -> Any:
     return prepared(code, dtype) if isinstance(code, nn.Module) else code
 
 
-def _defaults(made: type) -> dict[str, Any]:
+def _defaults(made: Any) -> dict[str, Any]:
     try:
         takes = inspect.signature(made).parameters
     except (TypeError, ValueError):
@@ -438,55 +397,12 @@ def _defaults(made: type) -> dict[str, Any]:
     return {name: one.default for name, one in takes.items() if type(one.default) is int}
 
 
-def _function_call(subject: Vectors) -> Call:
-    call = subject._call
-    constants = dict(call.keywords) if isinstance(call, partial) else {}
-    named = {name: _worded(value, SimpleNamespace()) for name, value in constants.items()}
-    return Call((Word("q"), Word("k"), Word("v")), named)
-
-
-def _recorded(module: nn.Module, stage: Stage, run: Callable[[], Any], **given: Any) -> Call:
-    """What the module was given first while something ran."""
-    calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
-
-    def note(_: nn.Module, positional: tuple[Any, ...], named: dict[str, Any]) -> None:
-        calls.append((positional, dict(named)))
-
-    handle = module.register_forward_pre_hook(note, with_kwargs=True)
-    try:
-        with torch.no_grad():
-            run()
-    finally:
-        handle.remove()
-    if not calls:
-        raise ValueError(f"{type(module).__name__} is not called as a module; a script cannot")
-    space = stage._given(**given)
-    positional, named = calls[0]
-    return Call(
-        tuple(_worded(value, space) for value in positional),
-        {name: _worded(value, space) for name, value in named.items()},
-    )
-
-
-def _worded(value: Any, given: Any) -> Word:
-    cache = getattr(given, "cache", None)
-    if isinstance(cache, list) and cache and value is cache[0] and value is not None:
-        return Word("cache[0]")
-    if isinstance(value, float) and not math.isfinite(value):
-        return Word(f"float('{value}')", value)
-    if isinstance(value, bool | int | float | str | None | torch.dtype):
-        return Word(repr(value), value)
-    for text, make in EXPRESSIONS.items():
-        try:
-            wanted = make(given)
-        except (AttributeError, TypeError, IndexError):  # of something that is not given
-            continue
-        if value is wanted or _same(value, wanted):
-            return Word(text)
-    raise ValueError(f"it is called with a {type(value).__name__} that a script cannot make")
-
-
-def _same(one: Any, other: Any) -> bool:
-    if not isinstance(one, Tensor) or not isinstance(other, Tensor):
-        return False
-    return one.dtype == other.dtype and one.shape == other.shape and bool((one == other).all())
+def _function_call(code: Any, subject: Attention, options: Mapping[str, Any]) -> Call:
+    """Of q, k and v in the order of axes that it has."""
+    turned = ".transpose(1, 2)" if subject.layout == "bthd" else ""
+    takes = list(inspect.signature(code).parameters)
+    named = {key: repr(value) for key, value in options.items() if key in takes}
+    given = tuple(f"{one}{turned}" for one in "qkv")
+    if takes_by_name(code):
+        return Call(named={**dict(zip(takes, given, strict=False)), **named})
+    return Call(given, named)

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from attnlab import chance
+from attnlab.audit.printed import filled
 
 
 class Subject(ABC):
@@ -29,6 +30,7 @@ class Subject(ABC):
 
     name: str = "subject"
     pads: bool = False  # run takes padding
+    masked: bool = False  # it takes a mask, which may be one for padding
     caches: bool = False  # new_cache and step are there
     placed: bool = False  # run takes positions
     heads: int | None = None
@@ -86,6 +88,10 @@ class Vectors(Subject):
             )
         found = self._call(self.arranged(given), padding, positions)
         return self.outputs(found, given)[:, : x.shape[1]]
+
+    def wording(self, padded: bool) -> dict[str, str]:
+        """What some parameters are given, in words (`attnlab/audit/words.py`), by name."""
+        return {}
 
     def arranged(self, x: Tensor) -> Tensor:
         """As the code has its axes: [b, t, …], or [t, b, …]."""
@@ -147,14 +153,6 @@ class Attention(Vectors):
     ) -> Tensor:
         given = filled(x, self.block)
         return self.outputs(self._call(*self.arranged(given)), given)[:, : x.shape[1]]
-
-
-def filled(x: Tensor, block: int, value: float = 0) -> Tensor:
-    """Longer by zeros up to a whole number of blocks, for code that takes no other lengths."""
-    more = -x.shape[1] % block
-    if not more:
-        return x
-    return torch.cat((x, x.new_full((len(x), more, *x.shape[2:]), value)), dim=1)
 
 
 def normal(seed: int, *shape: int) -> Tensor:

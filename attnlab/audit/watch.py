@@ -56,13 +56,41 @@ class _Watch(TorchDispatchMode):
             self.compared, self.linear = None, []
 
 
+class Einsums(TorchFunctionMode):
+    """Shows einsums to a watch as they were written; inside, axes are folded into each other."""
+
+    def __init__(self, watch: "Watch") -> None:
+        super().__init__()
+        self.watch = watch
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.einsum and len(args) == 3 and isinstance(args[0], str):
+            letters = args[0].replace(" ", "")
+            plain = letters.replace(",", "").replace("->", "").isalpha() and "->" in letters
+            self.watch.quiet = plain and self.watch.einsum(letters, *args[1:])
+        try:
+            return func(*args, **(kwargs or {}))
+        finally:
+            self.watch.quiet = False
+
+
 class Watch(_Watch):
     """Sees einsums as they were written, too: inside, heads that share a key become rows."""
 
     def __init__(self, length: int) -> None:
         super().__init__(length)
         self.folded: Folded | None = None  # of the einsum that compared last
+        self.folds = False  # whether there was one
         self.quiet = False  # the products inside an einsum that was noted as a whole
+        self.einsums = Einsums(self)
+
+    def __enter__(self) -> "Watch":
+        self.einsums.__enter__()
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self.einsums.__exit__(*error)
 
     def _note(self, left: Tensor, right: Tensor, out: Tensor) -> None:
         if self.quiet:
@@ -78,7 +106,7 @@ class Watch(_Watch):
         """Notes an einsum of heads that share keys; whether it was one."""
         compares = folding(letters, left, right, self.length)
         if compares is not None:
-            self.compared, self.folded = (compares.q, compares.k), compares
+            self.compared, self.folded, self.folds = (compares.q, compares.k), compares, True
             return True
         if self.folded is None:
             return False
@@ -92,24 +120,6 @@ class Watch(_Watch):
         weights = left.flatten(0, -3)
         self._note(weights, values, weights.new_empty(values.shape))
         return True
-
-
-class Einsums(TorchFunctionMode):
-    """Shows einsums to a watch as they were written; inside, axes are folded into each other."""
-
-    def __init__(self, watch: Watch) -> None:
-        super().__init__()
-        self.watch = watch
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.einsum and len(args) == 3 and isinstance(args[0], str):
-            letters = args[0].replace(" ", "")
-            plain = letters.replace(",", "").replace("->", "").isalpha() and "->" in letters
-            self.watch.quiet = plain and self.watch.einsum(letters, *args[1:])
-        try:
-            return func(*args, **(kwargs or {}))
-        finally:
-            self.watch.quiet = False
 
 
 @dataclass(frozen=True)

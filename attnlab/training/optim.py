@@ -76,7 +76,8 @@ class AdamW:
         return Optimiser(model, [self._torch(list(model.named_parameters()), self.rate)])
 
     def _torch(self, named: list[tuple[str, nn.Parameter]], rate: float) -> torch.optim.Optimizer:
-        decayed, others = [], []
+        decayed: list[nn.Parameter] = []
+        others: list[nn.Parameter] = []
         for name, parameter in named:
             gain = parameter.ndim < 2 and not name.endswith("bias")
             small = parameter.ndim >= 2 or (gain and self.decay_gains)

@@ -94,6 +94,42 @@ class Buffers(Attention):
         return y
 
 
+class Stepped(Attention):
+    """By a method of its own, one position at a time."""
+
+    def forward(self, x):
+        return self.attend(x)[0]
+
+    def decode_step(self, x, past=None):
+        return self.attend(x, past)
+
+
+class SteppedInside(Stepped):
+    kept = None
+
+    def decode_step(self, x):
+        y, self.kept = self.attend(x, self.kept)
+        return y
+
+
+class LastOnly(nn.Module):
+    """Without targets it gives the last outputs, and remembers whatever it is given."""
+
+    def __init__(self, vocab_size=19, dim=16):
+        super().__init__()
+        self.vocab_size, self.inner = vocab_size, Attention(dim)
+        self.table = nn.Embedding(vocab_size, dim)
+
+    def attend(self, x, before):
+        return self.inner.attend(x, before)
+
+    def forward(self, idx, targets=None, cache=None):
+        y, kept = self.attend(self.table(idx), cache.get("kv") if cache else None)
+        if cache is not None:
+            cache["kv"] = kept
+        return (y if targets is not None else y[:, -1:]) @ self.table.weight.T
+
+
 def subject_of(module):
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -104,7 +140,10 @@ def found(module, **declared):
     return Cache().examine(Bench(subject_of(module), Contract(cache=True, **declared)))
 
 
-WAYS = (ByTuple, ByName, ByEntry, InDictionary, InObject, Inside, Buffers)
+WAYS = (
+    *(ByTuple, ByName, ByEntry, InDictionary, InObject, Inside, Buffers),
+    *(Stepped, SteppedInside, LastOnly),
+)
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
@@ -161,3 +200,35 @@ def test_weights_beside_the_outputs_are_not_taken_for_a_cache():
     assert kept_in((y, weights, kept), "past") is kept
     assert kept_in((y, weights, weights), "past") is None
     assert kept_in({"y": y, "present": kept}, "past") is kept
+    assert kept_in((kept, y), "past") is kept
+
+
+def test_a_position_is_given_with_or_without_an_axis_of_time_whichever_is_right():
+    class Flat(Attention):
+        """Takes [b, c]; with [b, 1, c] it adds up values instead of weighing them."""
+
+        def forward(self, x):
+            q, k, v = self.qkv(x).chunk(3, -1)
+            return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+        def step(self, x, state=None):
+            q, k, v = self.qkv(x).chunk(3, -1)
+            k, v = k[:, None], v[:, None]
+            if state is not None:
+                k, v = torch.cat((state[0], k), 1), torch.cat((state[1], v), 1)
+            weights = ((q[:, None] * k).sum(-1) / self.dim**0.5).softmax(-1)
+            return (weights[..., None] * v).sum(1), (k, v)
+
+    assert subject_of(Flat).decoder.flat
+    assert found(Flat).verdict == "pass"
+
+
+def test_a_cache_that_needs_what_nobody_knows_is_not_called_wrong():
+    class Needs(InDictionary):
+        def new_cache(self, colour):
+            return {"colour": colour}
+
+        def forward(self, x, cache=None):
+            return super().forward(x, None if cache is None else cache["colour"])
+
+    assert found(Needs).verdict == "cannot tell"

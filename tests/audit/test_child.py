@@ -72,6 +72,8 @@ def test_a_child_finds_what_this_process_finds_whatever_the_code_prints(ask, tmp
         ("inside", "import os; os._exit(0)", "exit code 0, as os._exit does"),
         ("inside", "import sys; sys.exit(7)", "SystemExit: 7"),
         ("top", "import sys; sys.exit(7)", "sys.exit(7)"),
+        ("inside", "raise KeyboardInterrupt", "the code raised KeyboardInterrupt, as if"),
+        ("top", "raise type('Odd', (BaseException,), {})('unheard of')", "Odd: unheard of"),
         ("top", "print('a hint'); import os; os.abort()", "Aborted (SIGABRT)"),
         ("top", "def nonsense(:", "line 1: "),
         ("top", "import no_such_module", "No module named 'no_such_module'"),

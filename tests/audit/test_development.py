@@ -35,6 +35,18 @@ def only(monkeypatch, *names):
     monkeypatch.setattr(check, "cases", lambda family: {"some": chosen})
 
 
+def test_the_check_is_told_as_a_table(monkeypatch, capsys):
+    from attnlab.cli import experiments
+
+    only(monkeypatch, "tiled")
+    experiments.check("audit", ["ours=false"])
+    lines = capsys.readouterr().out.splitlines()
+    assert "missed                            none" in lines
+    assert lines[lines.index("caught by") + 1] == "  tiled  heads"
+    assert lines[-1].split() == ["passed", "True"]
+    assert not any("{" in line or "[" in line for line in lines)
+
+
 def test_names_are_unique_and_reasons_are_properties():
     names = [case.name for case in [*ALL, *CONTROLS]]
     assert len(set(names)) == len(names)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from attnlab.audit.load import from_file, options_of
+from attnlab.audit.load import expression, from_file, options_of
 
 CODE = """
 import torch
@@ -40,6 +40,20 @@ def test_classes_functions_and_factories(file):
     assert from_file(f"{file}:Layer", {"width": 5}).inner.in_features == 5
     assert from_file(f"{file}:build", {"width": 6}).inner.in_features == 6
     assert from_file(f"{file}:attend", {}).__name__ == "attend"
+    assert from_file(f"{file}::build", {"width": 7}).inner.in_features == 7  # as pytest has it
+
+
+def test_what_was_made_can_be_said(file, tmp_path):
+    from_file(f"{file}:build", {})
+    assert expression(f"{file}:build", {"width": 6}) == "module.build(width=6)"
+    assert expression(f"{file}:attend", {}) == "module.attend"
+    path = tmp_path / "said.py"
+    path.write_text(SETTINGS)
+    from_file(f"{path}:Said", {})
+    options = {"width": 5, "bias": False}
+    assert expression(f"{path}:Said", {}) == "module.Said(args=module.ModelArgs())"
+    said = "module.Model(config=module.ModelArgs(width=5), bias=False)"
+    assert expression(f"{path}:Model", options) == said
 
 
 @pytest.mark.parametrize(

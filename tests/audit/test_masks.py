@@ -108,6 +108,21 @@ def test_a_mask_that_does_nothing_under_a_vague_name_is_no_mask_for_padding():
             return self.attend(x, lambda s: s)
 
     assert found(Ignores()).verdict == "not applicable"
+    assert found(Ignores(), padding=True).verdict == "fail"  # but who says so has another reading
+
+
+def test_a_mask_that_takes_the_place_of_the_causal_one_is_wrong_where_it_is_for_padding():
+    class Replaces(Encoder):
+        def forward(self, x, attn_mask=None):
+            seen = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril()
+            return self.attend(
+                x, lambda s: self.hidden(s, seen if attn_mask is None else attn_mask)
+            )
+
+    torch.manual_seed(0)
+    assert found(Replaces(), causal=True).verdict == "not applicable"
+    finding = found(Replaces(), causal=True, padding=True)
+    assert finding.verdict == "fail" and "not as good as none" in finding.detail
 
 
 def test_lengths_that_count_one_position_too_many_fail():
@@ -128,3 +143,35 @@ def test_what_sees_both_ways_is_not_asked_to_be_padded_on_the_left():
     torch.manual_seed(0)
     assert found(Placed(), padding=True, causal=False).verdict == "pass"
     assert found(Placed(causal=True), padding=True, causal=True).verdict == "fail"
+
+
+def test_a_mask_that_is_wrong_in_every_form_is_told_in_one_that_is_taken():
+    class Strict(Encoder):
+        """Of [b, 1, t] only; and with a mask everything is seen."""
+
+        def forward(self, x, pad_mask=None):
+            if pad_mask is None:
+                return self.attend(x, lambda s: s.tril())
+            assert pad_mask.shape == (len(x), 1, x.shape[1])
+            return self.attend(x, lambda s: self.hidden(s, ~pad_mask[:, None]))
+
+    torch.manual_seed(0)
+    finding = found(Strict())
+    assert finding.verdict == "fail" and "not as good as none" in finding.detail
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_what_fills_up_a_block_is_not_taken_for_padding_that_is_read(right):
+    class Blocks(Encoder):
+        def forward(self, x, attention_mask=None):
+            b, t, c = x.shape
+            q, k, v = self.qkv(x).view(b, t // 8, 8, 3 * c).chunk(3, -1)
+            scores = q @ k.mT / c**0.5
+            if attention_mask is not None:
+                kept = attention_mask.view(b, t // 8, 1, 8).bool()
+                scores = scores.masked_fill(~(kept if right else kept.mT), -1e9)
+            return (scores.softmax(-1) @ v).reshape(b, t, c)
+
+    torch.manual_seed(0)
+    finding = found(Blocks(), padding=True, causal=False)
+    assert finding.verdict == ("pass" if right else "fail"), finding.detail

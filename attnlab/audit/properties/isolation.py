@@ -9,6 +9,7 @@ from torch import Tensor
 from attnlab.audit.bench import Bench, apart
 from attnlab.audit.contract import Finding, Verdict
 from attnlab.audit.properties.property import Property, unsteady
+from attnlab.audit.subject import Subject
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,8 @@ class Padding(Property):
 
     def examine(self, bench: Bench) -> Finding:
         declared = self.declared(bench)
+        if declared and bench.subject.masked:  # so its mask is one for padding
+            bench.subject.pads = True
         if not bench.subject.pads:
             verdict: Verdict = "cannot tell" if declared else "not applicable"
             return self.finding(verdict, "it takes no mask for padding", declared=declared)
@@ -60,7 +63,7 @@ class Padding(Property):
         return self.finding("pass", "padding is never read, and none is as good as no mask")
 
     def _differences(self, bench: Bench) -> dict[str, float]:
-        length, real = 13, 8
+        length, real = lengths_of(bench.subject)
         x, other = bench.draw(3, length), bench.draw(3, length, 6)
         nothing = torch.zeros(3, length, dtype=torch.bool)
         none = apart(bench.run(x, padding=nothing), bench.run(x))
@@ -96,10 +99,18 @@ class Padding(Property):
 
     def _comparable(self, bench: Bench, side: str) -> bool:
         """Whether positions are the same with padding and without: on the left they move."""
+        if bench.subject.block > 1:  # without padding it is no whole number of blocks
+            return False
         known = bench.contract.positions in ("none", "relative", "rotary", "alibi")
         # on the left are texts to be continued; what sees both ways has none
         continued = bool(self.declared(bench)) and bench.contract.causal is not False
         return side == "right" or bench.subject.placed or known or continued
+
+
+def lengths_of(subject: Subject) -> tuple[int, int]:
+    """Of a text with padding: whole blocks, as what fills one up would be seen; and without."""
+    block = subject.block
+    return (2 * block, 3 * block // 2) if block > 1 else (13, 8)
 
 
 def _told(bench: Bench, x: Tensor) -> dict[str, Any]:
