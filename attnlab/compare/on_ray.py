@@ -50,7 +50,11 @@ class Cluster:
 
 def _train(ray: Any, tasks: Sequence[work.Task], watch: Watch) -> Outcomes:
     gpus = 1 if place_of("auto").type == "cuda" else 0
-    remote = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=RETRIES)(work.train)
+    # what cli/app.py sets and says why: a cluster that was there before us has not heard of it,
+    # and within a task torch is loaded already
+    surroundings = {"GOMP_SPINCOUNT": os.environ.get("GOMP_SPINCOUNT", "1000")}
+    options = {"num_cpus": 1, "num_gpus": gpus, "max_retries": RETRIES}
+    remote = ray.remote(**options, runtime_env={"env_vars": surroundings})(work.train)
     outcomes: Outcomes = {}
     with stopping() as stop:
         waiting = {remote.remote(task.plain()): task for task in tasks}

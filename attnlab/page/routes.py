@@ -6,6 +6,7 @@ part of a path: files, runs and reports are looked up in lists of what is there.
 """
 
 import asyncio
+import gc
 import json
 import re
 import time
@@ -75,7 +76,13 @@ class Page:
 
     def get_ready(self) -> None:
         """So that the first slider is as quick as the others; whoever asks comes first."""
-        self.work.background(self.claims.warm_up())
+        self.work.background(self._getting_ready())
+
+    def _getting_ready(self) -> Iterator[None]:
+        yield from self.claims.warm_up()
+        # what is there now stays: else a full collection looks through it, 0.15 s each time
+        gc.collect()
+        gc.freeze()
 
     def close(self) -> None:
         self.work.close()

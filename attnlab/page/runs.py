@@ -8,6 +8,7 @@ a checkpoint writes its logs anew, shorter: then all is read again. A curve is s
 mean with the lowest and the highest of each, so 10⁵ steps draw as quickly as 10³.
 """
 
+import html
 import json
 import math
 import re
@@ -351,10 +352,14 @@ def _opening(markdown: Path) -> dict[str, str]:
         parts = markdown.read_text(errors="replace")[:20_000].split("\n\n")[:3]
     except OSError:
         parts = []
-    parts = [re.sub(r"\\(?=[^\w\s])", "", part) for part in parts] + [""] * 3
-    answer = re.sub(r"^> ?|\*\*", "", parts[2], flags=re.MULTILINE)
+    title, question, answer = [*parts, "", "", ""][:3]
     return {
-        "title": parts[0].removeprefix("# ") or markdown.parent.name,
-        "question": " ".join(parts[1].split()),
-        "answer": " ".join(answer.split()),
+        "title": _shown(title.removeprefix("# ")) or markdown.parent.name,
+        "question": _shown(question),
+        "answer": _shown(re.sub(r"^> ?|\*\*", "", answer, flags=re.MULTILINE)),
     }
+
+
+def _shown(markdown: str) -> str:
+    """The words without what keeps them from being markup."""
+    return " ".join(html.unescape(re.sub(r"\\(?=[^\w\s])", "", markdown)).split())

@@ -3,15 +3,23 @@
 Axes: k keys, q queries; vectors have two coordinates, and a third that is constant.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 
 from attnlab.attention.scores import Additive
-from attnlab.theory.draw import Array, built, kept, largest, normal, softmax
+from attnlab.theory.draw import Array, blank, kept, largest, normal, softmax
 
 TINY = 1e-9  # the length of a vector that is as good as 0
-Fit = tuple[float, float, float]
 Where = tuple[float, float, float]  # spread of the keys, shortest query, constant in the keys
+
+
+@dataclass(frozen=True)
+class Fit:
+    outer: tuple[float, ...]  # the best w
+    error: float  # its worst, between the points that it was fitted to
+    excused: float  # by which that may be below what must be
 
 
 def cosines(keys: Array, queries: Array) -> Array:
@@ -20,27 +28,55 @@ def cosines(keys: Array, queries: Array) -> Array:
 
 
 @kept
-def angle_fit(seed: int, shortest: float, units: int, where: Where) -> Fit:
-    """The worst error of the best w, that of our module's log-weights, and what excuses it."""
-    # a larger score has the units of a smaller one, and more
-    for_key, for_query = (normal(seed, side, units, 3).T for side in ("key", "query"))
+def angle_fits(seed: int, shortest: float, steps: tuple[int, ...], where: Where) -> tuple[Fit, ...]:
+    """For each number of units; more of them are those of a smaller score, and others."""
+    for_key, for_query = units_of(seed, max(steps))
     keys, queries, cosine = pairs(shortest, where, points=3)
-    inner = np.tanh((keys @ for_key)[:, None] + queries @ for_query).reshape(-1, units)
+    by_key, by_query = growth(keys @ for_key), growth(queries @ for_query)
+    inner = tanh(by_key[:, None] * by_query).reshape(-1, max(steps))
     # a little more on the diagonal keeps w small where units nearly coincide
-    gram = inner.T @ inner + 1e-10 * len(inner) * np.eye(units)
-    outer = np.linalg.solve(gram, inner.T @ cosine.ravel())
+    gram = inner.T @ inner + 1e-10 * len(inner) * np.eye(max(steps))
+    wanted = inner.T @ cosine.ravel()
+    outers = [np.linalg.solve(gram[:n, :n], wanted[:n]) for n in steps]
 
     keys, queries, cosine = pairs(shortest, where, points=4)
-    scores = np.tanh((keys @ for_key)[:, None] + queries @ for_query) @ outer
-    module = built(lambda: Additive(width=units).build(1, 3), seed, "additive")
-    for name, value in (("for_key", for_key), ("for_query", for_query), ("outer", outer)):
+    side_by_side = np.stack([np.pad(w, (0, max(steps) - len(w))) for w in outers], axis=1)
+    by_key, by_query = growth(keys @ for_key), growth(queries @ for_query)
+    # a key at a time stays in the caches
+    rows = [tanh(one * by_query) @ side_by_side for one in by_key]
+    errors = np.abs(np.stack(rows) - cosine[:, :, None]).max(axis=(0, 1)).tolist()
+    # what a query of this length can change; rounding, d_s · 2e-16 of Σ |w|, is less
+    lengths = np.linalg.norm(for_query, axis=0)
+    excused = [TINY * float(np.abs(w) @ lengths[: len(w)]) for w in outers]
+    found = zip(outers, errors, excused, strict=True)
+    return tuple(Fit(tuple(w.tolist()), *rest) for w, *rest in found)
+
+
+def log_weights_off(seed: int, shortest: float, where: Where, outer: tuple[float, ...]) -> float:
+    """How far the log-weights of our module with this w are from those of the scores cos θ."""
+    for_key, for_query = units_of(seed, len(outer))
+    keys, queries, cosine = pairs(shortest, where, points=4)
+    module = blank(lambda: Additive(width=len(outer)).build(1, 3))
+    for name, value in (("for_key", for_key), ("for_query", for_query), ("outer", np.array(outer))):
         module.get_parameter(name).copy_(torch.from_numpy(value))
     q, k = torch.from_numpy(queries)[None, None], torch.from_numpy(keys)[None, None]
     weights = module(q, k, k, causal=False, return_weights=True)[1][0, 0].numpy()
-    off = largest(np.log(weights) - np.log(softmax(cosine.T)))
-    # what a query of this length can change; rounding, d_s · 2e-16 of Σ |w|, is less
-    excused = TINY * float(np.abs(outer) @ np.linalg.norm(for_query, axis=0))
-    return largest(scores - cosine), off, excused
+    return largest(np.log(weights) - np.log(softmax(cosine.T)))
+
+
+def growth(x: Array) -> Array:
+    """e^(2x): that of a sum is a product, which is much quicker than the tanh of every sum."""
+    return np.exp(2 * x)
+
+
+def tanh(growth: Array) -> Array:
+    """tanh x from e^(2x), to a rounding of 1."""
+    return 1 - 2 / (1 + growth)
+
+
+def units_of(seed: int, count: int) -> tuple[Array, Array]:
+    """W for keys and for queries, each [3, unit]."""
+    return normal(seed, "key", count, 3).T, normal(seed, "query", count, 3).T
 
 
 def pairs(nearest: float, where: Where, points: int) -> tuple[Array, Array, Array]:

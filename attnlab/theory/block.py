@@ -60,9 +60,15 @@ def orders(seed: int, size: int, count: int) -> Orders:
     return np.stack([chance.permutation(size, seed, "orders", size, n) for n in range(count)])
 
 
+def apart(function: Function, x: Tensor, rows: Orders) -> tuple[Tensor, Tensor]:
+    """f(PX) − P f(X) for each permutation, and f(X); f takes a batch of X."""
+    out = function(x[np.vstack([np.arange(len(x)), rows])])
+    return out[1:] - out[0][rows], out[0]
+
+
 def farthest(function: Function, x: Tensor, rows: Orders) -> float:
-    """The largest |f(PX) − P f(X)| over the permutations; f takes a batch of X."""
-    return float((function(x[rows]) - function(x[None])[0][rows]).abs().max())
+    """The largest |f(PX) − P f(X)| over the permutations."""
+    return float(apart(function, x, rows)[0].abs().max())
 
 
 def worst_of(differences: Iterable[float]) -> float:
@@ -198,7 +204,7 @@ def _drawn(difference: float) -> float:
 class BlockEquivariant(Claim):
     causal: bool = setting(False, about="hide later tokens")
     positions: Literal["none", "learned", "sinusoidal", "rotary", "alibi"] = setting("none")
-    length: int = setting(9, low=2, high=64, live=16, about="tokens, besides 4 in all orders")
+    length: int = setting(9, low=2, high=64, live=12, about="tokens, besides 4 in all orders")
     permutations: int = setting(24, low=24, high=200, live=24, about="of each length; or all")
 
     about = About(
@@ -243,20 +249,20 @@ class BlockEquivariant(Claim):
         compared = itertools.product(kinds["attention"], kinds["score"])
         # what acts on each row alone takes turns: all of it occurs, and the run stays short
         rowwise = itertools.cycle(itertools.product(kinds["norm"], kinds["feedforward"]))
-        found = {}
+        scheme = position_scheme(self.positions, self.seed, self.length)
+        cases, found = [self._case(4), self._case(self.length)], {}
         for choices in (one + other for one, other in zip(compared, rowwise, strict=False)):
             words = dict(zip(kinds, choices, strict=True))
-            network = self._block(self.causal, self.positions, **words)
-            found[choices] = worst_of(self._farthest(network, size) for size in (4, self.length))
+            network = placed(drawn_block(self.seed, **words), scheme, self.causal)
+            found[choices] = worst_of(farthest(network, *case) for case in cases)
         course = course_block(self.seed, self.causal)
-        scheme = position_scheme(self.positions, self.seed, self.length)
-        answered = self._farthest(lambda x: course(scheme.add_to(x, _places(x))), self.length)
+        answered = farthest(lambda x: course(scheme.add_to(x, _places(x))), *cases[1])
         return Evidence(
             kind="construction",
-            trials=len(found) * sum(len(self._orders(size)) for size in (4, self.length)),
+            trials=len(found) * sum(len(rows) for _, rows in cases),
             measures=[Measure("largest |Z(PX) − P Z(X)|", worst_of(found.values()), "≤", EQUAL)],
             right=dict.fromkeys(("000", "001", "003"), answered <= EQUAL),
-            picture=self._picture(),
+            picture=self._picture(*cases[1]),
             details=[
                 Table(
                     title="Blocks with each part, and the worst of them",
@@ -273,20 +279,16 @@ class BlockEquivariant(Claim):
             ],
         )
 
-    def _farthest(self, function: Function, size: int) -> float:
-        x = tensor(self.seed, f"tokens {size}", size, WIDTH)
-        return farthest(function, x, self._orders(size))
+    def _case(self, size: int) -> tuple[Tensor, Orders]:
+        tokens = tensor(self.seed, f"tokens {size}", size, WIDTH)
+        return tokens, orders(self.seed, size, self.permutations)
 
-    def _orders(self, size: int) -> Orders:
-        return orders(self.seed, size, self.permutations)
-
-    def _block(self, causal: bool, positions: str, **words: str) -> Function:
-        return transformer_block(self.seed, causal, positions, self.length, **words)
-
-    def _picture(self) -> Plot:
+    def _picture(self, x: Tensor, rows: Orders) -> Plot:
         schemes = ["none", "learned", "sinusoidal", "rotary", "alibi"]
-        broken = [self._farthest(self._block(False, name), self.length) for name in schemes]
-        broken.insert(1, self._farthest(self._block(True, "none"), self.length))
+        block = drawn_block(self.seed)
+        placing = [position_scheme(name, self.seed, self.length) for name in schemes]
+        broken = [farthest(placed(block, one), x, rows) for one in placing]
+        broken.insert(1, farthest(placed(block, placing[0], causal=True), x, rows))
         return Plot(
             title="What breaks Z(PX) = P Z(X)",
             x="added to a block that sees both ways",
@@ -304,16 +306,16 @@ class BlockEquivariant(Claim):
         )
 
 
-def transformer_block(
-    seed: int, causal: bool, positions: str, context: int, **words: str
-) -> Function:
-    """Our block, with positions where the transformer has them."""
+def drawn_block(seed: int, **words: str) -> Block:
     settings = config.override(
         TransformerSettings(width=WIDTH, bias=True),
         [f"{key}={word}" for key, word in words.items()],
     )
-    block = built(lambda: Block(settings, 0), seed, f"block {sorted(words.items())}")
-    scheme = position_scheme(positions, seed, context)
+    return built(lambda: Block(settings, 0), seed, f"block {sorted(words.items())}")
+
+
+def placed(block: Block, scheme: Positions, causal: bool = False) -> Function:
+    """Our block, with positions where the transformer has them."""
 
     @torch.no_grad()
     def run(x: Tensor) -> Tensor:
@@ -393,15 +395,16 @@ class PositionsBreakIt(Claim):
             )
 
     def run(self) -> Evidence:
-        rows = self._orders()
+        rows, codes = self._orders(), self._codes()
+        x = tensor(self.seed, "tokens", self.length, WIDTH)
         networks = [self._network(number) for number in range(self.blocks)]
-        amounts = np.array([self._amounts(block, rows, self.scale) for block in networks])
-        without = float(np.max([self._amounts(block, rows, 0.0) for block in networks]))
-        twins = np.array([self._twins(block) for block in networks])
+        amounts = np.array([_amounts(one, x, rows, self.scale * codes) for one in networks])
+        without = float(np.max([_amounts(one, x, rows, 0 * codes) for one in networks]))
+        twins = np.array([_twins(one, x, self.scale * codes) for one in networks])
         broken = float(amounts.min()) >= VISIBLE
 
         scales = np.geomspace(1e-4, max(self.scale, 1.0), 13)
-        curves = np.array([self._amounts(networks[0], rows, scale) for scale in scales])
+        curves = np.array([_amounts(networks[0], x, rows, scale * codes) for scale in scales])
         return Evidence(
             kind="construction",
             trials=amounts.size,
@@ -450,28 +453,26 @@ class PositionsBreakIt(Claim):
         return np.concatenate([swaps, random[moved]])
 
     def _network(self, number: int) -> Function:
-        seed = chance.number(self.seed, "block", number)
-        return transformer_block(seed, False, "none", self.length)
+        block = drawn_block(chance.number(self.seed, "block", number))
+        return placed(block, position_scheme("none", self.seed, self.length))
 
-    def _codes(self, scale: float) -> Tensor:
+    def _codes(self) -> Tensor:
         """Φ"""
         scheme = position_scheme(self.positions, self.seed, self.length)
         empty = torch.zeros(1, self.length, WIDTH, dtype=torch.float64)
-        return scale * scheme.add_to(empty, _places(empty))
+        return scheme.add_to(empty, _places(empty))
 
-    def _amounts(self, block: Function, rows: Orders, scale: float) -> NDArray[np.float64]:
-        x = tensor(self.seed, "tokens", self.length, WIDTH)
-        codes = self._codes(scale)
-        straight = block(x[None] + codes)[0]
-        difference = block(x[rows] + codes) - straight[rows]
-        return (difference.flatten(1).norm(dim=1) / straight.norm()).numpy()
 
-    def _twins(self, block: Function) -> float:
-        """How far apart one word at the first and the last place is, of the outputs' size."""
-        x = tensor(self.seed, "tokens", self.length, WIDTH)
-        x[-1] = x[0]
-        first, *_, last = block(x[None] + self._codes(self.scale))[0]
-        return float((first - last).norm() / first.norm())
+def _amounts(block: Function, x: Tensor, rows: Orders, codes: Tensor) -> NDArray[np.float64]:
+    """‖Z(PX + Φ) − P Z(X + Φ)‖ / ‖Z(X + Φ)‖ for each P."""
+    difference, straight = apart(lambda tokens: block(tokens + codes), x, rows)
+    return (difference.flatten(1).norm(dim=1) / straight.norm()).numpy()
+
+
+def _twins(block: Function, x: Tensor, codes: Tensor) -> float:
+    """How far apart one word at the first and the last place is, of the outputs' size."""
+    first, *_, last = block(torch.cat([x[:-1], x[:1]])[None] + codes)[0]
+    return float((first - last).norm() / first.norm())
 
 
 def _spread(amounts: NDArray[np.float64]) -> list[float]:

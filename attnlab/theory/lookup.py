@@ -208,14 +208,11 @@ class RecoverAPart(Claim):
                 f"first + second is {self.first + self.second}, more than width {self.width}; "
                 f"so many columns cannot all be at right angles"
             )
-        coordinates, vectors, given = [], [], []
-        for case in range(self.cases):
-            found, projected, ours = self._recover(case, self.overlap)
-            coordinates.append(found)
-            vectors.append(projected)
-            given.append(ours)
+        drawn = [self._drawn(case) for case in range(max(self.cases, 10))]
+        rows = [_recover(*case, self.overlap) for case in drawn[: self.cases]]
+        coordinates, vectors, given = zip(*rows, strict=True)
         lean = np.linspace(0, 1, 21)
-        errors = [float(np.mean([self._recover(n, s)[1] for n in range(10)])) for s in lean]
+        errors = [float(np.mean([_recover(*case, s)[1] for case in drawn[:10]])) for s in lean]
         return Evidence(
             kind="construction",
             trials=self.cases,
@@ -232,13 +229,21 @@ class RecoverAPart(Claim):
             ),
         )
 
-    def _recover(self, case: int, overlap: float) -> tuple[float, float, bool]:
-        """The errors in the coordinates and in the vector, and whether Aᵀ gave the vector."""
+    def _drawn(self, case: int) -> tuple[Array, Array, Array, Array]:
+        """A, B, c and d."""
         rows = orthonormal(self.seed, f"basis {case}", self.first + self.second, self.width)
-        a, b = rows[: self.first].T, rows[self.first :].T
-        b[:, 0] = math.sqrt(1 - overlap**2) * b[:, 0] + overlap * a[:, 0]
-        c = normal(self.seed, f"c {case}", self.first)
-        both = a @ c + b @ normal(self.seed, f"d {case}", self.second)
-        vector, answered = a @ c, a.T @ both
-        same = answered.shape == vector.shape and largest(answered - vector) <= EQUAL
-        return largest(answered - c), largest(a @ answered - vector), same
+        c, d = (
+            normal(self.seed, f"c {case}", self.first),
+            normal(self.seed, f"d {case}", self.second),
+        )
+        return rows[: self.first].T, rows[self.first :].T, c, d
+
+
+def _recover(a: Array, b: Array, c: Array, d: Array, overlap: float) -> tuple[float, float, bool]:
+    """The errors in the coordinates and in the vector, and whether Aᵀ gave the vector."""
+    leaning = b.copy()
+    leaning[:, 0] = math.sqrt(1 - overlap**2) * b[:, 0] + overlap * a[:, 0]
+    both, vector = a @ c + leaning @ d, a @ c
+    answered = a.T @ both
+    same = answered.shape == vector.shape and largest(answered - vector) <= EQUAL
+    return largest(answered - c), largest(a @ answered - vector), same

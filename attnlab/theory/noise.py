@@ -26,7 +26,7 @@ class Noisy(Claim):
     noise: float = setting(1e-8, low=1e-12, high=100, about="variance of each coordinate of a key")
     keys: int = setting(8, low=3, high=32)
     width: int = setting(16, low=3, high=64, live=32)
-    samples: int = setting(20_000, low=100, high=50_000, live=5_000)
+    samples: int = setting(20_000, low=100, high=50_000, live=3_000)
 
     def means(self) -> Array:
         return orthonormal(self.seed, "means", self.keys, self.width)
@@ -70,16 +70,23 @@ class NoisyKeys(Noisy):
 
     def run(self) -> Evidence:
         keys, _ = self.drawn()
-        weight = self._weight(keys, self.beta)
+        means = self.means()
+        along = keys @ (means[0] + means[1])  # of the keys, all that a query βμ_a + βμ_b sees
+        middle = means @ (means[0] + means[1])
+        weight = _first_weight(self.beta * along)
         spread = float(weight.std())
         closed = self.beta * math.sqrt(self.noise) / 2
         # a standard deviation of N normal numbers scatters by 1/√(2N); five of those to each side
         room = 5 / math.sqrt(2 * self.samples)
         steps = np.geomspace(1e-8, 1, 9)
-        spreads = [self._spread(keys, noise) for noise in steps]
+        # with the same draws, scaled
+        scaled = [
+            middle + math.sqrt(noise / self.noise) * (along[:2000] - middle) for noise in steps
+        ]
+        spreads = [float(_first_weight(self.beta * one).std()) for one in scaled]
 
         def averages(beta: float) -> bool:
-            return largest(self._weight(keys, beta) - 0.5) <= NEAR
+            return largest(_first_weight(beta * along) - 0.5) <= NEAR
 
         return Evidence(
             kind="statistical",
@@ -112,15 +119,9 @@ class NoisyKeys(Noisy):
             false_alarm=FALSE_ALARM,
         )
 
-    def _weight(self, keys: Array, beta: float) -> Array:
-        means = self.means()
-        return softmax(keys @ (beta * (means[0] + means[1])))[:, 0]
 
-    def _spread(self, keys: Array, noise: float) -> float:
-        """With the same draws, scaled."""
-        means = self.means()
-        scale = math.sqrt(noise / self.noise)
-        return float(self._weight(means + scale * (keys[:2000] - means), self.beta).std())
+def _first_weight(scores: Array) -> Array:
+    return softmax(scores)[:, 0]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,7 +153,7 @@ class OneHeadSwings(Noisy):
     def run(self) -> Evidence:
         keys, gamma = self.drawn(self.stretch)
         means = self.means()
-        weight = np.sort(softmax(keys @ (self.beta * (means[0] + means[1])))[:, 0])
+        weight = np.sort(_first_weight(keys @ (self.beta * (means[0] + means[1]))))
         law = np.sort(_logistic(self.beta * (gamma - 1)))
         steps = np.linspace(0.01, 0.99, 99)
         closed = np.array([self._below(step) for step in steps])
@@ -238,7 +239,7 @@ class TwoHeadsSteady(Noisy):
         tame = gamma >= 0.5
         always = float(off["one each"].max()) <= NEAR
         # head 1 has less than half of its weight on a where βγ < ln(n − 1)
-        first = softmax(keys @ (self.beta * pairs[self.queries][0]))[:, 0]
+        first = _first_weight(keys @ (self.beta * pairs[self.queries][0]))
         missed = float((first < 0.5).mean())
         length = NormalDist(1, math.sqrt(self.stretch))
         law = length.cdf(math.log(self.keys - 1) / self.beta)

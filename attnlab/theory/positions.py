@@ -168,11 +168,15 @@ def coordinates(layout: Layout, pairs: int) -> tuple[Whole, Whole]:
 
 
 def block_form(layout: Layout, width: int, angles: Array) -> Array:
-    """The matrix with a block (cos, −sin; sin, cos) for each pair, and 1 for what does not turn."""
-    matrix = np.eye(width)
-    first, second = coordinates(layout, len(angles))
-    matrix[first, first] = matrix[second, second] = np.cos(angles)
-    matrix[first, second], matrix[second, first] = -np.sin(angles), np.sin(angles)
+    """The matrix with a block (cos, −sin; sin, cos) for each pair, and 1 for what does not turn.
+
+    The angles [..., pair] give matrices [..., width, width].
+    """
+    matrix = np.broadcast_to(np.eye(width), (*angles.shape[:-1], width, width)).copy()
+    first, second = coordinates(layout, angles.shape[-1])
+    matrix[..., first, first] = matrix[..., second, second] = np.cos(angles)
+    matrix[..., second, first] = np.sin(angles)
+    matrix[..., first, second] = -matrix[..., second, first]
     return matrix
 
 
@@ -244,7 +248,7 @@ class RopeIsRotation(Claim):
         read = self._read(layout)
         first, second = coordinates(read, angles.shape[1])
         z, z_after = (v[..., first] + 1j * v[..., second] for v in (x.numpy(), after))
-        blocks = np.stack([block_form(read, width, row) for row in angles])
+        blocks = block_form(read, width, angles)
         return [
             float(np.abs(z_after - z * np.exp(1j * angles)).max()),
             largest(after - np.einsum("tij,bhtj->bhti", blocks, x.numpy())),
@@ -387,7 +391,7 @@ class RopeRelative(Claim):
 @dataclass(frozen=True, kw_only=True)
 class RopeNeedsTime(Claim):
     rotate_by: Literal["head", "time"] = setting("head", about="what the angle counts")
-    length: int = setting(9, low=2, high=64, live=24, about="tokens")
+    length: int = setting(9, low=2, high=64, live=16, about="tokens")
 
     about = About(
         statement="Rotating queries and keys by the index of their head, and not by time, cancels: "
@@ -410,10 +414,11 @@ class RopeNeedsTime(Claim):
         by = registry.load("positions", name)
         changed = [self._changed(by(layout=o, fraction=part), width) for o, width, part in SHAPES]
         x = block.tensor(self.seed, "x", self.length, block.WIDTH)
+        scheme = block.position_scheme(name, self.seed, self.length)
         rows, moved = block.orders(self.seed, self.length, 24), {}
         for heads, score in product(*(registry.options(kind) for kind in ("attention", "score"))):
             words = {"attention": heads.name, "score": score.name}
-            network = block.transformer_block(self.seed, False, name, self.length, **words)
+            network = block.placed(block.drawn_block(self.seed, **words), scheme)
             moved[heads.name, score.name] = block.farthest(network, x, rows)
         return Evidence(
             kind="construction",

@@ -7,6 +7,7 @@ A text is x₁ … x_T after a fixed first token, so that x₁ too is predicted 
 read. Every total runs over all V^T texts.
 """
 
+import copy
 import itertools
 import math
 from dataclasses import dataclass
@@ -211,13 +212,13 @@ class BirnnIsNoLm(Claim):
 
     def run(self) -> Evidence:
         texts = _texts(self.vocabulary, self.length)
-        rows = [self._measured(model, texts, self.backward) for model in range(self.models)]
+        networks = [self._network(model) for model in range(self.models)]
+        rows = [self._measured(_weighed(one, self.backward), texts) for one in networks]
         totals, roundings, peeks = (np.array(column) for column in zip(*rows, strict=True))
         # the documents speak of the network as it is, whatever the setting
-        whole = [self._measured(model, texts, 1.0) for model in range(self.models)]
+        whole = rows if self.backward == 1 else [self._measured(one, texts) for one in networks]
         no_model = all(abs(total - 1) > rounding for total, rounding, _ in whole)
         strengths = np.linspace(0, max(self.backward, 2), 9).tolist()
-        shown = range(min(self.models, 4))
         listed: list[list[Cell]] = [[f"{number}", *row] for number, row in enumerate(rows, 1)]
         copying = _total(_copying(self.vocabulary), texts)
         return Evidence(
@@ -244,11 +245,11 @@ class BirnnIsNoLm(Claim):
                 y="Σ p(text)",
                 series=[
                     Series(
-                        name=f"network {model + 1}",
+                        name=f"network {number}",
                         x=strengths,
-                        y=[self._measured(model, texts, strength)[0] for strength in strengths],
+                        y=[_total(_weighed(one, strength), texts) for strength in strengths],
                     )
-                    for model in shown
+                    for number, one in enumerate(networks[:4], 1)
                 ],
                 note="With weight 0 nothing is read backwards: a language model, total 1.",
             ),
@@ -262,14 +263,22 @@ class BirnnIsNoLm(Claim):
             ],
         )
 
-    def _measured(self, model: int, texts: Tensor, backward: float) -> tuple[float, float, float]:
-        """The total, a bound on its rounding, and how far xₜ moves its own logits."""
+    def _network(self, model: int) -> BidirectionalReader:
         settings = BidirectionalSettings(vocabulary=self.vocabulary, width=self.width)
-        reader = built(settings.build, self.seed, f"network {model}")
-        reader.network.from_back.weight.mul_(backward)
+        return built(settings.build, self.seed, f"network {model}")
+
+    def _measured(self, reader: BidirectionalReader, texts: Tensor) -> tuple[float, float, float]:
+        """The total, a bound on its rounding, and how far xₜ moves its own logits."""
         total = _total(reader, texts)
         moved = _influence(reader, texts, tokens=1)
         return total, _rounding(reader, self.length, len(texts)) * total, moved
+
+
+def _weighed(reader: BidirectionalReader, backward: float) -> BidirectionalReader:
+    """A copy whose half that reads backwards has so much weight."""
+    made = copy.deepcopy(reader)
+    made.network.from_back.weight.mul_(backward)
+    return made
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -334,12 +334,12 @@ class DenseCost(Claim):
     def _costs(self, n: int, d: int) -> list[Cost]:
         """With the window, with the narrowest and with the widest."""
         program = dense if self.path == "dense" else in_tiles
-        return [counted(program, self.seed, n, width, d) for width in (self.width, 0, 2 * n)]
+        return [counted(program, n, width, d) for width in (self.width, 0, 2 * n)]
 
     def _right(self) -> dict[str, bool]:
         """Double N, or d, of the formula as written: what grows with N² must grow 4 times."""
         shapes = [(33, self.width, 3), (66, self.width, 3), (33, self.width, 6)]
-        one, long, deep = (counted(dense, self.seed, *shape) for shape in shapes)
+        one, long, deep = (counted(dense, *shape) for shape in shapes)
         square_time = long.multiply_adds == 4 * one.multiply_adds
         square_space = long.largest == 4 * one.largest
         linear_in_d = deep.multiply_adds == 2 * one.multiply_adds and deep.largest == one.largest
@@ -419,7 +419,7 @@ class TiledCost(Claim):
         d, lengths = self.head_width, [self.tiles * tiled.TILE * times for times in (1, 2, 4, 8)]
         texts = [(n, n if self.width is None else self.width) for n in lengths]
         windows = [(lengths[-1], width) for width in WIDTHS]
-        costs = {case: counted(in_tiles, self.seed, *case, d) for case in (*texts, *windows)}
+        costs = {case: counted(in_tiles, *case, d) for case in (*texts, *windows)}
         times = {case: cost.multiply_adds for case, cost in costs.items()}
         needed = {(n, w): 2 * d * seen_pairs(n, w) for n, w in costs}
         tile = {(n, w): tiled.TILE * (tiled.TILE + w // 2) for n, w in costs}
@@ -462,7 +462,7 @@ class TiledCost(Claim):
         """Counts both loops, then again with N, w or d doubled."""
         shapes = [(32, 8, 3), (64, 8, 3), (32, 16, 3), (32, 8, 6)]
         student, gpt4 = (
-            [counted(program, self.seed, *shape) for shape in shapes]
+            [counted(program, *shape) for shape in shapes]
             for program in (program_of_student, program_of_gpt4)
         )
 

@@ -61,6 +61,17 @@ def timeless(results):
 
 def timeless_text(markdown):
     """A report without its section of times and the line that says how long it took."""
-    without = re.sub(rf"\n## {TIMES}\n.*?(?=\n## )", "", markdown, flags=re.DOTALL)
-    assert without != markdown
-    return re.sub(r"It took .*\n", "", without)
+    return _without(rf"\n## {TIMES}\n.*?(?=\n## )", r"It took .*\n", markdown)
+
+
+def timeless_page(html):
+    """The same of a page: all else of it stays, with pictures and styles."""
+    section = rf"<section>\n<h2>{TIMES}</h2>.*?</section>"
+    return _without(section, r"<p>It took [^<]*</p>", html)
+
+
+def _without(section, line, text):
+    for part in (section, line):
+        text, found = re.subn(part, "", text, flags=re.DOTALL if part == section else 0)
+        assert found == 1, part
+    return text

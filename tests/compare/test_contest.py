@@ -9,7 +9,15 @@ import time
 from pathlib import Path
 
 import pytest
-from compare.contests import FOUR, Here, contest, small_words, timeless, timeless_text
+from compare.contests import (
+    FOUR,
+    Here,
+    contest,
+    small_words,
+    timeless,
+    timeless_page,
+    timeless_text,
+)
 
 from attnlab.compare.contest import Contest
 from attnlab.compare.words import parse
@@ -62,6 +70,10 @@ def test_killed_half_way_and_continued_the_report_is_the_same(tmp_path, monkeypa
     assert read[0]["versions"] == read[1]["versions"]
     texts = [timeless_text((folder / "report.md").read_text()) for folder in (straight, continued)]
     assert texts[0] == texts[1]
+    pages = [
+        timeless_page((folder / "report.html").read_text()) for folder in (straight, continued)
+    ]
+    assert pages[0] == pages[1]
     pictures = sorted(path.name for path in straight.glob("pictures/*.svg"))
     assert len(pictures) == 4
     for name in pictures:

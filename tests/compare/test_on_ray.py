@@ -53,6 +53,32 @@ def test_a_lost_worker_is_survived_and_the_result_is_that_of_local_processes(tmp
     assert timeless(json.loads(out)) == timeless(local.results)
 
 
+SURROUNDINGS = """
+import os
+from pathlib import Path
+from attnlab.compare import on_ray, work
+from attnlab.training.recipe import Recipe
+
+def looked(task):
+    return {"ending": os.environ.get("GOMP_SPINCOUNT")}
+
+work.train = looked
+task = work.Task(name="one", folder=Path("nowhere"), recipe=Recipe())
+with on_ray.connected("local", 1) as ray:
+    os.environ.update(given)
+    print(on_ray._train(ray, [task], lambda steps, words: None)["one"]["ending"])
+"""
+
+
+@pytest.mark.parametrize(("given", "seen"), [({}, "1000"), ({"GOMP_SPINCOUNT": "7"}, "7")])
+def test_workers_of_a_cluster_that_was_there_before_us_do_not_wait_busily(tmp_path, given, seen):
+    """A cluster whose workers have none of our surroundings, as `ray start` makes one."""
+    bare = {key: value for key, value in os.environ.items() if key != "GOMP_SPINCOUNT"}
+    command = [sys.executable, "-c", f"given = {given}\n{SURROUNDINGS}"]
+    done = subprocess.run(command, env=bare, cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout.strip() == seen, done.stderr
+
+
 def test_without_the_package_one_line_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ValueError, match=r"pip install 'attnlab\[ray\]'"):

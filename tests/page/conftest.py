@@ -13,6 +13,8 @@ import pytest
 from attnlab import files
 
 LONG = 100_000  # logged steps of a run that was never trained
+WIDE = (1280, 860)
+PATIENCE = 20_000  # milliseconds to wait for what appears; a machine may be busy
 SAMPLE = "The list holds the items in the order in which they came. "
 
 
@@ -74,3 +76,66 @@ def browser():
         opened = tools.chromium.launch(executable_path=path, args=chromium.ARGUMENTS)
         yield opened
         opened.close()
+
+
+class Tab:
+    """A page of the browser, with what went wrong in it."""
+
+    def __init__(self, context, base):
+        self.page, self.base, self.problems = context.new_page(), base, []
+        self.page.set_default_timeout(PATIENCE)
+        self.page.on("pageerror", lambda error: self.problems.append(f"error: {error}"))
+        self.page.on("console", self._heard)
+        self.page.on("requestfailed", self._failed)
+        self.page.on("response", self._answered)
+
+    def _heard(self, message):
+        if message.type in ("error", "warning"):
+            self.problems.append(f"console: {message.text}")
+
+    def _failed(self, request):
+        if request.failure != "net::ERR_ABORTED":  # we take back what nobody waits for
+            self.problems.append(f"failed: {request.url} {request.failure}")
+
+    def _answered(self, response):
+        if response.status >= 400:
+            self.problems.append(f"{response.status}: {response.url}")
+
+    def open(self, address=""):
+        """A fresh visit: another address after # alone would only be a step within the page."""
+        self.page.goto("about:blank")
+        self.page.goto(f"{self.base}#/{address}")
+        return self.page
+
+    def text(self, selector):
+        return self.page.locator(selector).first.inner_text()
+
+    def wait(self, expression, argument=None):
+        """Until it is true of the page, where `old` is the argument; parts may not be there yet."""
+        self.page.wait_for_function(
+            f"(old) => {{ try {{ return {expression} }} catch {{ return false }} }}", arg=argument
+        )
+
+    def sideways(self):
+        """By how much the page is wider than the screen."""
+        return self.page.evaluate(
+            "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        )
+
+
+@pytest.fixture(scope="module")
+def context(browser, served, run_folders):
+    opened = browser.new_context(viewport={"width": WIDE[0], "height": WIDE[1]})
+    first = opened.new_page()
+    first.goto(served[1])  # the token becomes a cookie
+    first.close()
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def tab(context, served):
+    opened = Tab(context, served[1].partition("?")[0])
+    yield opened
+    opened.page.close()
+    assert opened.problems == []

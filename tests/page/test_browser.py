@@ -6,8 +6,10 @@ import time
 from pathlib import Path
 
 import pytest
-from page.conftest import LONG
+from page.conftest import LONG, WIDE
+from reports.samples import report
 
+from attnlab.reports.write import write
 from attnlab.training import runs
 
 VIEWS = {  # and what is there once a view has its data
@@ -17,75 +19,13 @@ VIEWS = {  # and what is there once a view has its data
     "generate": "main select",
     "audit": "main select",
 }
-WIDE, PHONE = (1280, 860), (360, 740)
-PATIENCE = 20_000  # milliseconds to wait for what appears; a machine may be busy
-
-
-class Tab:
-    """A page of the browser, with what went wrong in it."""
-
-    def __init__(self, context, base):
-        self.page, self.base, self.problems = context.new_page(), base, []
-        self.page.set_default_timeout(PATIENCE)
-        self.page.on("pageerror", lambda error: self.problems.append(f"error: {error}"))
-        self.page.on("console", self._heard)
-        self.page.on("requestfailed", self._failed)
-        self.page.on("response", self._answered)
-
-    def _heard(self, message):
-        if message.type in ("error", "warning"):
-            self.problems.append(f"console: {message.text}")
-
-    def _failed(self, request):
-        if request.failure != "net::ERR_ABORTED":  # we take back what nobody waits for
-            self.problems.append(f"failed: {request.url} {request.failure}")
-
-    def _answered(self, response):
-        if response.status >= 400:
-            self.problems.append(f"{response.status}: {response.url}")
-
-    def open(self, address=""):
-        """A fresh visit: another address after # alone would only be a step within the page."""
-        self.page.goto("about:blank")
-        self.page.goto(f"{self.base}#/{address}")
-        return self.page
-
-    def text(self, selector):
-        return self.page.locator(selector).first.inner_text()
-
-    def wait(self, expression, argument=None):
-        """Until it is true of the page, where `old` is the argument; parts may not be there yet."""
-        self.page.wait_for_function(
-            f"(old) => {{ try {{ return {expression} }} catch {{ return false }} }}", arg=argument
-        )
-
-    def sideways(self):
-        """By how much the page is wider than the screen."""
-        return self.page.evaluate(
-            "document.documentElement.scrollWidth - document.documentElement.clientWidth"
-        )
-
-
-@pytest.fixture(scope="module")
-def context(browser, served, run_folders):
-    opened = browser.new_context(viewport={"width": WIDE[0], "height": WIDE[1]})
-    first = opened.new_page()
-    first.goto(served[1])  # the token becomes a cookie
-    first.close()
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
-def tab(context, served):
-    opened = Tab(context, served[1].partition("?")[0])
-    yield opened
-    opened.page.close()
-    assert opened.problems == []
+PHONE, TALL = (360, 740), (390, 844)
 
 
 @pytest.mark.parametrize(
-    ("size", "scheme"), [(WIDE, "light"), (WIDE, "dark"), (PHONE, "light")], ids=str
+    ("size", "scheme"),
+    [(WIDE, "light"), (WIDE, "dark"), (PHONE, "light"), (TALL, "dark")],
+    ids=str,
 )
 def test_every_view_fits_the_screen_and_names_what_can_be_touched(tab, tmp_path, size, scheme):
     tab.page.emulate_media(color_scheme=scheme)
@@ -95,6 +35,7 @@ def test_every_view_fits_the_screen_and_names_what_can_be_touched(tab, tmp_path,
         page.wait_for_selector(ready)
         assert tab.sideways() <= 0, view
         assert page.evaluate(NAMELESS) == [], view
+        assert page.evaluate(OVERLAPPING) == [], view
         picture = page.screenshot(path=tmp_path / f"{view.partition('/')[0]}.png", full_page=True)
         assert len(picture) > 10_000
 
@@ -103,6 +44,13 @@ NAMELESS = """() => [...document.querySelectorAll("main :is(button, input, selec
   .filter((one) => !one.hidden && !one.labels?.length && !one.getAttribute("aria-label")
     && !one.textContent.trim())
   .map((one) => one.outerHTML)"""
+
+
+OVERLAPPING = """() => [...document.querySelectorAll("main svg")].flatMap((plot) => {
+  const boxes = [...plot.querySelectorAll("text")].map((one) => one.getBoundingClientRect());
+  return boxes.filter((one, at) => boxes.slice(0, at).some((other) => one.left < other.right
+    && other.left < one.right && one.top < other.bottom && other.top < one.bottom));
+})"""
 
 
 def test_the_first_view_is_there_within_a_second(tab):
@@ -189,6 +137,88 @@ def test_every_claim_that_trains_nothing_is_drawn(tab):
         assert page.locator(".bench :is(.plot path, .board)").count() > 0, name
 
 
+def test_what_was_trained_is_shown_until_the_settings_are_others(tab):
+    """The training is played: what comes back is the answer of a claim that trains nothing."""
+    asked, held = [], []
+
+    def trained(route):
+        asked.append(route.request.post_data_json)
+        if asked[-1]["knob"]:
+            held.append(route)
+        else:
+            route.fulfill(response=route.fetch(url=f"{tab.base}api/claims/copy", post_data="{}"))
+
+    page = tab.page
+    page.route("**/api/claims/made-up-answers", trained)
+    tab.open("claims/made-up-answers?steps=20")
+    train = page.get_by_role("button", name="Train it now")
+    for _ in range(2):
+        train.click()
+        page.wait_for_selector(".plot .line")
+        assert "Evidence" in tab.text(".why") and train.count() == 0
+        page.get_by_role("switch", name="Turn the knob").click()
+        assert "On record" in tab.text(".why") and page.locator(".plot, .found *").count() == 0
+        train.click()  # it is never answered, and nobody waits for it any more
+        page.get_by_role("switch", name="Turn the knob").click()
+        assert train.is_enabled()
+    for one in held:
+        one.abort()
+    assert [one["knob"] for one in asked] == [False, True] * 2
+    assert all(one["train"] and one["settings"] == {"steps": 20} for one in asked)
+
+
+def test_a_report_opens_with_its_pictures_and_styles(tab, context, run_folders):
+    title = "A sample: 1 < 2 & *more*"
+    write(report(title), {}, run_folders / "study-sample")
+    page = tab.open("runs")
+    with context.expect_page() as opened:
+        page.get_by_role("link", name=title).first.click()
+    opened.value.close()
+    page.goto(opened.value.url)  # again, where problems are heard
+    assert page.title() == title and tab.sideways() <= 0
+    pictures = page.locator("figure svg").all()
+    assert len(pictures) == 4 and all(one.bounding_box()["width"] > 300 for one in pictures)
+    font = "one => getComputedStyle(one).fontFamily"
+    assert page.locator("h1").evaluate(font).startswith("system-ui")
+
+
+NONSENSE = {  # what an address may say, and what it is taken for
+    "generate?tokens=99999": "tokens=512",
+    "generate?tokens=-3&temperature=1e9": "temperature=5&tokens=1",
+    "generate?tokens=&temperature=hot&top_k=none&seed=1.5": "",
+    "claims/copy?lead=1e9&keys=2.5&cases=none&seed=nan": "lead=40",
+    "claims/sinusoid-unique?periods=a,b": "",
+    "claims/dense-cost?path=nonsense": "",
+    "claims/%E0%A4%A?knob=maybe": "",
+    "toString": "",
+    "attention?heads=-1&kv_heads=3&layer=99&head=-2&window=0&score=bad": "window=1&layer=1",
+    "attention?run=nobody&text=": "",
+    "runs?select=nobody,nothing&range=9-1": None,
+    "runs?range=abc": None,
+    "audit?target=nobody&window=-4&scale=1e999&causal=maybe": "window=1",
+}
+
+
+@pytest.mark.parametrize("address", NONSENSE)
+def test_an_address_that_makes_no_sense_is_brought_to_one_that_does(tab, address):
+    page = tab.open(address)
+    view = page.locator(".view").get_attribute("class").split()[1]
+    ready = {"claims": ".verdict[data-kind=good] .why", "audit": "main select"}
+    page.wait_for_selector(ready.get(view, VIEWS.get(view)))
+    if view == "generate":
+        page.get_by_label("Prompt").fill("The list")
+        page.get_by_role("button", name="Write on").click()
+        tab.wait("document.querySelector('[role=status].note').textContent.includes('per second')")
+    if view == "audit":
+        page.get_by_role("button", name="Audit it").click()
+        page.wait_for_selector(".verdict", timeout=90_000)
+    if view == "claims":
+        tab.wait("document.querySelector('.why').textContent.includes('Evidence')")
+    assert page.locator("#banner").is_hidden()
+    said = re.sub(r"(run|prompt|target|causal)=[^&]*&?", "", page.url.partition("?")[2])
+    assert NONSENSE[address] is None or said.rstrip("&") == NONSENSE[address]
+
+
 def test_a_head_a_window_and_positions_change_the_maps_of_one_text(tab):
     page = tab.open("attention?text=one two one two")
     tab.wait(
@@ -241,7 +271,6 @@ def test_two_runs_lie_over_each_other_and_only_what_differs_is_listed(tab):
     page.locator("[data-run]:checked").click()  # the newest is chosen for a beginning
     for name in ("text0", "text1"):
         page.locator(f"[data-run*={name}]").check()
-    page.screenshot(path="/tmp/two.png")
     tab.wait("document.querySelectorAll('.legend span').length === 2")
     tab.wait("document.body.innerText.includes('What differs')")
     page.wait_for_selector("text=optimiser.rate")

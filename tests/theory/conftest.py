@@ -7,5 +7,5 @@ import pytest
 def nothing_kept():
     from attnlab.theory import angle, ledger, window
 
-    for function in (window.unlike_rule, window.errors_of, ledger.counted, angle.angle_fit):
+    for function in (window.unlike_rule, window.errors_of, ledger.counted, angle.angle_fits):
         function.cache_clear()

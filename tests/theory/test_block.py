@@ -117,7 +117,7 @@ def test_the_answers_are_about_the_course_block_which_has_no_rotary_positions():
 def test_permuted_words_at_fixed_places_are_fixed_words_at_permuted_places():
     """Z(PX + Φ) = P Z(X + PᵀΦ), which is what positions-break-it starts from."""
     claim = PositionsBreakIt(length=6)
-    network, codes = claim._network(0), claim._codes(1.0)
+    network, codes = claim._network(0), claim._codes()
     x, order = block.tensor(0, "tokens", 6, block.WIDTH), np.array([4, 0, 5, 1, 3, 2])
     back = np.argsort(order)
     left = network(x[None, order] + codes)
@@ -133,9 +133,10 @@ def test_weak_positions_show_in_proportion_and_below_a_rounding_not_at_all():
 
 def test_a_block_that_does_nothing_moves_by_its_positions_alone():
     claim, order = PositionsBreakIt(length=5), np.array([[3, 1, 0, 4, 2]])
-    codes = claim._codes(0.5)[0].numpy()
-    size = np.linalg.norm(draw.normal(0, "tokens", 5, block.WIDTH) + codes)
-    (found,) = claim._amounts(lambda x: x, order, 0.5)
+    tokens, codes = block.tensor(0, "tokens", 5, block.WIDTH), 0.5 * claim._codes()
+    (found,) = block._amounts(lambda x: x, tokens, order, codes)
+    codes = codes[0].numpy()
+    size = np.linalg.norm(tokens.numpy() + codes)
     assert found == pytest.approx(np.linalg.norm(codes - codes[order[0]]) / size, rel=1e-12)
 
 
@@ -149,9 +150,10 @@ def test_added_positions_of_both_kinds_show_at_odd_lengths(positions, length):
 
 def test_one_word_at_two_places_comes_out_alike_without_positions():
     """000's reason, which is judged by this."""
-    claim = PositionsBreakIt(scale=0)
-    assert claim._twins(claim._network(0)) <= EQUAL
-    assert PositionsBreakIt()._twins(claim._network(0)) > block.VISIBLE
+    claim = PositionsBreakIt()
+    x, network = block.tensor(0, "tokens", claim.length, block.WIDTH), claim._network(0)
+    assert block._twins(network, x, 0 * claim._codes()) <= EQUAL
+    assert block._twins(network, x, claim._codes()) > block.VISIBLE
 
 
 def test_positions_that_are_not_added_are_refused(unchecked_shapes):

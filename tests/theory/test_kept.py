@@ -7,8 +7,8 @@ from attnlab.theory import angle, ledger, window
 KEPT = {
     "unlike_rule": (window.unlike_rule, (5, 6, 4)),
     "errors_of": (window.errors_of, (5, 6, 4)),
-    "counted": (ledger.counted, (window.dense, 5, 9, 4, 8)),
-    "angle_fit": (angle.angle_fit, (5, 0.75, 16, (45.0, 0.75, 0.0))),
+    "counted": (ledger.counted, (window.dense, 9, 4, 8)),
+    "angle_fits": (angle.angle_fits, (5, 0.75, (4, 16), (45.0, 0.75, 0.0))),
 }
 
 

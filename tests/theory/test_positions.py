@@ -201,7 +201,7 @@ def test_the_answers_formula_is_the_product_of_complex_numbers():
 
 def outputs(scheme, **words):
     x = block.tensor(0, "x", 9, block.WIDTH)[None]
-    return block.transformer_block(0, False, scheme, 9, **words)(x)
+    return block.placed(block.drawn_block(0, **words), block.position_scheme(scheme, 0, 9))(x)
 
 
 def test_by_head_grouped_heads_change_their_scores_and_still_see_no_order():

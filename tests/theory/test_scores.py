@@ -100,8 +100,9 @@ def test_over_all_directions_no_additive_score_is_off_by_less_than_1():
         )
         assert np.abs(inner @ normal(seed, "w", 7) - cosine).max() >= 1 - EQUAL
     # nothing but the constant mends it
-    with_constant = angle.angle_fit(0, 0.75, 256, (180.0, 0.75, 1.0))[0]
-    assert with_constant < 0.25 < 1 < angle.angle_fit(0, 0.75, 256, (180.0, 0.75, 0.0))[0]
+    (mended,) = angle.angle_fits(0, 0.75, (256,), (180.0, 0.75, 1.0))
+    (odd,) = angle.angle_fits(0, 0.75, (256,), (180.0, 0.75, 0.0))
+    assert mended.error < 0.25 < 1 < odd.error
 
 
 def test_the_angle_is_that_of_the_vectors():

@@ -105,13 +105,13 @@ def test_the_ledger_counts_tensors_that_are_made_and_not_views():
 
 
 def test_costs_of_small_shapes_are_those_counted_by_hand():
-    cost = window.counted(window.dense, 0, 5, 2, 3)
+    cost = window.counted(window.dense, 5, 2, 3)
     assert (cost.multiply_adds, cost.largest) == (2 * 25 * 3, 25)
     # w = 0: two tiles of 64 queries that see 64 keys each, and a third of 1 and 1
-    cost = window.counted(window.in_tiles, 0, 129, 0, 1)
+    cost = window.counted(window.in_tiles, 129, 0, 1)
     assert (cost.multiply_adds, cost.largest) == (2 * (2 * 64 * 64 + 1), 64 * 64)
     # w = 200: the tiles see 64, 128 and 64 + 100 keys
-    cost = window.counted(window.in_tiles, 0, 192, 200, 3)
+    cost = window.counted(window.in_tiles, 192, 200, 3)
     assert (cost.multiply_adds, cost.largest) == (2 * 3 * 64 * (64 + 128 + 164), 64 * 164)
     assert window.seen_pairs(6, 4) == 15
 

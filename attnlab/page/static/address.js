@@ -28,6 +28,25 @@ export function keep(state) {
   if (hash !== location.hash) history.replaceState(null, "", hash);
 }
 
+/** What a word of the address says of a setting: a number beyond its range is brought to the end of
+ * it, and what makes no sense counts as not said. */
+export function value(word, {kind, value: usual, low, high, choices}) {
+  if (word === undefined) return usual;
+  if (choices) return choices.find((one) => `${one}` === word) ?? usual;
+  if (kind === "bool") return {true: true, 1: true, false: false, 0: false}[word] ?? usual;
+  if (kind === "text") return word;
+  if (kind === "ints") {
+    const numbers = word.split(",").map(number);
+    return numbers.every(Number.isInteger) ? numbers : usual;
+  }
+  if (word === "none" && kind.endsWith("?")) return null;
+  const one = number(word);
+  if (!Number.isFinite(one) || (kind.startsWith("int") && !Number.isInteger(one))) return usual;
+  return Math.min(high ?? Infinity, Math.max(low ?? -Infinity, one));
+}
+
+const number = (word) => (word.trim() ? Number(word) : NaN);
+
 function decoded(text) {
   try {
     return decodeURIComponent(text);

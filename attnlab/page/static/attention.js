@@ -15,11 +15,13 @@ const TEXT = "The cat sat on the mat. The dog sat on the log.";
 const HEADS = [1, 2, 4, 8];
 const WIDTHS = [16, 32, 64, 128];
 const DEPTHS = [1, 2, 3, 4];
+const LONGEST = 2000; // characters of a text
+const MOST = 4096; // layers, or heads in one
 const WAIT = 250; // milliseconds of quiet before a text that is being typed is looked at
 
 export function open(place, wanted, signal) {
   const state = {run: "", mechanism: {}, text: TEXT, layer: 0, head: 0, mask: true};
-  const text = make("textarea", {rows: 2, maxlength: 2000, spellcheck: "false"});
+  const text = make("textarea", {rows: 2, maxlength: LONGEST, spellcheck: "false"});
   const source = make(
     "div",
     {class: "row", role: "radiogroup", "aria-label": "What looks at the text"},
@@ -90,7 +92,19 @@ export function open(place, wanted, signal) {
     shade();
   }
 
-  const look = newest((body) => send("/api/look", body, signal), (answer) => {
+  /** A layer or head that this run does not have, as an old address may say, is its first. */
+  async function seen(body) {
+    try {
+      return await send("/api/look", body, signal);
+    } catch (error) {
+      if (found || !(body.layer || body.head) || error.name === "AbortError") throw error;
+      [state.layer, state.head] = [0, 0];
+      keep();
+      return send("/api/look", {...body, layer: 0, head: 0}, signal);
+    }
+  }
+
+  const look = newest(seen, (answer) => {
     if (signal.aborted) return;
     quiet();
     found = answer;
@@ -139,14 +153,20 @@ export function open(place, wanted, signal) {
 
   function update(now) {
     const {query} = now;
-    state.text = query.text ?? state.text;
+    state.text = (query.text || state.text).slice(0, LONGEST);
     text.value = state.text;
     state.run = runs.some((one) => one.name === query.run) ? query.run : "";
-    state.mechanism.heads = Number(query.heads) || about.mechanisms.defaults.heads;
+    const usual = about.mechanisms.defaults.heads;
+    state.mechanism.heads = address.value(query.heads, {value: usual, choices: HEADS});
     state.mechanism = Object.fromEntries(settings().map(
-      (one) => [one.name, read(query[one.name], one)],
+      (one) => [one.name, address.value(query[one.name], one)],
     ));
-    [state.layer, state.head] = [Number(query.layer) || 0, Number(query.head) || 0];
+    const {depth, heads} = state.run ? {} : state.mechanism; // of a run, the server knows them
+    const place = (word, count) => address.value(
+      word,
+      {kind: "int", value: 0, low: 0, high: (count ?? MOST) - 1},
+    );
+    [state.layer, state.head] = [place(query.layer, depth), place(query.head, heads)];
     sources();
     run();
   }
@@ -297,19 +317,16 @@ function mechanisms({defaults, score, positions, ranges}, heads) {
     one("positions", "text", {choices: positions.map((each) => each.name)}),
     one("window", "int?", {low: ranges.window[0], high: ranges.window[1]}),
     one("heads", "choice", {choices: HEADS}),
-    one("kv_heads", "choice", {choices: HEADS.filter((each) => each <= heads)}),
+    one(
+      "kv_heads",
+      "choice",
+      {
+        value: Math.min(defaults.kv_heads, heads),
+        choices: HEADS.filter((each) => each <= heads),
+      },
+    ),
     one("width", "choice", {choices: WIDTHS}),
     one("depth", "choice", {choices: DEPTHS}),
     one("seed", "int", {low: 0, high: 2 ** 31 - 1}),
   ];
-}
-
-/** From an address; what is not to be had there gives the default. */
-function read(word, {name, kind, value, choices}) {
-  if (word === undefined || (choices && !choices.some((each) => `${each}` === word))) {
-    return name === "kv_heads" ? Math.min(value, choices.at(-1)) : value;
-  }
-  if (kind === "text") return word;
-  const number = Number(word);
-  return word !== "none" && Number.isInteger(number) && number >= 0 ? number : value;
 }

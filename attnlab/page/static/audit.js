@@ -69,10 +69,9 @@ export function open(place, wanted, signal) {
     target = targets.find((one) => one.name === now.query.target) ?? targets[0];
     if (!target) return;
     go.disabled = false;
-    const said = CONTRACT.filter((one) => now.query[one.name] !== undefined);
-    declared = said.length || now.query.open
-      ? Object.fromEntries(said.map((one) => [one.name, read(now.query[one.name], one)]))
-      : {...target.declared};
+    const said = CONTRACT.map((one) => [one.name, address.value(now.query[one.name], one)])
+      .filter(([, value]) => value !== undefined);
+    declared = said.length || now.query.open ? Object.fromEntries(said) : {...target.declared};
     choose();
   }
 
@@ -97,7 +96,7 @@ export function open(place, wanted, signal) {
   function field(one) {
     const changed = (word) => {
       if (word === "") delete declared[one.name];
-      else declared[one.name] = read(word, one);
+      else declared[one.name] = address.value(word, one);
       keep();
     };
     const words = one.kind === "bool" ? ["true", "false"] : one.choices;
@@ -219,11 +218,6 @@ export function open(place, wanted, signal) {
     update(address.read());
   });
   return update;
-}
-
-function read(word, {kind}) {
-  if (kind === "bool") return word === "true";
-  return kind === "text" ? word : Number(word);
 }
 
 function examples(list) {

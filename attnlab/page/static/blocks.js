@@ -10,7 +10,7 @@ export function canvasFor(place) {
   let kind = null;
   let drawing = null;
   return (picture) => {
-    if (kind !== picture.type || !drawing) {
+    if (kind !== picture.type || drawing.element.parentNode !== place) {
       kind = picture.type;
       drawing = kind === "Picture"
         ? heatMap({

@@ -92,9 +92,10 @@ export function open(place, wanted, signal) {
 function bench(detail, claim, query, signal) {
   const changes = claim.knob.changes ?? {};
   const settings = Object.fromEntries(claim.settings.map(
-    (one) => [one.name, parsed(query[one.name], one)],
+    (one) => [one.name, address.value(query[one.name], one)],
   ));
   let knob = query.knob === "1";
+  let stop = new AbortController(); // of a training
   const band = make("div", {class: "verdict", "aria-live": "polite"});
   const word = make("p", {class: "word"});
   const why = make("p", {class: "why"});
@@ -146,7 +147,10 @@ function bench(detail, claim, query, signal) {
   function run() {
     keep();
     hold();
-    if (claim.trained) return;
+    if (claim.trained) {
+      untrained();
+      return;
+    }
     detail.setAttribute("aria-busy", "true");
     request({settings: changed(), knob});
   }
@@ -235,26 +239,28 @@ function bench(detail, claim, query, signal) {
         : null);
   }
 
-  const recorded = claim.trained
-    ? "On record. This claim trains models, which takes minutes."
-    : "On record; running it …";
-  say(claim.verdict, recorded);
-  if (claim.trained) training();
-  else run();
-  hold();
+  if (!claim.trained) say(claim.verdict, "On record; running it …");
+  run();
 
-  function training() {
+  /** What was trained with other settings says nothing of these. */
+  function untrained() {
+    stop.abort();
+    const own = stop = new AbortController();
+    say(claim.verdict, "On record. This claim trains models, which takes minutes.");
     const begin = make("button", {type: "button", class: "main"}, "Train it now");
     const told = make("p", {class: "note", "aria-live": "polite"});
     begin.addEventListener("click", async () => {
       begin.disabled = true;
       told.textContent = "Training; this takes minutes. Leave this page open.";
-      await attempt(async () => show(
-        await send(`/api/claims/${claim.name}`, {settings: changed(), knob, train: true}, signal),
-      ));
+      const body = {settings: changed(), knob, train: true};
+      const waits = AbortSignal.any([signal, own.signal]);
+      await attempt(async () => show(await send(`/api/claims/${claim.name}`, body, waits)));
       begin.disabled = false;
       told.textContent = "";
     });
+    refill(caption);
+    note.textContent = "";
+    refill(found);
     refill(
       picture,
       make(
@@ -273,20 +279,6 @@ function inWords(settings) {
   return Object.fromEntries(Object.entries(settings).map(
     ([name, value]) => [name, value === null ? "none" : `${value}`],
   ));
-}
-
-function parsed(text, setting) {
-  if (text === undefined) return setting.value;
-  if (setting.kind === "bool") return text === "true" || text === "1";
-  if (setting.kind === "text") return text;
-  if (setting.kind === "ints") return text.split(",").map(Number);
-  if (text === "none") return null;
-  const value = Number(text);
-  const fits = Number.isFinite(value) && value >= (setting.low ?? value)
-    && value <= (setting.high ?? value);
-  return fits && (!setting.kind.startsWith("int") || Number.isInteger(value))
-    ? value
-    : setting.value;
 }
 
 const differs = (one, other) => JSON.stringify(one) !== JSON.stringify(other);

@@ -80,10 +80,10 @@ export function open(place, wanted, signal) {
 
   function update(now) {
     prompt.value = now.query.prompt ?? prompt.value;
-    for (const {name, set} of controls) {
-      const value = now.query[name] === undefined ? values[name] : Number(now.query[name]);
-      if (value === null || Number.isFinite(value)) set(values[name] = value);
-    }
+    SETTINGS.forEach((one, number) => {
+      const usual = {...one, value: values[one.name]};
+      controls[number].set(values[one.name] = address.value(now.query[one.name], usual));
+    });
     const named = runs
       .find((one) => one.name === now.query.run) ?? runs
       .find((one) => one.kind === "language") ?? runs[0];

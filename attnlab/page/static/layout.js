@@ -104,9 +104,9 @@ function axis(frame, across, names, words, plot) {
   }
   let ticks = across.ticks(Math.max(3, Math.floor((frame.right - frame.left) / 80)));
   const own = [...new Set(plot.series.flatMap((one) => one.x))].sort((one, other) => one - other);
-  const apart = own.every(
-    (value, place) => !place || across.at(value) - across.at(own[place - 1]) > 34,
-  );
+  const half = (value) => (LETTER * ticked(value).length) / 2 + 3;
+  const apart = own.slice(1).every((value, place) =>
+    across.at(value) - across.at(own[place]) > half(value) + half(own[place]));
   if (plot.log_x && own.length > 1 && own.length <= 10 && apart) ticks = own;
   return [line, ticks.map((tick) => label(marks.round(across.at(tick)), ticked(tick)))];
 }

@@ -28,7 +28,7 @@ let current = null;
 
 function route() {
   const wanted = address.read();
-  if (!(wanted.view in VIEWS)) wanted.view = "claims";
+  if (!Object.hasOwn(VIEWS, wanted.view)) wanted.view = "claims";
   quiet();
   if (current?.name === wanted.view) {
     current.update(wanted);
