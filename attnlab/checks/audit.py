@@ -94,7 +94,7 @@ class AuditCheck:
         self, mutants: list[Outcome], tick: Callable[[str], None]
     ) -> float | None:
         """The recall of an audit whose causality passes everything; other findings stay."""
-        affected = [one for one in mutants if "causality" in one.caught_by]
+        affected = [one for one in mutants if set(one.caught_by) == {"causality"}]  # by no other
         if not affected:
             return None
         with mock.patch.object(Causality, "examine", _looks_away):
