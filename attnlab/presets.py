@@ -174,7 +174,7 @@ def _course(words: list[str], *, steps: int, batch: int, rate: float) -> Recipe:
     recipe = Recipe(
         corpus=Birthplaces(),
         model=transformer(context=128, width=256, depth=4, heads=8, initial="flat", **CLASSIC),
-        # a rate of 6e-3 is too high unless the gains of the norms are held down as well
+        # with learned positions 6e-3 is too high unless the gains of the norms decay as well
         optimiser=AdamW(rate=rate, decay_gains=True),
         # it counts every place of a batch as a token and comes to its lowest after 200 readings of
         # the documents; the 650 of pretraining go past that, up again and down

@@ -42,7 +42,7 @@ def test_with_fewer_cases_the_verdict_is_the_recorded_one_and_the_knob_still_tur
 
 @pytest.mark.parametrize("name", QUICK)
 def test_a_slider_is_answered_at_once(claims, name, unchecked_shapes):
-    """In processor time, and with room: on a quiet machine it is under 0.07 s, see sliders.py."""
+    """In processor time, and with room: on a quiet machine it is under 0.1 s, see sliders.py."""
     for move in moves(name):
         try:
             question = claims.question(name, move)
