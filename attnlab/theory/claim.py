@@ -8,6 +8,7 @@ whose verdict stays the same whatever is done to it shows nothing.
 """
 
 import dataclasses
+import math
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from attnlab.reports.report import Block, Picture, Plot
+from attnlab.statistics import Interval
 
 # the kinds of evidence, strongest first
 KINDS = {
@@ -26,7 +28,10 @@ KINDS = {
     "trained": "models were trained, with several seeds",
 }
 Kind = Literal["exact", "construction", "counterexample", "statistical", "counted", "trained"]
-Verdict = Literal["holds", "refuted", "holds with a condition"]
+Verdict = Literal["holds", "refuted", "holds with a condition", "cannot tell"]
+Met = Literal["met", "missed", "undecided"]
+# of what a document concludes, and of the reason it gives
+Mark = Literal["right", "incomplete", "wrong"]
 EQUAL = 1e-12  # how close two float64 results of one formula are: a few thousand roundings of 1
 
 _RULES: dict[str, Callable[[float, float], bool]] = {
@@ -40,56 +45,116 @@ _RULES: dict[str, Callable[[float, float], bool]] = {
 
 @dataclass(frozen=True)
 class Measure:
-    """A measured number and what it is held to; NaN meets nothing."""
+    """A measured number and the bound it is held to; NaN meets nothing.
+
+    A number that chance had a part in has the ends of an interval: it meets its bound when the
+    whole interval does, misses it when none of the interval does, and is else undecided.
+    """
 
     what: str
     value: float
     rule: Literal["≤", "<", "≥", ">", "="]
     bound: float
+    low: float | None = None
+    high: float | None = None
+
+    def __post_init__(self) -> None:
+        assert (self.low is None) == (self.high is None), "an interval has two ends"
+        assert self.low is None or self.rule != "=", "no interval equals a number"
+
+    @classmethod
+    def between(
+        cls, what: str, found: Interval, rule: Literal["<", ">"], bound: float
+    ) -> "Measure":
+        """A mean with its interval; of a single value nothing is known, so it has no ends."""
+        low = -math.inf if found.low is None else found.low
+        high = math.inf if found.high is None else found.high
+        return cls(what, found.mean, rule, bound, low, high)
+
+    @property
+    def answer(self) -> Met:
+        low, high = (self.value if end is None else end for end in (self.low, self.high))
+        found = {bool(_RULES[self.rule](end, self.bound)) for end in (low, self.value, high)}
+        return "undecided" if len(found) > 1 else "met" if found == {True} else "missed"
 
     @property
     def met(self) -> bool:
-        return bool(_RULES[self.rule](self.value, self.bound))
+        return self.answer == "met"
+
+
+@dataclass(frozen=True)
+class Chance:
+    """How often chance decides, in runs like this one with other draws."""
+
+    false_refutation: float  # the most, of "refuted" where the claim is true
+    false_confirmation: float | None  # the most, of "holds" where it is false; None: no bound
+    power: float | None = None  # of the verdict found here, if the truth is what was measured
+
+
+@dataclass(frozen=True)
+class Marks:
+    conclusion: Mark
+    reason: Mark | None = None  # None: the document gives no reason
+
+
+def mark(true: bool, complete: bool = True) -> Mark:
+    """From two measured facts: is it true, and is it still true without what is left unsaid?"""
+    return "wrong" if not true else "right" if complete else "incomplete"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
     """What an experiment found.
 
-    The claim holds when all `measures` are met. Where it holds with a condition, `outside` are
-    measures taken beyond it, met when the claim fails there. `right` says of each answer of the
-    documents whether this run agrees with it; like the verdict it is computed, never typed.
+    The claim holds when all `measures` are met, is refuted when one is missed, and cannot be told
+    when one is undecided. Where it holds with a condition, `outside` are measures taken beyond it,
+    met when the claim fails there. `marks` judge the answers of the documents, by their keys: each
+    is computed from measurements, of the statement that we read in the document's words.
     """
 
     kind: Kind
     trials: int  # cases, samples or trainings that went into it
     measures: Sequence[Measure]  # the first is the one to show in a line
     outside: Sequence[Measure] = ()
-    right: Mapping[str, bool] = field(default_factory=dict)
+    marks: Mapping[str, Marks] = field(default_factory=dict)
     picture: Plot | Picture
     details: Sequence[Block] = ()
-    false_alarm: float | None = None  # the chance that this run refutes what is true
+    chance: Chance | None = None
 
     def __post_init__(self) -> None:
         assert self.measures, "evidence without a measure cannot fail"
         statistical = self.kind in ("statistical", "trained")
-        assert statistical == (self.false_alarm is not None), "chance has a false-alarm rate"
+        assert statistical == (self.chance is not None), "chance states its error rates"
 
     @property
     def verdict(self) -> Verdict:
-        if not all(measure.met for measure in self.measures):
+        answers = {measure.answer for measure in self.measures}
+        if "missed" in answers:
             return "refuted"
+        if "undecided" in answers:
+            return "cannot tell"
         bounded = bool(self.outside) and all(measure.met for measure in self.outside)
         return "holds with a condition" if bounded else "holds"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What one of the documents (`sources.py`) answers, in our words."""
+    """What one of the documents (`sources.py`) answers.
+
+    The quotation is the document's. What we read in it, and what the run therefore tests, is our
+    judgement, typed by hand: `conclusion` and `reason`.
+    """
 
     document: str  # "001", or with a voice: "004 student"
     part: str  # as the document counts them
-    said: str
+    line: int  # of its file, where the quotation begins
+    quote: str
+    conclusion: str
+    reason: str = ""  # empty: it gives none
+
+    @property
+    def key(self) -> str:
+        return f"{self.document} {self.part}"
 
 
 @dataclass(frozen=True)
@@ -107,6 +172,7 @@ class About:
     derivation: str  # paragraphs, for a reader with two years of university mathematics
     expected: Verdict  # recorded; a run that says otherwise is reported
     condition: str = ""  # where it holds, when it does so with a condition
+    questions: Sequence[str] = ()  # of the courses (`sources.QUESTIONS`), which it settles
     answers: Sequence[Answer] = ()
     knob: Knob
     remark: str = ""  # what the runs taught beyond the verdict
@@ -137,6 +203,15 @@ class Claim(ABC):
     def turned(self) -> "Claim":
         """The same claim with its knob turned."""
         return dataclasses.replace(self, **self.about.knob.changes)
+
+    @property
+    def standing(self) -> bool:
+        """Whether this is the claim as it stands: other draws or fewer cases do not change it."""
+        return all(
+            one.name in ("seed", "runs")
+            or getattr(self, one.name) in (one.default, one.metadata.get("live") or one.default)
+            for one in dataclasses.fields(self)
+        )
 
 
 def setting(

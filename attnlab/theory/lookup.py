@@ -9,7 +9,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from attnlab.reports.report import Plot, Series
-from attnlab.theory.claim import EQUAL, About, Answer, Claim, Evidence, Knob, Measure, setting
+from attnlab.theory.claim import (
+    EQUAL,
+    About,
+    Answer,
+    Claim,
+    Evidence,
+    Knob,
+    Marks,
+    Measure,
+    mark,
+    setting,
+)
 from attnlab.theory.draw import Array, largest, normal, orthonormal, softmax
 
 NEAR = 0.01  # what "about equal" means here, for weights that add up to 1
@@ -23,8 +34,9 @@ class Copy(Claim):
     cases: int = setting(500, low=1, high=5000, live=100)
 
     about = About(
-        statement="A key whose score leads all others by g gets all the weight but (n − 1)e^(−g), "
-        "so the output is a copy of its value.",
+        statement="A key whose score leads all others by g gets all the weight but at most "
+        "(n − 1)e^(−g). With a lead of 12 among 10 keys the output is a copy of its value, to 1 % "
+        "of the largest distance between values.",
         formula="kⱼ·q ≥ kᵢ·q + g for all i ≠ j   ⇒   1 − αⱼ ≤ (n − 1) e^(−g),   "
         "‖c − vⱼ‖ ≤ (n − 1) e^(−g) · max ‖vᵢ − vⱼ‖",
         derivation="""Divide numerator and denominator of αⱼ by exp(kⱼ·q). What remains is
@@ -38,11 +50,37 @@ class Copy(Claim):
             Neither q nor kⱼ has to equal anything: a weight near 1 needs a lead, and a weight of
             exactly 0 or 1 does not occur, since exp is positive.""",
         expected="holds",
+        questions=("A4 1(a)", "earlier 1(a)ii-iii"),
         answers=[
-            Answer("000", "1(a)", "only an equal q and v get weight 1, all others 0"),
-            Answer("001", "1(a)", "when kⱼ·q is far above the rest, αⱼ → 1 and c ≈ vⱼ"),
-            Answer("002", "1(a)", "when kⱼ·q is above the rest, αⱼ ≈ 1 and c ≈ vⱼ"),
-            Answer("003", "1(a)", "the other scores near 0, this one far above 0"),
+            Answer(
+                document="000",
+                part="1(a)",
+                line=5,
+                quote="只有相等的 \\( q \\) 和 \\( v \\) 才会是1，其余情况注意力分数是0",
+                conclusion="an equal q and v get weight 1, and all others exactly 0",
+            ),
+            Answer(
+                document="001",
+                part="1(a)",
+                line=7,
+                quote="显著大于 q 与其他所有键向量 … 分布 α 会将几乎所有的权重集中在 α_j 上",
+                conclusion="a score far above the others takes almost all the weight, and c ≈ vⱼ",
+                reason="the softmax of a score far above the others goes to 1",
+            ),
+            Answer(
+                document="002",
+                part="1(a)ii-iii",
+                line=11,
+                quote="k_j^T q > k_i^T q, \\forall i \\neq j … \\alpha_j \\approx 1",
+                conclusion="a score above the others takes almost all the weight",
+            ),
+            Answer(
+                document="003",
+                part="1(a)",
+                line=7,
+                quote="$k_{i+j}^T q$ must be $\\sim 0$ & $k_i^T q$ must be $\\gg 0$",
+                conclusion="the others' scores near 0 and this one far above 0 give weight 1",
+            ),
         ],
         knob=Knob("no lead at all: g = 0", {"lead": 0.0}),
     )
@@ -58,7 +96,7 @@ class Copy(Claim):
         error = np.linalg.norm(output - values[:, 0], axis=1)
         farthest = np.linalg.norm(values - values[:, :1], axis=2).max(axis=1)
 
-        worst = softmax(np.array([self.lead, *[0.0] * (self.keys - 1)]))
+        worst = self._weight(self.lead)
         formula = 1 / (1 + bound)
         copied = float((error / farthest).max()) <= NEAR
         leads = np.linspace(0, max(self.lead, 1.0), 50)
@@ -74,17 +112,18 @@ class Copy(Claim):
                 ),
                 Measure(
                     "|αⱼ − 1/(1 + (n−1)e^(−g))| with all others g behind",
-                    abs(float(worst[0]) - formula),
+                    abs(worst - formula),
                     "≤",
                     EQUAL,
                 ),
                 Measure("weight lost, of (n−1)e^(−g)", float((lost / bound).max()), "≤", 1 + EQUAL),
             ],
-            right={
-                "000": not lost.any(),
-                "001": copied,
-                "002": copied,
-                "003": copied,
+            marks={
+                "000 1(a)": Marks(mark(not lost.any())),
+                "001 1(a)": Marks(mark(copied), mark(abs(worst - formula) <= EQUAL)),
+                # ">" is not "≫": by how much the score leads is left out
+                "002 1(a)ii-iii": Marks(mark(copied, complete=self._weight(1.0) >= 1 - NEAR)),
+                "003 1(a)": Marks(mark(self._weight(self.lead) >= 1 - NEAR)),
             },
             picture=Plot(
                 title="Weight that goes elsewhere",
@@ -105,6 +144,10 @@ class Copy(Claim):
                 ],
             ),
         )
+
+    def _weight(self, lead: float) -> float:
+        """Of a key whose score is so far above the others, which are all 0."""
+        return float(softmax(np.array([lead, *[0.0] * (self.keys - 1)]))[0])
 
 
 @dataclass(frozen=True, kw_only=True)

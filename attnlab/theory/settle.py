@@ -9,6 +9,7 @@ from typing import Any
 from attnlab import config, registry
 from attnlab.reports.report import formatted
 from attnlab.studies.progress import Progress
+from attnlab.theory import sources
 from attnlab.theory.claim import Claim, Evidence, Measure, Verdict
 
 
@@ -55,10 +56,13 @@ class Outcome:
             "bound": first.bound,
             "measures": [_plain_measure(measure) for measure in evidence.measures],
             "outside": [_plain_measure(measure) for measure in evidence.outside],
-            "false_alarm": evidence.false_alarm,
+            "chance": None if evidence.chance is None else dataclasses.asdict(evidence.chance),
+            "questions": list(about.questions),
+            # of the claim as it stands: no document said anything about other settings
             "answers": [
-                {**dataclasses.asdict(answer), "supported": evidence.right[answer.document]}
-                for answer in about.answers
+                {**dataclasses.asdict(one), "marks": dataclasses.asdict(evidence.marks[one.key])}
+                for one in about.answers
+                if self.claim.standing
             ],
             "settings": config.to_dict(self.claim),
             "knob": {"words": about.knob.words, **config.to_dict(self.claim.turned())},
@@ -79,6 +83,17 @@ def names(*, quick: bool = False) -> list[str]:
     return [name for name in every if not quick or not registry.load("claim", name).trained]
 
 
+def answering(question: str) -> list[str]:
+    """The claims that settle a question of the courses, such as "A4 1(c)"."""
+    wanted = sources.asked(question)
+    found = [
+        name for name in names() if set(wanted) & set(registry.load("claim", name).about.questions)
+    ]
+    if not found:
+        raise ValueError(f"no claim settles {question}: {sources.UNTESTABLE[wanted[0]]}")
+    return found
+
+
 def settle(name: str, claim: Claim, progress: Progress | None = None) -> Outcome:
     turned = claim.turned()
     for one in (claim, turned):
@@ -95,9 +110,24 @@ def said(measure: Measure) -> str:
     """A measure in a line; rounding below 1e-9 is told as such, for it differs by machine."""
     tiny = 0 < abs(measure.value) < 1e-9 and measure.rule in ("≤", "<")
     value = "rounding only" if tiny else formatted(measure.value)
-    return f"{measure.what}: {value} ({measure.rule} {measure.bound:g})"
+    if measure.low is not None and measure.high is not None:
+        value += f", interval {formatted(measure.low)} to {formatted(measure.high)}"
+    undecided = "; undecided" if measure.answer == "undecided" else ""
+    return f"{measure.what}: {value} ({measure.rule} {measure.bound:g}{undecided})"
+
+
+def deciding(evidence: Evidence) -> Measure:
+    """The measure that made the verdict: the first that was missed, else undecided, else any."""
+    for answer in ("missed", "undecided"):
+        for one in evidence.measures:
+            if one.answer == answer:
+                return one
+    return evidence.measures[0]
 
 
 def _plain_measure(measure: Measure) -> dict[str, Any]:
-    value = measure.value if math.isfinite(measure.value) else None  # JSON has no infinity
-    return {**dataclasses.asdict(measure), "value": value, "met": measure.met}
+    plain = dataclasses.asdict(measure)
+    for name in ("value", "low", "high"):  # JSON has no infinity
+        if plain[name] is not None and not math.isfinite(plain[name]):
+            plain[name] = None
+    return {**plain, "met": measure.met, "answer": measure.answer}

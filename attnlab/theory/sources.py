@@ -1,7 +1,12 @@
-"""The documents the claims come from: five sheets of answers to two university assignments.
+"""Where the claims come from: five documents of answers to two university assignments, and the
+questions of these assignments.
 
-They answer the same questions, and contradict each other. A claim names them by their number.
+000, 001 and 003 answer one assignment, 002 an earlier year's questions on the same subject, 004
+another course's. Where several answer a question, they often contradict each other. A claim names a
+document by its number.
 """
+
+from attnlab import registry
 
 DOCUMENTS = {
     "000": "000_7264c0d847ce2ea0.txt: CS224N, assignment 4, in Chinese; proofs partly by ChatGPT",
@@ -21,3 +26,66 @@ def described(document: str) -> str:
     """ "004 student" -> what that is."""
     number, _, voice = document.partition(" ")
     return f"{DOCUMENTS[number]} ({VOICES[voice]})" if voice else DOCUMENTS[number]
+
+
+# as the documents number them, in our words
+QUESTIONS = {
+    "A4 1(a)": "When does attention copy one value?",
+    "A4 1(b)": "Which query averages two values?",
+    "A4 1(c)i": "Which query averages two values when keys are noisy?",
+    "A4 1(c)ii": "What does a single head do when one key varies in length?",
+    "A4 1(d)i": "Which queries let two heads average two values?",
+    "A4 1(d)ii": "What do two heads do when one key varies in length?",
+    "A4 1(e)": "How do several heads overcome the drawback of one?",
+    "A4 2(a)i": "What does a permutation of the input do to a transformer block?",
+    "A4 2(a)ii": "Why is that a problem for text?",
+    "A4 2(b)i": "Do position embeddings solve it?",
+    "A4 2(b)ii": "Can two positions have the same sinusoidal embedding?",
+    "A4 3(d)": "How good is finetuning without pretraining, and always answering London?",
+    "A4 3(f)": "How good is finetuning after pretraining?",
+    "A4 3(g)i": "Is the block form of RoPE the product of complex numbers?",
+    "A4 3(g)ii": "Does the RoPE score depend on relative positions only?",
+    "A4 3(g)iii": "How good is pretraining with RoPE?",
+    "A4 4(a)": "Why does pretraining help?",
+    "A4 4(b)": "Why does it matter that made-up answers look like true ones?",
+    "A4 4(c)": "How does a model answer about a person it has never met?",
+    "earlier 1(a)i": "Why are attention weights a probability distribution?",
+    "earlier 1(a)ii-iii": "When does attention copy one value?",
+    "earlier 1(a)iv": "What does it mean that the weight follows the score?",
+    "earlier 1(b)i": "Which matrix takes one of two added values out of their sum?",
+    "earlier 1(b)ii": "Which query averages two values?",
+    "earlier 1(c)": "What does a single head do with noisy keys?",
+    "earlier 1(d)": "What do two heads do with noisy keys?",
+    "CMU 1.1": "Which Elman network remembers that it has seen both inputs?",
+    "CMU 1.2(a)": "Does a bidirectional RNN give an autoregressive language model?",
+    "CMU 1.2(b)": "Does one over each prefix?",
+    "CMU 2.1(a)": "Does multiplicative attention learn other functions than scaled dot products?",
+    "CMU 2.1(b)": "Can a concatenated score approximate the angle, or its cosine?",
+    "CMU 2.1(c)": "Can an additive score approximate the angle, or its cosine?",
+    "CMU 2.2(a)": "Is the attention matrix symmetric, and when?",
+    "CMU 2.2(b)": "Are two heads one head with their projections side by side?",
+    "CMU 3(a)": "How long does a window take, computed as the formula is written?",
+    "CMU 3(b)": "How much memory does it take?",
+    "CMU 3(c)": "Write a sliding window that is cheaper.",
+    "CMU 3(d)": "How much memory does yours take?",
+    "CMU 3(e)": "How long does yours take?",
+}
+COURSES = {
+    "A4": "Stanford CS224N, assignment 4",
+    "earlier": "CS224N, the questions of an earlier year (document 002)",
+    "CMU": "CMU 10-423/623, homework 1",
+}
+# what is said in a document and no experiment here can settle
+UNTESTABLE = {
+    "A4 4(b)": "003 (line 82): people lose trust, and misinformation spreads. That is about "
+    "people, not about models: nothing that is computed here can support or refute it.",
+}
+
+
+def asked(text: str) -> list[str]:
+    """The questions that begin so: "A4 1(c)" or "CS224N A4 1(c)" is both of its parts."""
+    wanted = " ".join(text.removeprefix("CS224N").removeprefix("10-423").split())
+    found = [key for key in QUESTIONS if key.lower().startswith(wanted.lower())]
+    if not wanted or not found:
+        raise ValueError(f"no question is called {text!r}; {registry.suggest(text, [*QUESTIONS])}")
+    return found
