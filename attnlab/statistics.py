@@ -106,3 +106,26 @@ def auroc_interval(area: float, higher: int, lower: int) -> Interval:
     ) / (higher * lower)
     half = NormalDist().inv_cdf(0.975) * math.sqrt(max(variance, 0))
     return Interval(area, max(area - half, 0), min(area + half, 1), higher + lower)
+
+
+def power(mean: float, deviation: float, count: int, bound: float, level: float = 0.95) -> float:
+    """The chance that the interval of a mean of `count` new values lies above the bound.
+
+    Of normal values with this mean and deviation. Given the deviation s of a sample, its mean is
+    high enough with probability Φ(δ − t s/σ), δ = √n (mean − bound)/σ; s is averaged over, since
+    √(n − 1) s/σ is chi-distributed.
+    """
+    if count < 2:
+        return 0.0
+    if deviation == 0:
+        return float(mean > bound)
+    degrees, normal = count - 1, NormalDist()
+    lead = math.sqrt(count) * (mean - bound) / deviation
+    scale = math.lgamma(degrees / 2) + (degrees / 2 - 1) * math.log(2)
+    edge, steps = math.sqrt(degrees) + 10, 2000  # beyond the edge is less than 1e-20
+    found = 0.0
+    for step in range(steps):  # in the middle of each step
+        chi = edge * (step + 0.5) / steps
+        density = math.exp((degrees - 1) * math.log(chi) - chi * chi / 2 - scale)
+        found += density * normal.cdf(lead - student(degrees, level) * chi / math.sqrt(degrees))
+    return min(found * edge / steps, 1.0)

@@ -1,6 +1,6 @@
 """The verb that settles the theory: attnlab claims."""
 
-import json
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,16 +13,25 @@ from attnlab.cli.app import AsJson, app, errors, print_json, progress, screen
 if TYPE_CHECKING:
     from attnlab.theory.settle import Outcome
 
-COLOURS = {"holds": "green", "refuted": "red", "holds with a condition": "yellow"}
+COLOURS = {
+    "holds": "green",
+    "refuted": "red",
+    "holds with a condition": "yellow",
+    "cannot tell": "magenta",
+}
 
 
 @app.command(
     epilog="Example: attnlab claims --quick · attnlab claims copy --set lead=3 --plot copy.svg · "
-    "attnlab claims one-head-swings --knob"
+    'attnlab claims one-head-swings --knob · attnlab claims --question "A4 1(c)"'
 )
 def claims(
     names: Annotated[
         list[str] | None, typer.Argument(help="Which: attnlab list claims; none: all.")
+    ] = None,
+    question: Annotated[
+        str | None,
+        typer.Option(help='Those that settle a question of the courses, such as "A4 1(c)".'),
     ] = None,
     words: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting.")
@@ -40,17 +49,25 @@ def claims(
     """Run the theory: each claim gets a verdict, computed from an experiment.
 
     One claim is explained at length. Exit code 1 when a verdict is not the recorded one, as it
-    has to be with --knob.
+    has to be with --knob. "cannot tell": the interval holds both answers.
     """
+    from attnlab.studies.desk import Interrupted
     from attnlab.theory import settle
 
-    chosen = names or settle.names(quick=quick)
+    if question is not None and names:
+        raise ValueError(f"give names or --question, not both: {', '.join(names)}")
+    chosen = settle.answering(question) if question is not None else names
+    chosen = chosen or settle.names(quick=quick)
     loaded = {name: settle.load(name, words or []) for name in chosen}
     if quick:
         loaded = {name: claim for name, claim in loaded.items() if not claim.trained}
     if plot is not None:
         _check_plot(plot, len(loaded))
-    outcomes = [_settle(name, claim) for name, claim in loaded.items()]
+    try:
+        outcomes = [_settle(name, claim) for name, claim in loaded.items()]
+    except Interrupted as error:
+        errors.print(f"{error}; the same command goes on from there", highlight=False)
+        raise typer.Exit(128 + signal.Signals[error.signal]) from None
     shown = [outcome.broken() for outcome in outcomes] if knob else outcomes
     if plot is not None:
         _draw(shown[0], plot)
@@ -85,16 +102,15 @@ def _settle(name: str, claim: object) -> "Outcome":
 
 def _tabulate(outcomes: list["Outcome"]) -> None:
     from attnlab.theory.page import who_was_right
-    from attnlab.theory.settle import said
+    from attnlab.theory.settle import deciding, said
 
     widest = max(len(outcome.name) for outcome in outcomes)
     for outcome in outcomes:
         evidence = outcome.evidence
-        deciding = next((one for one in evidence.measures if not one.met), evidence.measures[0])
         name = f"[bold]{outcome.name}[/]{' ' * (widest - len(outcome.name))}"
         right = who_was_right(outcome.plain()["answers"])
         screen.print(f"{name}  {_verdict(outcome)}  {right}", highlight=False, soft_wrap=True)
-        line = f"  {evidence.kind}: {said(deciding)}"
+        line = f"  {evidence.kind}: {said(deciding(evidence))}"
         screen.print(f"[dim]{escape(line)}[/]", highlight=False, soft_wrap=True)
     wrong = [outcome.name for outcome in outcomes if not outcome.as_expected]
     line = f"{len(outcomes)} claims; " + (
@@ -118,7 +134,7 @@ def _explain(outcome: "Outcome") -> None:
         *paragraphs(about.remark),
     ]:
         screen.print(f"{escape(part)}\n", highlight=False)
-    answers = [answers_table(plain["answers"])] if about.answers else []
+    answers = [answers_table(plain["answers"])] if plain["answers"] else []
     for block in [*outcome.evidence.details, *answers]:
         if isinstance(block, Numbers):
             table = Table(*block.columns, title=block.title, box=None, title_justify="left")
@@ -127,6 +143,13 @@ def _explain(outcome: "Outcome") -> None:
             screen.print(table)
         elif isinstance(block, Sample):
             screen.print(f"{escape(block.title)}\n{escape(block.text)}", highlight=False)
+    if about.answers and not answers:
+        screen.print(
+            "What the documents answer is judged for the claim as it stands: "
+            f"attnlab claims {outcome.name}",
+            highlight=False,
+            soft_wrap=True,
+        )
 
 
 def _verdict(outcome: "Outcome") -> str:
@@ -154,17 +177,19 @@ def _draw(outcome: "Outcome", path: Path) -> None:
 
 
 def _document(outcomes: list["Outcome"], folder: Path) -> None:
-    from attnlab import files
-    from attnlab.theory.page import PICTURES, document, kept
+    import torch
 
-    plain = [kept(outcome) for outcome in outcomes]
-    text, pictures = document(plain)
+    from attnlab import files
+    from attnlab.theory.page import PICTURES, document, record
+    from attnlab.training.loop import machine
+
+    recorded = record(outcomes, machine(torch.device("cpu")))
+    text, pictures = document(recorded)
     inside = folder / PICTURES
     inside.mkdir(parents=True, exist_ok=True)
     for old in inside.glob("*.svg"):
         old.unlink()
     for name, svg in pictures.items():
         files.write_whole(inside / name, svg.encode())
-    outcomes_json = json.dumps(plain, indent=1, ensure_ascii=False, allow_nan=False)
-    files.write_whole(inside / "outcomes.json", outcomes_json.encode())
+    files.write_whole(inside / "outcomes.json", files.as_json(recorded))
     files.write_whole(folder / "theory.md", text.encode())

@@ -20,6 +20,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from attnlab import config, registry
 from attnlab.page.guard import Refused
+from attnlab.theory import sources
 
 KEPT = 256  # answers, of some 10 kB each
 LONGEST_LIST = 8
@@ -52,6 +53,20 @@ class Claims:
     def listed(self) -> list[dict[str, Any]]:
         """All of them, as recorded; nothing is run."""
         return [self._entry(option.name) for option in registry.options("claim")]
+
+    def questions(self) -> list[dict[str, Any]]:
+        """Of the courses, with the claims that settle each."""
+        options = [option.name for option in registry.options("claim")]
+        settled = {name: registry.load("claim", name).about.questions for name in options}
+        return [
+            {
+                "name": key,
+                "asks": asks,
+                "claims": [name for name in options if key in settled[name]],
+                "unsettled": sources.UNSETTLED.get(key, ""),
+            }
+            for key, asks in sources.QUESTIONS.items()
+        ]
 
     def question(self, name: str, body: Mapping[str, Any]) -> Question:
         """What a request asks, or a ValueError."""
@@ -121,6 +136,7 @@ class Claims:
             "verdict": about.expected,
             "expected": about.expected,
             "condition": about.condition or None,
+            "questions": [f"{key}: {sources.QUESTIONS[key]}" for key in about.questions],
             "evidence": "trained" if cls.trained else known["evidence"] if known else None,
             "trained": cls.trained,
             "knob": {"words": about.knob.words, "changes": _plain(about.knob.changes)},
@@ -187,7 +203,7 @@ def check(offered: Mapping[str, Any], value: Any) -> None:
 def answered(question: Question) -> dict[str, Any]:
     """One run, as JSON."""
     from attnlab.studies.progress import Progress
-    from attnlab.theory.page import kept
+    from attnlab.theory.page import chance_text, kept
     from attnlab.theory.settle import Outcome
 
     claim = question.asked
@@ -205,6 +221,7 @@ def answered(question: Question) -> dict[str, Any]:
         "knob": {"words": about.knob.words, "changes": _plain(about.knob.changes)},
         "turned": question.knob,
         "derivation": about.derivation,
+        "error_rates": chance_text(plain["chance"], plain["verdict"]) if plain["chance"] else "",
         "remark": about.remark,
         "note": _fewer(question.claim),
         "seconds": time.perf_counter() - began,

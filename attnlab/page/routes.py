@@ -127,6 +127,10 @@ async def claims(page: Page, asked: Asked) -> Any:
     return await asyncio.to_thread(page.claims.listed)
 
 
+async def questions(page: Page, asked: Asked) -> Any:
+    return await asyncio.to_thread(page.claims.questions)
+
+
 async def claim(page: Page, asked: Asked) -> Any:
     question = page.claims.question(asked.names["name"], asked.body)
     known = page.claims.known(question)
@@ -227,6 +231,7 @@ ROUTES = [
     Route("GET", "/static/{name}", static),
     Route("GET", "/api/about", about),
     Route("GET", "/api/claims", claims),
+    Route("GET", "/api/questions", questions),
     Route("POST", "/api/claims/{name}", claim),
     Route("GET", "/api/runs", all_runs),
     Route("GET", "/api/runs/{run:path}/curve", curve),

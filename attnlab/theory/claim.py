@@ -13,10 +13,11 @@ import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean, stdev
 from typing import Any, ClassVar, Literal
 
 from attnlab.reports.report import Block, Picture, Plot
-from attnlab.statistics import Interval
+from attnlab.statistics import mean_interval, power
 
 # the kinds of evidence, strongest first
 KINDS = {
@@ -57,19 +58,26 @@ class Measure:
     bound: float
     low: float | None = None
     high: float | None = None
+    draws: Sequence[float] = ()  # what it is the mean of
 
     def __post_init__(self) -> None:
         assert (self.low is None) == (self.high is None), "an interval has two ends"
         assert self.low is None or self.rule != "=", "no interval equals a number"
 
     @classmethod
-    def between(
-        cls, what: str, found: Interval, rule: Literal["<", ">"], bound: float
+    def mean(
+        cls,
+        what: str,
+        draws: Sequence[float],
+        rule: Literal["<", ">"],
+        bound: float,
+        level: float,
     ) -> "Measure":
-        """A mean with its interval; of a single value nothing is known, so it has no ends."""
+        """Of independent repetitions, with its interval; a single one decides nothing."""
+        found = mean_interval(draws, level)
         low = -math.inf if found.low is None else found.low
         high = math.inf if found.high is None else found.high
-        return cls(what, found.mean, rule, bound, low, high)
+        return cls(what, found.mean, rule, bound, low, high, tuple(draws))
 
     @property
     def answer(self) -> Met:
@@ -89,6 +97,24 @@ class Chance:
     false_refutation: float  # the most, of "refuted" where the claim is true
     false_confirmation: float | None  # the most, of "holds" where it is false; None: no bound
     power: float | None = None  # of the verdict found here, if the truth is what was measured
+
+    @classmethod
+    def of_means(cls, measures: Sequence[Measure], level: float) -> "Chance":
+        """An end of an interval is wrong in (1 − level)/2; for "holds" all must be right."""
+        tail = (1 - level) / 2
+        missed = sum(1 - _power(one, level) for one in measures)
+        holds = all(one.met for one in measures)
+        return cls(
+            false_refutation=round(tail * len(measures), 9),
+            false_confirmation=round(tail, 9),
+            power=max(1 - missed, 0.0) if holds else None,
+        )
+
+
+def _power(measure: Measure, level: float) -> float:
+    sign = 1 if measure.rule == ">" else -1
+    draws = [sign * one for one in measure.draws]
+    return power(fmean(draws), stdev(draws), len(draws), sign * measure.bound, level)
 
 
 @dataclass(frozen=True)

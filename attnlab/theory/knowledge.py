@@ -1,295 +1,368 @@
-"""Knowledge: what pretraining stores, and what a model says about people who do not exist.
+"""Knowledge: what pretraining stores, and what a model says about people it never read about.
 
-Both claims train models, as the birthplaces study does: invented people, or with `data` the
-course's own. The trainings stay in the folder `runs`, so that what was stopped goes on.
+Both claims are settled by the same trainings (`interviews.py`), each with people of its own, so an
+interval over them counts all that chance decides: people, places, weights, batches. The bounds were
+fixed before the recorded seeds were run: 0, ½ and 1 by what they mean, MARGIN and LEVEL by choice.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
 
+from attnlab.data.birthplaces import most_frequent_answer, share_of
 from attnlab.data.corpora import Question
 from attnlab.evaluate import Answer as Given
-from attnlab.evaluate import answer_questions
-from attnlab.reports.report import Plot, Series, Table
-from attnlab.statistics import Interval, auroc, auroc_interval, mean_interval
-from attnlab.studies import study as studies
-from attnlab.studies.birthplaces import people
-from attnlab.studies.birthplaces.experiment import BirthplacesStudy
+from attnlab.evaluate import accuracy
+from attnlab.reports.report import Cell, Plot, Series, Table
+from attnlab.statistics import auroc
 from attnlab.studies.birthplaces.findings import ARMS
-from attnlab.studies.desk import slug
+from attnlab.studies.birthplaces.people import name_in
 from attnlab.studies.progress import Progress
-from attnlab.theory.claim import About, Answer, Claim, Evidence, Knob, Measure, setting
-from attnlab.training.saved import open_saved
+from attnlab.theory.claim import (
+    About,
+    Answer,
+    Chance,
+    Claim,
+    Evidence,
+    Knob,
+    Marks,
+    Measure,
+    mark,
+    setting,
+)
+from attnlab.theory.interviews import GROUPS, Interview, drawn, interviews, questions
 
-LOW_END = 0.025  # the chance that a 95 % interval lies above the truth
+LEVEL = 0.99  # of the intervals: each end is wrong in 0.5 % of runs
+MARGIN = 0.05  # right answers by which "no better than" may be missed
 
 
 @dataclass(frozen=True, kw_only=True)
-class Studied(Claim):
+class Interviewed(Claim):
+    """A claim about models that were trained and asked, each seed with other people."""
+
     trained = True
 
-    seeds: int = setting(3, low=1, high=50, about="trainings of each kind, from `seed` on")
-    data: str = field(default="", metadata={"about": "the course's folder; none: invented people"})
+    draws: int = setting(6, low=2, high=50, about="trainings, each with other people")
+    steps: int = setting(1500, low=1, high=100_000, about="of each training that reads")
     runs: Path = field(default=Path("runs"), metadata={"about": "where the trainings are kept"})
 
-    def arms(self) -> tuple[str, ...]:
-        return ("none", "rotary")
-
     @property
-    def study(self) -> BirthplacesStudy:
-        return BirthplacesStudy(
-            data=self.data,
-            scale="auto" if self.data else "tiny",
-            arms=self.arms(),
-            seeds=self.seeds,
-            first=self.seed,
-            **self.recipe(),
-        )
+    def seeds(self) -> range:
+        return range(self.seed, self.seed + self.draws)
 
-    def recipe(self) -> dict[str, Any]:
-        """Settings of the study that differ from its own."""
-        return {}
-
-    def carried_out(self, progress: Progress) -> studies.Outcome:
-        return studies.carry_out("birthplaces", self.study, root=self.runs, progress=progress)
-
-    def prepare(self, progress: Progress) -> None:
-        self.carried_out(progress)
+    def answered(self, arm: str, progress: Progress | None = None) -> list[Interview]:
+        told = progress or Progress()
+        return interviews(arm, self.seeds, self.steps, root=self.runs, progress=told)
 
 
 @dataclass(frozen=True, kw_only=True)
-class PretrainingCarriesFacts(Studied):
+class PretrainingCarriesFacts(Interviewed):
     arm: Literal["rotary", "none", "growing", "by-head"] = "rotary"
-    seeds: int = setting(5, low=2, high=50, about="trainings of each kind, from `seed` on")
 
     about = About(
-        statement="Facts come with pretraining: finetuned on questions about other people, a model "
-        "without it does worse than always giving the most frequent answer, and one with it does "
-        "better.",
-        formula="accuracy(no pretraining) < accuracy(most frequent answer) < accuracy(pretrained)",
+        statement="Facts come with pretraining: asked about people whom no question of its "
+        "training was about, a model that has read about them does better than always giving the "
+        "most frequent answer, and one that has read nothing does no better (by 5 points of 100 or "
+        "more).",
+        formula="accuracy(pretrained) > accuracy(most frequent answer),   "
+        "accuracy(no pretraining) < accuracy(most frequent answer) + 0.05,   "
+        "accuracy(pretrained) > accuracy(no pretraining)",
         derivation="""The questions of finetuning are about other people than those of the test.
             They show what a question looks like and which words are places; they hold no fact
-            that the test asks for. A model that has only seen them can do no better than guess a
-            place, and a guess by a person's name is worse than the most frequent place, because
-            it follows chance resemblances to other names.
+            that the test asks for. Places are drawn independently of names, so a model that has
+            only seen these questions can do no better, on average over people, than the place
+            that is most frequent in the generator. It may well do worse, since it follows chance
+            resemblances to other names; how much worse is no law.
 
             A model that has read a sentence about each person has met the answer, although nobody
             asked for it. If it now answers better than the most frequent place does, the fact was
             stored in its weights by pretraining, and finetuning only taught it how it is asked
-            for.""",
+            for.
+
+            Every training has people, places, weights and batches of its own, so the interval over
+            the trainings is about all of these. The people who were read about are few; the model
+            that read nothing is asked about many more from the same generator, for which it is as
+            (un)prepared.""",
         expected="holds",
+        questions=("A4 3(d)", "A4 3(f)", "A4 4(a)"),
         answers=[
-            Answer("003", "3(d), 3(f), 4(a)", "1.2 % without, 5 % always London, 27.6 % with"),
+            Answer(
+                document="003",
+                part="3(d)",
+                line=47,
+                quote="Dev acc.: 1.2% … Baseline: 5%",
+                conclusion="without pretraining it is no better than one answer for all",
+            ),
+            Answer(
+                document="003",
+                part="3(f)",
+                line=53,
+                quote="Dev acc.: 27.6%",
+                conclusion="with pretraining it is better than one answer for all (5 %)",
+            ),
+            Answer(
+                document="003",
+                part="4(a)",
+                line=85,
+                quote="Via pretraining, the model better learned the facts.",
+                conclusion="pretraining is what the facts come from",
+            ),
         ],
         knob=Knob("no pretraining", {"arm": "none"}),
-        remark="Document 003 also reports 19.2 % with rotary positions, below its 27.6 % with "
-        "learned ones. That is what growing frequencies, a lost minus sign, bring on the course's "
-        "data; rotary positions done right are ahead there (docs/studies.md).",
+        remark="Document 003 also reports 19.2 % with rotary positions (3(g)iii), below its 27.6 % "
+        "with learned ones. Growing frequencies, a lost minus sign, would explain that, and so "
+        "would other mistakes: which one it was cannot be told. With rotary positions done right the "
+        "mean of three trainings on the course's data is above that with learned ones "
+        "(docs/studies.md).",
     )
 
-    def arms(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(("none", "rotary", self.arm)))
+    def prepare(self, progress: Progress) -> None:
+        for arm in dict.fromkeys(("none", self.arm)):
+            self.answered(arm, progress)
 
     def run(self) -> Evidence:
-        found = self.carried_out(Progress()).results
-        baseline = found["baseline"]["accuracy"]
-        each = {arm: one["by_seed"] for arm, one in found["arms"].items()}
-        ahead = mean_interval([share - baseline for share in each[self.arm]])
-        behind = mean_interval([baseline - share for share in each["none"]])
-        shown = {"no pretraining": each["none"], ARMS[self.arm]: each[self.arm]}
-        questions = found["baseline"]["questions"]
+        without, having = self.answered("none"), self.answered(self.arm)
+        asked = [questions(seed) for seed in self.seeds]
+        frequent = [most_frequent_answer(one["asked"]) for one in asked]
+        constant = [share_of(a, one["read"]) for a, one in zip(frequent, asked, strict=True)]
+        widely = [
+            share_of(a, one["read"] + one["unread"]) for a, one in zip(frequent, asked, strict=True)
+        ]
+        read, unprepared = ([accuracy(one["read"]) for one in arm] for arm in (having, without))
+        guessed = [accuracy([*one["read"], *one["unread"]]) for one in without]
+        found = [
+            _mean("pretrained − most frequent answer", _less(read, constant), ">", 0.0),
+            _mean("no pretraining − most frequent answer", _less(guessed, widely), "<", MARGIN),
+            _mean("pretrained − no pretraining", _less(read, unprepared), ">", 0.0),
+        ]
+        ahead, behind, between = (one.met for one in found)
+        shown = {
+            "always the most frequent answer": constant,
+            "no pretraining": unprepared,
+            ARMS[self.arm]: read,
+        }
+        rows: list[list[Cell]] = [
+            [name, "people read about", 100 * fmean(shares), _percent(shares)]
+            for name, shares in shown.items()
+        ]
+        for name, shares in zip(shown, (widely, guessed), strict=False):
+            rows.append([name, "these and unread people", 100 * fmean(shares), _percent(shares)])
         return Evidence(
             kind="trained",
-            trials=sum(map(len, each.values())),
-            measures=[
-                Measure("pretrained − most frequent, low end of 95 %", _low(ahead), ">", 0.0),
-                Measure("most frequent − no pretraining, low end", _low(behind), ">", 0.0),
-            ],
-            right={"003": _low(ahead) > 0 and _low(behind) > 0},
+            trials=2 * self.draws,
+            measures=found,
+            marks={
+                "003 3(d)": Marks(mark(behind)),
+                "003 3(f)": Marks(mark(ahead)),
+                "003 4(a)": Marks(mark(ahead and between)),
+            },
             picture=Plot(
                 title="People who were never asked about",
-                x="seed",
+                x="training, each with other people",
                 y="right answers, %",
                 kind="points",
                 series=[
-                    *(
-                        Series(
-                            name=name,
-                            x=[self.seed + n for n in range(len(shares))],
-                            y=[100 * share for share in shares],
-                        )
-                        for name, shares in shown.items()
-                    ),
-                    Series(
-                        name=f"always {found['baseline']['answer']}",
-                        x=[self.seed + n for n in range(self.seeds)],
-                        y=[100 * baseline] * self.seeds,
-                    ),
+                    Series(name=name, x=list(self.seeds), y=[100 * share for share in shares])
+                    for name, shares in shown.items()
                 ],
-                note=f"{questions['dev']} people asked about, after {questions['train']} others.",
+                note=f"{len(asked[0]['read'])} people asked about, after "
+                f"{len(asked[0]['asked'])} others.",
             ),
             details=[
                 Table(
                     title="Right answers, %",
-                    columns=["variant", "mean", "each seed"],
-                    rows=[
-                        [f"always {found['baseline']['answer']}", 100 * baseline, ""],
-                        *(
-                            [
-                                name,
-                                100 * sum(shares) / len(shares),
-                                ", ".join(f"{100 * share:.1f}" for share in shares),
-                            ]
-                            for name, shares in shown.items()
-                        ),
-                    ],
+                    columns=["variant", "asked", "mean", "each training"],
+                    rows=rows,
                 )
             ],
-            false_alarm=2 * LOW_END,
+            chance=Chance.of_means(found, LEVEL),
         )
 
 
 @dataclass(frozen=True, kw_only=True)
-class MadeUpAnswers(Studied):
+class MadeUpAnswers(Interviewed):
     arm: Literal["rotary", "none"] = "rotary"
-    steps: int = setting(1500, low=1, high=100_000, about="of training, on invented people")
+    against: Literal["known", "unread"] = setting(
+        "known", about="whom unread people are told from: known ones, or others as unread as they"
+    )
 
     about = About(
-        statement="Asked about people who do not exist, a model answers with places all the same; "
-        "only its confidence tells known from unknown, and not reliably.",
-        formula="most answers about nobody are places;   "
-        "½ < AUROC(confidence; read about or not) < 1",
+        statement="Asked about people it has never read about, a model answers with places all the "
+        "same, and with those of people whose names are similar. Its confidence tells people it "
+        "has read about from others, but not reliably.",
+        formula="share of places among answers about unread people > ½\n"
+        "½ < AUROC(confidence; read about or not) < 1\n"
+        "P(place of somebody who shares a name) > P(the same with answers shuffled)",
         derivation="""A language model has no way of not answering: after the question it gives a
             distribution over next tokens, and finetuning has taught it that what follows is a
             place. A name that it never met still moves that distribution, so some place comes
             out, in the same form as a true answer.
 
             What differs is how the probability is spread. For a person it has read about, the
-            stored fact pulls towards one place; for a name made of letters nothing does. The
-            probability of the whole answer is the model's confidence. AUROC is the chance that a
-            person it has read about gets a higher one than a name that belongs to nobody: ½ would
-            mean that confidence says nothing, 1 that it tells them apart without fault. A
-            recombined name, a known first name with a known last name, is harder to tell, since
-            its parts pull towards places of their own.""",
+            stored fact pulls towards one place; for others nothing does. The probability of the
+            whole answer is the model's confidence. AUROC is the chance that somebody it has read
+            about gets a higher one than somebody it has not: ½ would mean that confidence says
+            nothing, 1 that it tells them apart without fault. The unread people come from the same
+            generator of names and places, so nothing else distinguishes them.
+
+            A recombined name has a known person's first name and another's last name. If the
+            model answers with what it remembers of similar names, its answer is more often than
+            by chance the place of somebody who shares a name. Chance is what the same answers
+            score when they are dealt out to other names.""",
         expected="holds",
+        questions=("A4 4(c)",),
         answers=[
-            Answer("003", "4(c)", "it gives what is most similar to the prompt, right or wrong"),
+            Answer(
+                document="003",
+                part="4(c)",
+                line=91,
+                quote="Remembering most similar vectors to the prompt, & return that, which can be "
+                "utterly wrong.",
+                conclusion="it answers with what belongs to a similar name, more often than by "
+                "chance, and can be wrong",
+            ),
         ],
-        knob=Knob("a model without pretraining, which has read about nobody", {"arm": "none"}),
-        remark="Names made of known parts are hardly told from known people. Without pretraining "
-        "confidence says nothing at all: there is no knowledge for it to reflect.",
+        knob=Knob("unread people against other unread people", {"against": "unread"}),
+        remark="Half of the people it has read about were also asked about in training; of the "
+        "others alone its confidence tells less (the table). A shared name is one kind of "
+        "similarity; the document's “most similar vectors” may mean others, which were not tested.",
     )
 
-    def recipe(self) -> dict[str, Any]:
-        return {"recipe": "best", "steps": None if self.data else self.steps}
+    def prepare(self, progress: Progress) -> None:
+        self.answered(self.arm, progress)
 
     def run(self) -> Evidence:
-        done = self.carried_out(Progress())
-        corpus = self.study.corpus().load()
-        asked = people.groups(corpus, 200, self.seed)
-        places = {question.answer for table in corpus.questions.values() for question in table}
-        interviews = [self._interview(done.folder, seed, asked) for seed in self.study.repeats]
-        areas = [_told_apart(answers, "invented") for answers in interviews]
-        # all seeds ask the same people, so more seeds make no more people
-        mean = auroc_interval(fmean(areas), len(asked["read"]), len(asked["invented"]))
-        nobody = [
-            one
-            for answers in interviews
-            for group in ("recombined", "invented")
-            for one in answers[group]
+        found = self.answered(self.arm)
+        known = [drawn(seed).load().people for seed in self.seeds]
+        places = [{one.attributes["birthplace"] for one in people} for people in known]
+        areas = [_told_apart(*self._groups(one)) for one in found]
+        fluent = [
+            fmean(answer.given in there for answer in one["unread"])
+            for one, there in zip(found, places, strict=True)
         ]
-        fluent = sum(one.given in places for one in nobody) / len(nobody)
-        first = interviews[0]
+        resembling = [
+            resemblance(one["recombined"], _sharing(people))
+            for one, people in zip(found, known, strict=True)
+        ]
+        above = [share - by_chance for share, by_chance in resembling]
+        wrong = [1 - accuracy(one["unread"]) for one in found]
+        tests = [
+            _mean("AUROC of confidence, read about or not", areas, ">", 0.5),
+            _mean("the same, below 1", areas, "<", 1.0),
+            _mean("share of places among answers about unread people", fluent, ">", 0.5),
+            _mean("place of somebody who shares a name, above chance", above, ">", 0.0),
+        ]
+        met = [one.met for one in tests]
+        shown = {
+            f"AUROC, {self.against} or unread": areas,
+            "… of those never asked about": [
+                _told_apart(one["read"], one["unread"]) for one in found
+            ],
+            "answers about unread people: places": fluent,
+            "… right": [1 - share for share in wrong],
+            "recombined: place of somebody who shares a name": [share for share, _ in resembling],
+            "… by chance": [by_chance for _, by_chance in resembling],
+        }
         return Evidence(
             kind="trained",
-            trials=self.seeds,
-            measures=[
-                Measure("AUROC, read about or invented, low end of 95 %", _low(mean), ">", 0.5),
-                Measure("the same, high end", _high(mean), "<", 1.0),
-                Measure("the same, of the worst seed", min(areas), ">", 0.5),
-                Measure("share of places among answers about nobody", fluent, ">", 0.5),
-            ],
-            # an answer is made up for every name, whoever it is
-            right={"003": fluent > 0.5},
+            trials=self.draws,
+            measures=tests,
+            marks={"003 4(c)": Marks(mark(met[3] and fmean(wrong) > 0.5))},
             picture=Plot(
                 title="How sure the answers are",
                 x="confidence: the probability of the whole answer",
                 y="people at or below, %",
                 series=[
-                    Series(name=group, **_distribution(answers)) for group, answers in first.items()
+                    Series(name=group, **_distribution([a for one in found for a in one[group]]))
+                    for group in GROUPS
                 ],
-                note="Seed by seed alike; this is the first.",
+                note=f"All {self.draws} trainings together.",
             ),
             details=[
                 Table(
-                    title="Told apart from people read about, AUROC of each seed",
-                    columns=["people", "AUROC"],
-                    rows=[
-                        [people.GROUPS[group], _listed(interviews, group)]
-                        for group in ("recombined", "invented")
-                    ],
+                    title="Each training, with other people",
+                    columns=["", "mean", "each"],
+                    rows=[[words, fmean(them), _listed(them)] for words, them in shown.items()],
                 ),
                 Table(
                     title="Whom it is asked about",
                     columns=["people", "right, %", "a place, %", "mean confidence, %"],
                     rows=[
-                        [people.GROUPS[group], *_shares([i[group] for i in interviews], places)]
-                        for group in asked
+                        [words, *_shares([one[group] for one in found], places)]
+                        for group, words in GROUPS.items()
                     ],
                 ),
             ],
-            false_alarm=2 * LOW_END,
+            chance=Chance.of_means(tests, LEVEL),
         )
 
-    def _interview(
-        self, folder: Path, seed: int, asked: dict[str, list[Question]]
-    ) -> dict[str, list[Given]]:
-        stage = "finetune" if self.arm == "none" else "train"
-        run = folder / "runs" / slug(f"{stage} {self.arm}, seed {seed}")
-        saved = open_saved(str(run), folder, best=False)
-        return {
-            group: answer_questions(saved.model, saved.tokenizer, questions, batch=256)
-            for group, questions in asked.items()
-        }
+    def _groups(self, one: Interview) -> tuple[Sequence[Given], Sequence[Given]]:
+        if self.against == "known":
+            return [*one["asked"], *one["read"]], one["unread"]
+        return one["unread"][::2], one["unread"][1::2]
 
 
-def _told_apart(answers: dict[str, list[Given]], group: str) -> float:
-    read = [one.confidence for one in answers["read"]]
-    nobody = [one.confidence for one in answers[group]]
-    found = auroc(read, nobody)
+def _mean(what: str, draws: Sequence[float], rule: Literal["<", ">"], bound: float) -> Measure:
+    return Measure.mean(what, draws, rule, bound, LEVEL)
+
+
+def resemblance(answers: Sequence[Given], near: Callable[[str], set[str]]) -> tuple[float, float]:
+    """How often an answer is the place of somebody who shares a name, and how often by chance.
+
+    Chance: each answer dealt out to every other name.
+    """
+    sets = [near(one.question) for one in answers]
+    hits = sum(one.given in there for one, there in zip(answers, sets, strict=True))
+    all_pairs = sum(one.given in there for one in answers for there in sets)
+    count = len(answers)
+    return hits / count, (all_pairs - hits) / (count * (count - 1))
+
+
+def _sharing(people: Sequence[Any]) -> Callable[[str], set[str]]:
+    """The places of those who share a first or a last name with the person in a question."""
+    named = [(one.name.split(), one.attributes["birthplace"]) for one in people]
+
+    def near(question: str) -> set[str]:
+        first, *_, last = name_in(Question(question, None)).split()
+        return {place for parts, place in named if first == parts[0] or last == parts[-1]}
+
+    return near
+
+
+def _told_apart(read: Sequence[Given], unread: Sequence[Given]) -> float:
+    found = auroc([one.confidence for one in read], [one.confidence for one in unread])
     assert found is not None  # both groups have people
     return found
 
 
-def _listed(interviews: Sequence[dict[str, list[Given]]], group: str) -> str:
-    return ", ".join(f"{_told_apart(answers, group):.2f}" for answers in interviews)
+def _less(first: Sequence[float], second: Sequence[float]) -> list[float]:
+    return [a - b for a, b in zip(first, second, strict=True)]
+
+
+def _percent(shares: Sequence[float]) -> str:
+    return ", ".join(f"{100 * share:.1f}" for share in shares)
+
+
+def _listed(values: Sequence[float]) -> str:
+    return ", ".join(f"{value:.2f}" for value in values)
 
 
 def _distribution(answers: Sequence[Given]) -> dict[str, Any]:
+    """At 200 places: more than a picture shows."""
     sure = sorted(one.confidence for one in answers)
-    return {"x": sure, "y": [100 * (n + 1) / len(sure) for n in range(len(sure))]}
+    steps = min(len(sure), 200)
+    places = [-(-len(sure) * (n + 1) // steps) for n in range(steps)]
+    return {"x": [sure[n - 1] for n in places], "y": [100 * n / len(sure) for n in places]}
 
 
-def _shares(interviews: Sequence[Sequence[Given]], places: set[str | None]) -> list[Any]:
-    """Of all seeds together: right, places, mean confidence, in percent."""
-    answers = [one for interview in interviews for one in interview]
-    known = [one for one in answers if one.expected is not None]
-    right = sum(one.given == one.expected for one in known)
+def _shares(groups: Sequence[Sequence[Given]], places: Sequence[set[str]]) -> list[Any]:
+    """Of all trainings together: right, places, mean confidence, in percent."""
+    pairs = [(one, there) for group, there in zip(groups, places, strict=True) for one in group]
+    known = [one for one, _ in pairs if one.expected is not None]
     return [
-        100 * right / len(known) if known else None,
-        100 * sum(one.given in places for one in answers) / len(answers),
-        100 * sum(one.confidence for one in answers) / len(answers),
+        100 * accuracy(known) if known else None,
+        100 * fmean(one.given in there for one, there in pairs),
+        100 * fmean(one.confidence for one, _ in pairs),
     ]
-
-
-def _low(interval: Interval) -> float:
-    assert interval.low is not None  # of two seeds or more
-    return interval.low
-
-
-def _high(interval: Interval) -> float:
-    assert interval.high is not None
-    return interval.high

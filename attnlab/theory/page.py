@@ -15,18 +15,29 @@ from attnlab.reports.markdown import as_markdown
 from attnlab.reports.report import Block, Picture, Plot, Report, Sample, Section, Series, Table
 from attnlab.theory.claim import KINDS, About, Measure
 from attnlab.theory.settle import Outcome, said
-from attnlab.theory.sources import DOCUMENTS, VOICES
+from attnlab.theory.sources import COURSES, DOCUMENTS, QUESTIONS, UNSETTLED, VOICES
 
 PICTURES = "theory"  # the folder beside theory.md
 COMMAND = "attnlab claims --docs docs"
 
 
+POLICY = """What a document concludes and the reason it gives are marked apart, by one policy.
+    Right: with the hedges it has ("≈", "could") and under the conditions that it or the course's
+    question states, it is what the run finds. Incomplete: it is true as far as it goes, but only
+    under a condition that neither states, or it is a part of the answer. Wrong: the run contradicts
+    it. A dash: no reason is given.
+
+    The marks are computed from measurements. Which statement a document's words amount to, and so
+    which measurements speak of it, is our reading: it is typed by hand. Its own words stand beside
+    it, with the line of the file, so that anybody can judge."""
+SIGNS = {"right": "✓", "incomplete": "◐", "wrong": "✗"}
+
+
 def kept(outcome: Outcome) -> dict[str, Any]:
     """What the document needs of an outcome, as plain JSON."""
-    plain = outcome.plain()
     picture = outcome.evidence.picture
     return {
-        **plain,
+        **outcome.plain(),
         "picture": {"type": type(picture).__name__, **_rounded(dataclasses.asdict(picture))},
         "details": [
             {"type": type(block).__name__, **_rounded(dataclasses.asdict(block))}
@@ -35,39 +46,57 @@ def kept(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def document(outcomes: Sequence[Mapping[str, Any]]) -> tuple[str, dict[str, str]]:
+def record(outcomes: Sequence[Outcome], hardware: Mapping[str, Any]) -> dict[str, Any]:
+    """Everything the document is made from: outcomes.json."""
+    return {"hardware": dict(hardware), "outcomes": [kept(outcome) for outcome in outcomes]}
+
+
+def document(recorded: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
     """The text, and its pictures by name."""
+    outcomes = recorded["outcomes"]
     report = Report(
         title="The theory, claim by claim",
         question="What is true of attention, and who was right about it? Every verdict here is "
         "computed from an experiment, and each experiment has a knob that changes the verdict.",
         answer=_answer(outcomes),
-        sections=[_contents(outcomes), _documents(), *map(_section, outcomes)],
+        sections=[
+            _contents(outcomes),
+            _questions(outcomes),
+            _documents(),
+            *map(_section, outcomes),
+        ],
+        versions=recorded["hardware"],
         command=COMMAND,
     )
     return as_markdown(report, PICTURES)
 
 
 def who_was_right(answers: Sequence[Mapping[str, Any]]) -> str:
-    """For a cell: "✓ 001, 002 ✗ 000"."""
+    """What the documents conclude, for a cell: "✓ 001, 002 ◐ 003 ✗ 000"."""
     parts = []
-    for mark, supported in (("✓", True), ("✗", False)):
-        found = [a["document"] for a in answers if a["supported"] is supported]
-        parts += [f"{mark} {', '.join(found)}"] if found else []
+    for mark, sign in SIGNS.items():
+        found = [a["document"] for a in answers if a["marks"]["conclusion"] == mark]
+        parts += [f"{sign} {', '.join(dict.fromkeys(found))}"] if found else []
     return " ".join(parts)
 
 
 def _answer(outcomes: Sequence[Mapping[str, Any]]) -> str:
     verdicts = [outcome["verdict"] for outcome in outcomes]
     told = {"holds": "hold", "holds with a condition": "hold with a condition"}
+    told["cannot tell"] = "cannot be told"
     told["refuted"] = "are refuted" if verdicts.count("refuted") != 1 else "is refuted"
     counts = [f"{verdicts.count(verdict)} {told[verdict]}" for verdict in dict.fromkeys(verdicts)]
-    answers = [answer for outcome in outcomes for answer in outcome["answers"]]
-    right = sum(answer["supported"] for answer in answers)
+    marks = [answer["marks"] for outcome in outcomes for answer in outcome["answers"]]
+    reasons = [one["reason"] for one in marks if one["reason"] is not None]
     return (
-        f"Of {len(outcomes)} claims {', '.join(counts)}. Of the {len(answers)} answers that the "
-        f"documents give to them, the runs support {right}."
+        f"Of {len(outcomes)} claims {', '.join(counts)}. Of {len(marks)} conclusions that the "
+        f"documents draw about them, {_counted([one['conclusion'] for one in marks])}; of the "
+        f"{len(reasons)} reasons they give, {_counted(reasons)}."
     )
+
+
+def _counted(marks: Sequence[str]) -> str:
+    return ", ".join(f"{marks.count(mark)} are {mark}" for mark in SIGNS)
 
 
 def _contents(outcomes: Sequence[Mapping[str, Any]]) -> Section:
@@ -81,14 +110,35 @@ def _contents(outcomes: Sequence[Mapping[str, Any]]) -> Section:
         ]
         for outcome in outcomes
     ]
-    columns = ["claim", "verdict", "evidence", "knob", "documents"]
+    columns = ["claim", "verdict", "evidence", "knob", "documents conclude"]
     kinds = [[kind, meaning] for kind, meaning in KINDS.items()]
     return Section(
         heading="All claims",
         blocks=[
-            Table(title="", columns=columns, rows=rows),
+            Table(
+                title="",
+                columns=columns,
+                rows=rows,
+                note="✓ right, ◐ incomplete, ✗ wrong: the policy is below, under The documents.",
+            ),
             Table(title="Kinds of evidence, strongest first", columns=["kind", "is"], rows=kinds),
         ],
+    )
+
+
+def _questions(outcomes: Sequence[Mapping[str, Any]]) -> Section:
+    """An index by the questions of the courses."""
+    rows = []
+    for key, words in QUESTIONS.items():
+        found = [outcome["name"] for outcome in outcomes if key in outcome["questions"]]
+        rows.append([key, words, ", ".join(found) or f"none: {UNSETTLED[key]}"])
+    courses = "; ".join(f"{short}: {name}" for short, name in COURSES.items())
+    return Section(
+        heading="By question",
+        text="The questions of the courses, in our words, and the claims that settle them. "
+        f"{courses}. "
+        'attnlab claims --question "A4 1(c)" runs those of one question.',
+        blocks=[Table(title="", columns=["question", "asks", "claims"], rows=rows)],
     )
 
 
@@ -97,8 +147,9 @@ def _documents() -> Section:
     rows += [[f"004 {voice}", about] for voice, about in VOICES.items()]
     return Section(
         heading="The documents",
-        text="Five sheets of answers to two university assignments ask the same questions and "
-        "contradict each other. They are named by their number.",
+        text="Five documents hold answers to two university assignments: three to one of them, one "
+        "to an earlier year of it, and one, with several voices, to the other. They are named by "
+        f"their number.\n\n{POLICY}",
         blocks=[Table(title="", columns=["number", "is"], rows=rows)],
     )
 
@@ -125,26 +176,53 @@ def verdict_text(outcome: Mapping[str, Any], about: About) -> str:
     if outcome["verdict"] == "holds with a condition":
         beyond = "; ".join(said(_measure(one)) for one in outcome["outside"])
         text += f" Condition: {about.condition}. Beyond it: {beyond}."
-    if outcome["false_alarm"] is not None:
-        text += f" If true, it is refuted by chance in {outcome['false_alarm']:g} of runs."
+    if outcome["chance"] is not None:
+        text += f" {chance_text(outcome['chance'], outcome['verdict'])}"
     return (
         f"{text} Knob: {about.knob.words}. With it the verdict is "
         f"{outcome['knob_verdict']} ({_why(outcome['knob_measures'])})."
     )
 
 
+def chance_text(chance: Mapping[str, Any], verdict: str) -> str:
+    """The error rates, each under its own name."""
+    text = f"Where the claim is true, at most {chance['false_refutation']:g} of runs refute it"
+    if chance["false_confirmation"] is not None:
+        text += f"; where it is false, at most {chance['false_confirmation']:g} say that it holds"
+    if chance["power"] is not None:
+        text += (
+            f". If the truth is what was measured here, a run with other draws says “{verdict}” "
+            f"with probability {_probable(chance['power'])}"
+        )
+    return f"{text}."
+
+
+def _probable(power: float) -> str:
+    return "above 0.9999" if power > 0.9999 else f"{power:.4f}"
+
+
 def _why(measures: Sequence[Mapping[str, Any]]) -> str:
     """The measure that decided."""
-    failed = [one for one in measures if not one["met"]] or list(measures)
-    return said(_measure(failed[0]))
+    for answer in ("missed", "undecided"):
+        for one in measures:
+            if one["answer"] == answer:
+                return said(_measure(one))
+    return said(_measure(measures[0]))
 
 
 def answers_table(answers: Sequence[Mapping[str, Any]]) -> Table:
     return Table(
         title="What the documents answer",
-        columns=["document", "part", "says", "the run"],
+        columns=["document", "its words", "concludes", "because"],
         rows=[
-            [a["document"], a["part"], a["said"], "agrees" if a["supported"] else "disagrees"]
+            [
+                f"{a['document']} {a['part']}, line {a['line']}",
+                f"“{a['quote']}”",
+                f"{SIGNS[a['marks']['conclusion']]} {a['marks']['conclusion']}: {a['conclusion']}",
+                f"{SIGNS[a['marks']['reason']]} {a['marks']['reason']}: {a['reason']}"
+                if a["marks"]["reason"]
+                else "–",
+            ]
             for a in answers
         ],
     )
@@ -152,7 +230,7 @@ def answers_table(answers: Sequence[Mapping[str, Any]]) -> Table:
 
 def _measure(plain: Mapping[str, Any]) -> Measure:
     value = plain["value"] if plain["value"] is not None else float("inf")
-    return Measure(plain["what"], value, plain["rule"], plain["bound"])
+    return Measure(plain["what"], value, plain["rule"], plain["bound"], plain["low"], plain["high"])
 
 
 def _block(plain: Mapping[str, Any]) -> Any:

@@ -90,7 +90,7 @@ def answering(question: str) -> list[str]:
         name for name in names() if set(wanted) & set(registry.load("claim", name).about.questions)
     ]
     if not found:
-        raise ValueError(f"no claim settles {question}: {sources.UNTESTABLE[wanted[0]]}")
+        raise ValueError(f"no claim settles {question}: {sources.UNSETTLED[wanted[0]]}")
     return found
 
 

@@ -75,10 +75,13 @@ COURSES = {
     "earlier": "CS224N, the questions of an earlier year (document 002)",
     "CMU": "CMU 10-423/623, homework 1",
 }
-# what is said in a document and no experiment here can settle
-UNTESTABLE = {
-    "A4 4(b)": "003 (line 82): people lose trust, and misinformation spreads. That is about "
-    "people, not about models: nothing that is computed here can support or refute it.",
+# what no claim settles, and why
+UNSETTLED = {
+    "A4 3(g)iii": "a measurement on the course's own data: attnlab study birthplaces, "
+    "docs/studies.md.",
+    "A4 4(b)": "it cannot be tested here. 003 (line 87) answers that people lose trust and that "
+    "misinformation spreads: that is about people, not about models, and nothing computed here can "
+    "support or refute it.",
 }
 
 

@@ -8,14 +8,14 @@ import pytest
 def test_one_claim_is_explained_at_length(attnlab):
     code, out, _ = attnlab("claims", "average-of-two")
     assert code == 0
-    for part in ("holds", "e^β / (2e^β + n − 2)", "Knob: a query of length 1", "disagrees"):
+    for part in ("holds", "e^β / (2e^β + n − 2)", "Knob: a query of length 1", "wrong: "):
         assert part in out
 
 
 def test_several_are_a_table_with_who_was_right(attnlab):
     code, out, _ = attnlab("claims", "copy", "symmetric-attention")
     assert code == 0 and "2 claims; all as recorded" in out
-    assert "✓ 001, 002, 003 ✗ 000" in out and "refuted" in out
+    assert "✓ 001, 003 ◐ 002 ✗ 000" in out and "refuted" in out
 
 
 def test_as_json(attnlab):
@@ -24,7 +24,8 @@ def test_as_json(attnlab):
     assert code == 0 and second["name"] == "elman-remembers-both"
     assert (first["verdict"], first["knob_verdict"]) == ("holds", "refuted")
     assert first["measured"] <= first["bound"] and first["evidence"] == "construction"
-    assert [one["supported"] for one in first["answers"]] == [False, True, True, True]
+    marks = [one["marks"]["conclusion"] for one in first["answers"]]
+    assert marks == ["wrong", "right", "incomplete", "right"]
 
 
 def test_the_knob_breaks_it_and_the_exit_code_says_so(attnlab):
@@ -39,6 +40,12 @@ def test_settings_change_the_run_and_may_change_the_verdict(attnlab):
     assert code == 0 and (found["settings"]["lead"], found["settings"]["keys"]) == (20, 3)
     code, out, _ = attnlab("claims", "copy", "--set", "lead=0.1")
     assert code == 1 and "(recorded: holds)" in out
+    assert "✗" not in out and "judged for the claim as it stands: attnlab claims copy" in out
+
+
+def test_the_claims_of_a_question(attnlab):
+    code, out, _ = attnlab("claims", "--question", "CMU 2.2(a)", "--json")
+    assert code == 0 and "symmetric-attention" in [one["name"] for one in json.loads(out)]
 
 
 def test_a_picture(attnlab, tmp_path):
@@ -58,6 +65,9 @@ def test_the_document_of_some_claims(attnlab, tmp_path):
     ("words", "message"),
     [
         (["cpoy"], "no claim called 'cpoy'; did you mean 'copy'?"),
+        (["copy", "--question", "A4 1(a)"], "give names or --question, not both: copy"),
+        (["--question", "A5 1(a)"], "no question is called 'A5 1(a)'; did you mean 'A4 1(a)'?"),
+        (["--question", "A4 4(b)"], "no claim settles A4 4(b): it cannot be tested here"),
         (["copy", "--set", "laed=3"], "laed: no such setting; did you mean 'lead'?"),
         (["copy", "--set", "lead=50"], "lead is 50.0; it goes from 0 to 40"),
         (["copy", "--set", "keys=2.5"], "keys is '2.5'; it must be a whole number"),

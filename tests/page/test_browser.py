@@ -122,8 +122,18 @@ def test_the_list_of_claims_is_filtered_by_words(tab):
     every = page.locator("#claims li:visible").count()
     page.get_by_label("Filter the claims").fill("window")
     assert 0 < page.locator("#claims li:visible").count() < every
+    page.get_by_label("Filter the claims").fill("CMU 2.2(a)")
+    assert 0 < page.locator("#claims li:visible").count() < every
     page.locator("#claims li:visible a").first.click()
     tab.wait("location.hash.startsWith('#/claims/')")
+
+
+def test_a_course_question_leads_to_its_claims(tab):
+    page = tab.open("claims")
+    page.locator(".index summary").click()
+    page.locator(".questions li", has_text="A4 1(a)").locator("a", has_text="copy").click()
+    tab.wait("location.hash === '#/claims/copy'")
+    page.wait_for_selector("text=its words")
 
 
 def test_every_claim_that_trains_nothing_is_drawn(tab):

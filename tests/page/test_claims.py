@@ -1,11 +1,10 @@
 """Claims on the page: quick answers that agree with the record, settings within their bounds."""
 
 import gc
-import time
 
 import pytest
 from page.pages import client, post, serving
-from page.sliders import moves, waited
+from page.sliders import moves
 
 from attnlab import registry
 from attnlab.page.claims import KEPT, Claims, Question, answered, live, settings_of
@@ -41,29 +40,22 @@ def test_with_fewer_cases_the_verdict_is_the_recorded_one_and_the_knob_still_tur
 
 
 @pytest.mark.parametrize("name", QUICK)
-def test_a_slider_is_answered_at_once(claims, name, unchecked_shapes):
-    """In processor time, and with room: on a quiet machine it is under 0.1 s, see sliders.py."""
+def test_every_end_of_every_slider_is_answered_or_refused_in_a_line(claims, name):
+    """How long each takes is measured by sliders.py: a test has no stopwatch."""
     for move in moves(name):
         try:
-            question = claims.question(name, move)
-            took = [processor_time(lambda asked=question: claims.answer(asked)) for _ in "12"]
-        except ValueError:  # such as more keys than the width has room for
-            continue
-        if took[0] > 0.2:  # a busy neighbour: BLAS waits for its second thread in a loop
-            took[0] = min(waited(claims, name, move) for _ in "123")
-        assert took[0] < 0.2 and took[1] < 0.005, (move, took)
+            found = claims.answer(claims.question(name, move))
+        except ValueError as refusal:  # such as more keys than the width has room for
+            assert str(refusal) and "\n" not in str(refusal)
+        else:
+            assert found["verdict"] and found["measures"]
+            assert claims.answer(claims.question(name, move)) is found  # kept, not run again
 
 
-def processor_time(work):
-    began = time.thread_time()
-    work()
-    return time.thread_time() - began
-
-
-def test_the_list_has_every_claim_and_runs_nothing(tmp_path):
-    began = time.thread_time()
-    listed = Claims(tmp_path).listed()
-    assert time.thread_time() - began < 0.5
+def test_the_list_has_every_claim_and_runs_nothing(tmp_path, monkeypatch):
+    made = Claims(tmp_path)
+    monkeypatch.setattr(made, "answer", pytest.fail)
+    listed = made.listed()
     assert [one["name"] for one in listed] == settle.names()
     for one in listed:
         assert one["statement"] and one["formula"] and one["knob"]["words"]
@@ -125,6 +117,18 @@ def test_an_unknown_claim_is_404(claims):
     with pytest.raises(Refused) as refused:
         claims.question("coppy", {})
     assert refused.value.status == 404 and "did you mean 'copy'" in refused.value.reason
+
+
+def test_the_documents_answer_for_the_claim_as_it_stands_on_the_page_too(claims):
+    assert claims.known(claims.question("copy", {}))["answers"]
+    assert claims.known(claims.question("copy", {"knob": True}))["answers"] == []
+    assert answered(claims.question("copy", {"settings": {"lead": 3.0}}))["answers"] == []
+
+
+def test_every_question_of_the_courses_leads_to_its_claims(claims):
+    found = {one["name"]: one for one in claims.questions()}
+    assert "copy" in found["A4 1(a)"]["claims"] and not found["A4 1(a)"]["unsettled"]
+    assert not found["A4 4(b)"]["claims"] and "cannot be tested" in found["A4 4(b)"]["unsettled"]
 
 
 def test_so_many_answers_are_kept_and_no_more(tmp_path):

@@ -1,14 +1,16 @@
 """Verdicts are computed from measures, and settings keep to their ranges."""
 
+import random
 from dataclasses import dataclass
 
 import pytest
 
 from attnlab.reports.report import Plot
-from attnlab.theory.claim import About, Claim, Evidence, Knob, Measure, setting
+from attnlab.theory.claim import About, Chance, Claim, Evidence, Knob, Measure, mark, setting
 
 PICTURE = Plot(title="nothing", x="", y="", series=[])
 MET, FAILED = Measure("a", 1.0, "≤", 2.0), Measure("b", 3.0, "≤", 2.0)
+UNDECIDED = Measure("c", 1.0, "≤", 2.0, low=0.0, high=3.0)
 
 
 def evidence(measures, outside=(), **more):
@@ -36,8 +38,63 @@ def test_a_measure_is_met_or_not(value, rule, bound, met):
 
 
 @pytest.mark.parametrize(
+    ("low", "high", "rule", "answer"),
+    [
+        (1.0, 2.0, ">", "met"),
+        (-2.0, -1.0, ">", "missed"),
+        (-1.0, 1.0, ">", "undecided"),
+        (0.0, 1.0, ">", "undecided"),  # 0 itself is not above 0
+        (-1.0, 1.0, "<", "undecided"),
+        (-2.0, -1.0, "<", "met"),
+        (0.0, 0.0, "≤", "met"),
+    ],
+)
+def test_an_interval_meets_its_bound_as_a_whole_or_misses_it_as_a_whole(low, high, rule, answer):
+    found = Measure("x", (low + high) / 2, rule, 0.0, low, high)
+    assert found.answer == answer and found.met is (answer == "met")
+
+
+def test_of_a_single_value_nothing_is_decided():
+    alone = Measure.mean("x", [5.0], ">", 0.0, 0.95)
+    assert alone.answer == "undecided"
+    several = Measure.mean("x", [4.0, 5.0, 6.0], ">", 0.0, 0.95)
+    assert several.answer == "met" and several.draws == (4.0, 5.0, 6.0)
+    assert several.low == pytest.approx(5 - 4.3027 / 3**0.5, abs=1e-3)
+
+
+def test_error_rates_of_means_are_those_of_their_intervals():
+    """Simulated: nothing is there, so each end lies on the wrong side in half of 1 − level."""
+    dice, level, found = random.Random(1), 0.9, []
+    for _ in range(2000):
+        draws = [dice.gauss(0, 1) for _ in range(4)]
+        found.append(Measure.mean("x", draws, ">", 0.0, level).answer)
+    rates = Chance.of_means([Measure.mean("x", [1.0, 2.0], ">", 0.0, level)], level)
+    for answer, rate in (("met", rates.false_confirmation), ("missed", rates.false_refutation)):
+        spread = (rate * (1 - rate) / 2000) ** 0.5
+        assert found.count(answer) / 2000 == pytest.approx(rate, abs=5 * spread)
+
+
+def test_the_power_is_that_of_the_verdict_found():
+    sure = Measure.mean("x", [0.9, 1.0, 1.1, 1.0], ">", 0.0, 0.95)
+    below = Measure.mean("x", [0.9, 1.0, 1.1, 1.0], "<", 2.0, 0.95)
+    unsure = Measure.mean("x", [-1.0, 1.0, 2.0], ">", 0.0, 0.95)
+    assert Chance.of_means([sure, below], 0.95).power > 0.9999
+    assert Chance.of_means([sure, unsure], 0.95).power is None
+
+
+def test_half_an_interval_is_refused():
+    with pytest.raises(AssertionError):
+        Measure("x", 1.0, ">", 0.0, low=0.5)
+
+
+@pytest.mark.parametrize(
     ("measures", "outside", "verdict"),
     [
+        ([UNDECIDED], [], "cannot tell"),
+        ([MET, UNDECIDED], [], "cannot tell"),
+        ([UNDECIDED, FAILED], [], "refuted"),  # one that is missed suffices
+        ([UNDECIDED], [MET], "cannot tell"),
+        ([MET], [UNDECIDED], "holds"),
         ([MET], [], "holds"),
         ([MET, FAILED], [], "refuted"),
         ([MET], [MET], "holds with a condition"),
@@ -55,9 +112,9 @@ def test_evidence_that_cannot_fail_is_no_evidence():
         evidence([])
 
 
-def test_chance_states_its_false_alarms():
+def test_chance_states_its_error_rates():
     with pytest.raises(AssertionError):
-        evidence([MET], false_alarm=0.1)
+        evidence([MET], chance=Chance(0.1, None))
     with pytest.raises(AssertionError):
         Evidence(kind="statistical", trials=1, measures=[MET], picture=PICTURE)
 
@@ -88,6 +145,19 @@ def test_a_claim_is_its_settings_and_a_knob():
 def test_a_setting_beyond_its_range_is_refused(number):
     with pytest.raises(ValueError, match=f"number is {number}; it goes from 0 to 9"):
         Even(number=number)
+
+
+@pytest.mark.parametrize(
+    ("true", "complete", "expected"),
+    [(True, True, "right"), (True, False, "incomplete"), (False, True, "wrong")],
+)
+def test_a_mark_is_computed_from_two_facts(true, complete, expected):
+    assert mark(true, complete) == expected
+
+
+def test_a_claim_stands_with_another_seed_but_not_with_other_settings():
+    assert Even().standing and Even(seed=7).standing
+    assert not Even(number=4).standing and not Even().turned().standing
 
 
 def test_the_seed_is_a_setting_of_every_claim():

@@ -17,6 +17,15 @@ def recorded():
     return json.loads((DOCS / "theory" / "outcomes.json").read_text())
 
 
+@pytest.fixture(scope="module")
+def outcomes(recorded):
+    return {one["name"]: one for one in recorded["outcomes"]}
+
+
+def test_the_hardware_is_recorded(recorded):
+    assert recorded["hardware"].keys() >= {"torch", "processor", "instructions", "threads"}
+
+
 def test_the_document_and_its_pictures_are_made_from_the_outcomes(recorded):
     text, pictures = page.document(recorded)
     assert (DOCS / "theory.md").read_text() == text, FRESH
@@ -25,32 +34,53 @@ def test_the_document_and_its_pictures_are_made_from_the_outcomes(recorded):
     assert there == pictures, FRESH
 
 
-def test_all_claims_are_recorded(recorded):
-    assert [one["name"] for one in recorded] == settle.names(), FRESH
+def test_all_claims_are_recorded_with_the_expected_verdict(outcomes):
+    assert list(outcomes) == settle.names(), FRESH
+    for name, one in outcomes.items():
+        assert one["verdict"] == one["expected"] == settle.load(name).about.expected, name
+        assert one["knob_verdict"] != one["verdict"], name
+
+
+def close(new, old):
+    """To a percent, and rounding errors as such: the last digits are the machine's."""
+    if None in (new, old):
+        return new is old
+    return new == pytest.approx(old, rel=0.01, abs=1e-9)
 
 
 @pytest.mark.parametrize("name", settle.names(quick=True))
-def test_the_outcomes_are_those_of_today(recorded, name):
-    """To a percent, and rounding errors as such: the last digits are the machine's."""
-    (before,) = (one for one in recorded if one["name"] == name)
+def test_the_outcomes_are_those_of_today(outcomes, name):
+    before = outcomes[name]
     after = page.kept(settle.settle(name, settle.load(name)))
     for key in before.keys() | after.keys():
-        if key not in (*NUMBERS, "measured", "picture", "details"):
+        if key not in (*NUMBERS, "measured", "bound", "picture", "details"):
             assert before[key] == after[key], f"{key}: {FRESH}"
+    assert close(after["bound"], before["bound"]), FRESH
     for key in NUMBERS:
         for old, new in zip(before[key], after[key], strict=True):
-            assert (old["what"], old["rule"], old["met"]) == (new["what"], new["rule"], new["met"])
-            for number in ("value", "bound"):
-                assert new[number] == pytest.approx(old[number], rel=0.01, abs=1e-9), FRESH
+            for same in ("what", "rule", "answer"):
+                assert old[same] == new[same], FRESH
+            for number in ("value", "bound", "low", "high"):
+                assert close(new[number], old[number]), (old["what"], number, FRESH)
     assert before["picture"]["title"] == after["picture"]["title"], FRESH
     assert len(before["details"]) == len(after["details"]), FRESH
 
 
+def test_a_bound_that_moved_by_more_than_rounding_is_seen():
+    assert close(1.0 + 1e-15, 1.0) and not close(1.02, 1.0)
+    assert close(None, None) and not close(None, 1.0)
+
+
 def test_who_was_right_is_a_short_line():
-    answers = [
-        {"document": "001", "supported": True},
-        {"document": "000", "supported": False},
-        {"document": "003", "supported": True},
-    ]
-    assert page.who_was_right(answers) == "✓ 001, 003 ✗ 000"
+    judged = [("001", "right"), ("000", "wrong"), ("003", "right"), ("002", "incomplete")]
+    answers = [{"document": one, "marks": {"conclusion": mark}} for one, mark in judged]
+    assert page.who_was_right(answers) == "✓ 001, 003 ◐ 002 ✗ 000"
     assert page.who_was_right([]) == ""
+
+
+def test_error_rates_have_their_own_names():
+    plain = {"false_refutation": 0.02, "false_confirmation": 0.005, "power": 0.99999}
+    said = page.chance_text(plain, "holds")
+    assert "true, at most 0.02 of runs refute it" in said
+    assert "false, at most 0.005 say that it holds" in said and "above 0.9999" in said
+    assert "false" not in page.chance_text({**plain, "false_confirmation": None}, "holds")

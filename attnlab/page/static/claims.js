@@ -16,15 +16,16 @@ export function open(place, wanted, signal) {
     "input",
     {
       type: "search",
-      placeholder: "Filter",
+      placeholder: "Filter, by words or by question: A4 1(c)",
       "aria-label": "Filter the claims",
       on: {input: () => sift()},
     },
   );
   const detail = make("article", {class: "detail"});
+  const index = make("details", {class: "index"}, make("summary", {}, "By course question"));
   refill(
     place,
-    make("aside", {class: "side", "aria-label": "All claims"}, filter, count, list),
+    make("aside", {class: "side", "aria-label": "All claims"}, filter, count, index, list),
     detail,
   );
   let claims = [];
@@ -35,8 +36,9 @@ export function open(place, wanted, signal) {
     const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
     let seen = 0;
     items.forEach((item, number) => {
-      const {name, statement, verdict: said} = claims[number];
-      const text = `${name} ${name.replaceAll("-", " ")} ${statement} ${said}`.toLowerCase();
+      const {name, statement, verdict: said, questions} = claims[number];
+      const spoken = [name, name.replaceAll("-", " "), statement, said, ...questions];
+      const text = spoken.join(" ").toLowerCase();
       item.hidden = !words.every((word) => text.includes(word));
       seen += item.hidden ? 0 : 1;
     });
@@ -84,8 +86,21 @@ export function open(place, wanted, signal) {
     refill(list, items);
     sift();
     update(address.read());
+    index.append(questions(await ask("/api/questions", signal)));
   });
   return update;
+}
+
+/** The questions of the courses, each with the claims that settle it. */
+function questions(list) {
+  const row = ({name, asks, claims, unsettled}) => make("li", {},
+    make("strong", {}, name), ` ${asks} `,
+    claims.map((one) => [
+      make("a", {href: address.written({view: "claims", item: one})}, one.replaceAll("-", " ")),
+      " ",
+    ]),
+    unsettled ? make("small", {}, `No claim: ${unsettled}`) : null);
+  return make("ul", {class: "questions"}, list.map(row));
 }
 
 /** One claim on the bench. */
@@ -135,6 +150,9 @@ function bench(detail, claim, query, signal) {
     make("p", {class: "label"}, claim.name.replaceAll("-", " ")),
     make("h1", {class: "statement"}, formulas(claim.statement)),
     make("pre", {class: "formula wrap"}, formulas(claim.formula)),
+    claim.questions.length
+      ? make("p", {class: "note"}, `Settles ${claim.questions.join(" · ")}`)
+      : null,
     band,
     make("div", {class: "bench"}, make("figure", {}, caption, picture, note), panel),
     found);
@@ -210,9 +228,7 @@ function bench(detail, claim, query, signal) {
     const condition = outcome.verdict === "holds with a condition"
       ? `Where ${outcome.condition}. `
       : "";
-    const chance = outcome.false_alarm
-      ? ` If true, refuted by chance in ${ticked(outcome.false_alarm)} of runs.`
-      : "";
+    const chance = outcome.error_rates ? ` ${outcome.error_rates}` : "";
     const evidence = `Evidence: ${outcome.evidence}, ${cases}, ${took(outcome.seconds)}.`;
     say(outcome.verdict, `${record}${condition}${evidence}${chance}`);
     refill(caption, formulas(outcome.picture.title));
@@ -226,8 +242,8 @@ function bench(detail, claim, query, signal) {
       outcome.outside?.length
         ? measures("Beyond the condition it must fail", outcome.outside)
         : null,
-      // the documents answer for the claim as it stands
-      outcome.answers?.length && !knob ? answers(outcome.answers) : null,
+      // empty unless the claim is as it stands: that is what the documents answer
+      outcome.answers?.length ? answers(outcome.answers) : null,
       outcome.remark
         ? make("section", {}, make("h2", {}, "What the runs taught"), paragraphs(outcome.remark))
         : null,
@@ -283,16 +299,23 @@ function inWords(settings) {
 
 const differs = (one, other) => JSON.stringify(one) !== JSON.stringify(other);
 
+const MET = {
+  met: {mark: "✓", kind: "good", said: "met"},
+  missed: {mark: "✗", kind: "bad", said: "not met"},
+  undecided: {mark: "?", kind: "partly", said: "undecided"},
+};
+
 function measures(heading, list) {
-  const rows = list.map(({what, value, rule, bound, met}) => [
-    formulas(what), formatted(value), `${rule} ${ticked(Number(bound.toPrecision(4)))}`,
-    make(
-      "span",
-      {class: `mark ${met ? "good" : "bad"}`},
-      met ? "✓" : "✗",
-      make("span", {}, met ? " met" : " not met"),
-    ),
-  ]);
+  const rows = list.map(({what, value, low, high, rule, bound, answer}) => {
+    const {mark, kind, said} = MET[answer];
+    const ends = low === null || high === null ? "" : ` (${formatted(low)} to ${formatted(high)})`;
+    return [
+      formulas(what),
+      `${formatted(value)}${ends}`,
+      `${rule} ${ticked(Number(bound.toPrecision(4)))}`,
+      make("span", {class: `mark ${kind}`}, mark, make("span", {}, ` ${said}`)),
+    ];
+  });
   return make(
     "section",
     {},
@@ -302,19 +325,31 @@ function measures(heading, list) {
 }
 
 function answers(list) {
-  const rows = list.map(({document, part, said, supported}) => [
-    document, part, formulas(said), make(
-      "span",
-      {class: `mark ${supported ? "good" : "bad"}`},
-      supported ? "✓ agrees" : "✗ disagrees",
-    ),
+  const rows = list.map(({document, part, line, quote, conclusion, reason, marks}) => [
+    `${document} ${part}, line ${line}`,
+    `“${quote}”`,
+    judged(marks.conclusion, conclusion),
+    marks.reason ? judged(marks.reason, reason) : "–",
   ]);
+  const columns = ["document", "its words", "concludes", "because"];
   return make(
     "section",
     {},
     make("h2", {}, "What the documents said"),
-    table({columns: ["document", "part", "says", "this run"], rows, long: [2], stacks: true}),
+    table({columns, rows, long: [1, 2, 3], stacks: true}),
   );
+}
+
+const MARKS = {
+  right: {mark: "✓", kind: "good"},
+  incomplete: {mark: "◐", kind: "partly"},
+  wrong: {mark: "✗", kind: "bad"},
+};
+
+function judged(word, text) {
+  const {mark, kind} = MARKS[word];
+  return make("span", {}, make("span", {class: `mark ${kind}`}, `${mark} ${word}`), ": ",
+    formulas(text));
 }
 
 function paragraphs(text) {
