@@ -1,10 +1,12 @@
 """What the birthplaces study found: tables, curves and sentences, computed from its results."""
 
+import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from attnlab.reports.report import Plot, Section, Series, Table
 from attnlab.statistics import Interval, mean_interval, share_interval
+from attnlab.studies.birthplaces import published
 from attnlab.studies.birthplaces.people import GROUPS
 from attnlab.studies.study import Findings
 
@@ -16,24 +18,18 @@ ARMS = {
     "by-head": "pretrained, rotary by head index (a mistake)",
     "one-wording": "pretrained, rotary, one wording a person",
 }
-RIGHT = ("learned", "rotary")  # pretrained as they should be: neither mistakes nor short of words
+# pretrained as they should be; the answer is about the first that was run, whatever came out
+RIGHT = ("rotary", "learned")
 INTERVIEWED = "rotary"  # the arm whose confidence is examined
 
-# median and range of the runs people have published, in percent
-PUBLISHED = {
-    "none": "1.8 (0.2 to 2.6, 28 runs)",
-    "learned": "23.0 (12.4 to 27.2, 30 runs)",
-    "rotary": "31.8 (27.0 to 40.4, 10 runs)",
-    "growing": "12.2 and 21.6 (2 runs)",
-    "by-head": "14.8 (1 run)",
-}
-WORST_PUBLISHED = {"none": 0.002, "learned": 0.124, "rotary": 0.27}
+Verdict = Literal["Yes", "No", "Cannot tell"]
 
 
 def findings(study: Any, results: dict[str, Any]) -> Findings:
     baseline = results["the most frequent answer"]
     arms = {arm: judged(study, arm, results) for arm in study.chosen()}
     spread = {arm: _interval(found) for arm, found in arms.items()}
+    ahead = _ahead(baseline, arms)
     interviews = [r for name, r in results.items() if name.startswith("interview ")]
     summary = {
         "baseline": baseline,
@@ -46,21 +42,27 @@ def findings(study: Any, results: dict[str, Any]) -> Findings:
                 "by_seed": [one["accuracy"] for one in found],
                 "pipeline_seconds": [one["pipeline_seconds"] for one in found],
                 "parameters": found[0]["parameters"],
-                "published": PUBLISHED.get(arm) if study.data else None,
+                "published": published.summary(arm) or None if study.data else None,
             }
             for arm, found in arms.items()
+        },
+        "verdict": verdict(ahead),
+        "compared": judged_arm(arms),
+        "ahead": {
+            of: {"mean": found.mean, "low": found.low, "high": found.high, "seeds": found.count}
+            for of, found in ahead.items()
         },
         "checks": _checks(study, baseline["accuracy"], spread),
         "interviews": interviews,
     }
     sections = [_main(study, baseline, arms, spread), _curves(study, arms)]
     if interviews:
-        sections.append(_confidence(interviews))
+        sections.append(_confidence(study, interviews))
     sections.append(_how(study, arms))
     return Findings(
         title="Birthplaces: does pretraining carry facts?",
         question="Can a model answer questions about people whom it has only read about?",
-        answer=_answer(baseline, spread),
+        answer=_answer(baseline, spread, ahead),
         sections=sections,
         summary=summary,
     )
@@ -88,40 +90,121 @@ def _interval(found: Sequence[dict[str, Any]]) -> Interval:
     """
     seeds = mean_interval([one["accuracy"] for one in found])
     people = share_interval(round(seeds.mean * found[0]["questions"]), found[0]["questions"])
-    if seeds.low is None or seeds.high is None:
-        return people
+    return _wider(seeds, people) if seeds.count > 1 else people
+
+
+def difference(these: Sequence[float], those: Sequence[float], people: int) -> Interval:
+    """Of two accuracies: over seeds, paired, or over the people asked, whichever reaches further.
+
+    Over people it is Newcombe's interval of two Wilson shares. Both answer the same questions,
+    which usually makes the truth narrower; how each answered is not kept. One seed has no ends.
+    """
+    seeds = mean_interval([a - b for a, b in zip(these, those, strict=True)])
+    if seeds.count == 1:
+        return seeds
+    mine, other = (_room(mean_interval(each).mean, people) for each in (these, those))
+    below, above = math.hypot(mine[0], other[1]), math.hypot(mine[1], other[0])
+    over_people = Interval(seeds.mean, seeds.mean - below, seeds.mean + above, people)
+    return _wider(seeds, over_people)
+
+
+def _room(accuracy: float, people: int) -> tuple[float, float]:
+    """How far Wilson's interval of a share reaches below it and above it."""
+    share = share_interval(round(accuracy * people), people)
+    assert share.low is not None and share.high is not None  # a share always has ends
+    return share.mean - share.low, share.high - share.mean
+
+
+def _wider(seeds: Interval, people: Interval) -> Interval:
+    assert seeds.low is not None and seeds.high is not None  # of several seeds
     assert people.low is not None and people.high is not None  # a share always has ends
     return Interval(
         seeds.mean, min(seeds.low, people.low), max(seeds.high, people.high), seeds.count
     )
 
 
+def judged_arm(arms: Sequence[str] | dict[str, Any]) -> str | None:
+    """The arm that the answer is about: named beforehand, not picked by its accuracy."""
+    others = [arm for arm in arms if arm not in ("none", *RIGHT)]
+    return next((arm for arm in (*RIGHT, *others) if arm in arms), None)
+
+
+def _ahead(baseline: dict[str, Any], arms: dict[str, Any]) -> dict[str, Interval]:
+    """How far the judged arm is ahead of what it must beat."""
+    arm = judged_arm(arms)
+    if arm is None:
+        return {}
+    people = arms[arm][0]["questions"]
+    these = [one["accuracy"] for one in arms[arm]]
+    rivals = {"the most frequent answer": [baseline["accuracy"]] * len(these)}
+    if "none" in arms:
+        rivals["no pretraining"] = [one["accuracy"] for one in arms["none"]]
+    return {name: difference(these, those, people) for name, those in rivals.items()}
+
+
+def verdict(ahead: dict[str, Interval]) -> Verdict:
+    """Yes: ahead of both; No: behind one of them; by 95 % intervals, of several seeds."""
+    if any(one.high is not None and one.high < 0 for one in ahead.values()):
+        return "No"
+    known = [one.low for one in ahead.values() if one.low is not None]
+    return "Yes" if len(known) == 2 and min(known) > 0 else "Cannot tell"
+
+
 def _checks(study: Any, baseline: float, spread: dict[str, Interval]) -> dict[str, bool]:
-    """What the theory says must come out, where the arms for it were run."""
+    """What the theory says must come out, of the means of the arms that were run."""
     means = {arm: interval.mean for arm, interval in spread.items()}
     checks = {}
     if "none" in means:
-        checks["without pretraining below the most frequent answer"] = means["none"] < baseline
+        checks["mean without pretraining below the most frequent answer"] = means["none"] < baseline
     for arm in RIGHT:
         if arm in means:
-            checks[f"{arm}: pretraining beats the most frequent answer"] = means[arm] > baseline
+            checks[f"{arm}: mean above the most frequent answer"] = means[arm] > baseline
     if {"rotary", "one-wording"} <= means.keys():
-        checks["many wordings beat one"] = means["one-wording"] < means["rotary"]
-    for arm, least in WORST_PUBLISHED.items() if study.data and study.size is None else ():
+        checks["mean of many wordings above that of one"] = means["one-wording"] < means["rotary"]
+    for arm in ("none", *RIGHT) if study.data and study.size is None else ():
         if arm in means:
-            checks[f"{arm}: no worse than any published run"] = means[arm] >= least
+            worst = published.accuracies(arm)[0] / 100
+            checks[f"{arm}: mean no lower than any published file"] = means[arm] >= worst
     return checks
 
 
-def _answer(baseline: dict[str, Any], spread: dict[str, Interval]) -> str:
-    pretrained = [arm for arm in RIGHT if arm in spread] or [arm for arm in spread if arm != "none"]
-    best = max(pretrained, key=lambda arm: spread[arm].mean, default=None)
+def _answer(
+    baseline: dict[str, Any], spread: dict[str, Interval], ahead: dict[str, Interval]
+) -> str:
+    arm = judged_arm(spread)
     always = f"always answering {baseline['answer']} gets {_percent(baseline['accuracy'])}"
-    without = f", without pretraining {_with(spread['none'])}" if "none" in spread else ""
-    if best is None:
-        return f"Not tried with pretraining: {always}{without}."
-    verdict = "Yes" if (spread[best].low or 0) > baseline["accuracy"] else "Not that it shows here"
-    return f"{verdict}: {always}{without}, and {ARMS[best]} {_with(spread[best])} of the questions."
+    without = f", no pretraining {_with(spread['none'])}" if "none" in spread else ""
+    if arm is None:
+        return f"Cannot tell, nothing was pretrained: {always}{without}."
+    shares = f"{always}{without}, and {ARMS[arm]} {_with(spread[arm])} of the questions"
+    return f"{verdict(ahead)}: {shares}. {_lead(ahead)}"
+
+
+def _lead(ahead: dict[str, Interval]) -> str:
+    parts = [f"{_points(found)} above {name}" for name, found in ahead.items()]
+    said = f"The last is {' and '.join(parts)}."
+    seeds = min(found.count for found in ahead.values())
+    if seeds == 1:
+        said += (
+            " That is one seed: the interval of each accuracy is over the people asked, and what "
+            "another seed would give is not known."
+        )
+    else:
+        said += (
+            f" These are 95\u00a0% intervals over {seeds} seeds or over the people asked, "
+            "whichever reaches further."
+        )
+    if "no pretraining" not in ahead:
+        said += " The arm without pretraining was not run, so what pretraining adds is not known."
+    return said
+
+
+def _points(found: Interval) -> str:
+    mean = f"{100 * found.mean:.1f}".replace("-", "\u2212")
+    if found.low is None or found.high is None:
+        return f"{mean} points"
+    ends = f"{100 * found.low:.1f} to {100 * found.high:.1f}".replace("-", "\u2212")
+    return f"{mean} points ({ends})"
 
 
 def _main(
@@ -133,8 +216,8 @@ def _main(
     for arm, found in arms.items():
         each = ", ".join(f"{100 * one['accuracy']:.1f}" for one in found)
         seconds = sum(one["pipeline_seconds"] for one in found) / len(found)
-        published = PUBLISHED.get(arm, "") if study.data else ""
-        rows.append([ARMS[arm], _ends(spread[arm]), each, published, f"{seconds:.0f} s"])
+        others = published.summary(arm) if study.data else ""
+        rows.append([ARMS[arm], _ends(spread[arm]), each, others, f"{seconds:.0f} s"])
     columns = ["variant", "right on dev, %", "each seed, %", "published, %", "time of one"]
     counts = baseline["questions"]
     bars = Plot(
@@ -156,29 +239,34 @@ def _main(
         f"{counts['train']:,} people are asked about in training, {counts['dev']:,} others are "
         "asked about afterwards. An answer counts when it is exactly right. Intervals are at "
         "95\u00a0%: over seeds (Student's t) or over the people asked (Wilson), whichever reaches "
-        "further."
+        "further. The arm without pretraining is trained on the questions alone, for its own "
+        "number of steps (see Sizes): what is equal is the people, not the time."
     )
-    table = Table(title="Exact answers", columns=columns, rows=rows, note=_remark(study))
+    note = _remark(study, counts["dev"])
+    table = Table(title="Exact answers", columns=columns, rows=rows, note=note)
     return Section(heading="How many answers are right", text=text, blocks=[table, bars])
 
 
-def _remark(study: Any) -> str:
+def _remark(study: Any, people: int) -> str:
     if not study.data:
         return "The people are invented, so nothing published compares."
     if study.tuning:
         return f"{study.tuning} of the training questions play dev here; dev itself is unseen."
-    return "One point is five people of 500. Published: the same data, other people's programs."
+    return (
+        f"One person is {100 / people:.1f} points. Published: median (least to most) of the "
+        "predictions on the course's dev that public repositories of the assignment carry, scored "
+        "with its answers; docs/studies.md links each file. Their settings were not checked."
+    )
 
 
 def _curves(study: Any, arms: dict[str, Any]) -> Section:
     shown = {arm: found for arm, found in arms.items() if arm != "none"} or arms
-    curves = {arm: _curve(arm, found) for arm, found in shown.items()}
     at_once = study.recipe == "best"
     plot = Plot(
         title="Accuracy while learning to answer",
         x="part of the training" if at_once else "epochs of finetuning",
         y="dev accuracy, %",
-        series=list(curves.values()),
+        series=[_curve(arm, found) for arm, found in shown.items()],
         note="The band reaches from the worst seed to the best." if study.times > 1 else "",
     )
     if at_once:
@@ -187,8 +275,8 @@ def _curves(study: Any, arms: dict[str, Any]) -> Section:
         heading = "How long to finetune"
         text = (
             "Finetuning shows how questions are asked, and answers them for the training people "
-            f"only. {' '.join(_peak(arm, curve) for arm, curve in curves.items())} What comes "
-            "after a peak is learning those answers by heart, at the cost of what was stored."
+            "only. The curves are of the dev questions themselves: the best epoch of a curve is "
+            "picked by these answers and so looks better than it is. The tables have the last one."
         )
     return Section(heading=heading, text=text, blocks=[plot])
 
@@ -208,17 +296,8 @@ def _curve(arm: str, found: Sequence[dict[str, Any]]) -> Series:
     )
 
 
-def _peak(arm: str, curve: Series) -> str:
-    means = [value for value in curve.y if value is not None]
-    best = max(range(len(means)), key=means.__getitem__)
-    return (
-        f"{arm.capitalize()}: best after epoch {curve.x[best]:g} ({means[best]:.1f} %), "
-        f"{means[-1]:.1f} % at the end."
-    )
-
-
-def _confidence(interviews: Sequence[dict[str, Any]]) -> Section:
-    first = interviews[0]
+def _confidence(study: Any, interviews: Sequence[dict[str, Any]]) -> Section:
+    first, seeds = interviews[0], len(interviews)
     rows: list[list[Any]] = []
     for group, label in GROUPS.items():
         found = [one["groups"][group] for one in interviews if one["groups"][group]["people"]]
@@ -238,6 +317,8 @@ def _confidence(interviews: Sequence[dict[str, Any]]) -> Section:
         title="Whom it is asked about",
         columns=["people", "how many", "right", "mean confidence"],
         rows=rows,
+        note=f"{ARMS[INTERVIEWED].capitalize()}; means over {seeds} seed{'s' * (seeds > 1)}, "
+        "without intervals. Those read about are the first of dev.",
     )
     shares = [5 * n for n in range(21)]
     plot = Plot(
@@ -249,6 +330,7 @@ def _confidence(interviews: Sequence[dict[str, Any]]) -> Section:
             for group, found in first["groups"].items()
             if found["people"]
         ],
+        note=f"Seed {study.repeats[0]}.",
     )
     detect = Table(
         title="Confidence as a detector of made-up answers",
@@ -270,7 +352,8 @@ def _confidence(interviews: Sequence[dict[str, Any]]) -> Section:
     )
     text = (
         "A model always answers. For a name that belongs to nobody the answer is made up, and "
-        "nothing in its form says so; what differs is the probability the model gives it."
+        "nothing in its form says so. How far the probability that the model gives to an answer "
+        "tells them apart is in the tables."
     )
     return Section(heading="Who is known", text=text, blocks=[table, plot, detect, examples])
 
@@ -298,8 +381,7 @@ def _how(study: Any, arms: dict[str, Any]) -> Section:
     if "one-wording" in arms:
         text += (
             "\n\nOne wording: each person's document is the same in every epoch. Many wordings: "
-            "the same facts told differently. With one, the model can store the sentence as a "
-            "string of letters; with many, what stays the same is the name and its facts."
+            "the same facts told differently."
         )
     sizes = Table(
         title="Sizes",

@@ -66,13 +66,24 @@ class Costs:
         taken = f"take {found:.2f} of the time for attention"
         if not told_apart(two[FORWARD], six[FORWARD]):
             taken = f"take a time for attention that cannot be told from theirs ({found:.2f} of it)"
-        together = self.flawed.get("together")
-        wrong = ""
-        if together is not None:
-            wrong = (
-                f", where the flawed protocol reports {together['shared'] / together['six']:.2f}"
-            )
-        return f"{kept} and, through the same kernel, {taken}{wrong}."
+        return f"{kept} and, through the same kernel ({self._kernel}), {taken}.{self._wrong}"
+
+    @property
+    def _kernel(self) -> str:
+        return in_words(self.kernels.get(FORWARD, "not named"))
+
+    @property
+    def _wrong(self) -> str:
+        """Calls from Python, flawed and fair: not the captured ones that the sweep times."""
+        if "together" not in self.flawed or "fair" not in self.flawed:
+            return ""
+        flawed, fair = (
+            self.flawed[name]["shared"] / self.flawed[name]["six"] for name in ("together", "fair")
+        )
+        return (
+            f" Single calls from Python take {fair:.2f} of the time of six; the flawed protocol "
+            f"reports {flawed:.2f}."
+        )
 
     def row(self, kv_heads: int) -> dict[str, Any]:
         return next(row for row in self.rows if row["kv_heads"] == kv_heads)

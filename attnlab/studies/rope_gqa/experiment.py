@@ -90,7 +90,7 @@ class RopeGqaStudy(LanguageStudy):
 
     @property
     def chosen_scale(self) -> str:
-        """The published numbers are of a text that the project does not have."""
+        """The full size is that of the course, whose text the project does not have."""
         if self.scale == "auto" and not self.data:
             return "small"
         return super().chosen_scale

@@ -1,4 +1,4 @@
-"""The timing protocol of many course reports, carried out as it is, beside the fair one.
+"""A flawed timing protocol, carried out as it is, beside the fair one.
 
 Four faults: the clock is read without waiting for the device, the shared variant empties the
 allocator's cache in its forward pass, the variants run through different kernels, and memory is

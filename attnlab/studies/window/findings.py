@@ -144,6 +144,10 @@ class Reading:
         mine, full = self.cost(name, what), self.cost(FULL, what)
         return None if mine is None or not full else mine / full
 
+    def other_kernels(self, name: str) -> bool:
+        """Whether it is computed in another way than full attention."""
+        return bool(self.cost(name, "paths") != self.cost(FULL, "paths"))
+
     def turns_overlap(self, name: str) -> bool:
         """Whether some turn of either was as fast as some turn of the other."""
         mine, full = self.results[COSTS][name], self.results[COSTS][FULL]
@@ -156,13 +160,12 @@ def _mean(losses: dict[int, float]) -> Interval:
 
 
 def _answer(reading: Reading) -> str:
-    windows = [name for name in reading.others if name.startswith("window ")]
-    told = dict.fromkeys([windows[0], windows[-1], reading.others[len(windows)]])
-    parts = [f"that of {name} {in_words(reading.difference(name))}" for name in told]
+    parts = [f"that of {name} {in_words(reading.difference(name))}" for name in reading.others]
     listed = ", ".join(parts[:-1]) + " and " + parts[-1]
+    over = f" (over {count} seeds)" if (count := len(reading.study.repeats)) > 1 else ""
     return (
         f"Full attention's held-out loss is {_mean(reading.losses(FULL)).mean:.3f} nats a "
-        f"character; {listed}. {_cost_answer(reading, windows[0])}"
+        f"character; {listed}{over}. {_cost_answer(reading, reading.others[0])}"
     )
 
 
@@ -170,24 +173,28 @@ def _cost_answer(reading: Reading, name: str) -> str:
     memory, far = reading.share(name, "memory"), reading.reach(name)
     cache = reading.results[CACHES][name][0] / reading.results[CACHES][FULL][0]
     spread = " (within the spread of the turns)" if reading.turns_overlap(name) else ""
-    parts = [f"{reading.share(name, 'step_ms'):.2f} of full attention's time a step{spread}"]
+    kernel = ", through another kernel" if reading.other_kernels(name) else ""
+    time = f"{reading.share(name, 'step_ms'):.2f} of full attention's time a step"
+    parts = [f"{time}{spread}{kernel}"]
     if memory is not None:
         alike = abs(memory - 1) < MEMORY_NOISE
         parts.append(f"{'about all' if alike else f'{memory:.2f}'} of its memory in training")
-    costs = ", ".join(parts) + f" and {cache:.2f} of its cache"
+    costs = ", ".join(parts) + f" and {cache:.2f} of its cache after {reading.context:,} characters"
     if far is None:
         return f"The narrowest, {name}, takes {costs}."
     gap = reading.gap(name, far, reading.context)
     return (
         f"The narrowest, {name}, takes {costs}; beyond its reach of {far} characters its loss "
-        f"{in_words(gap)}."
+        f"{in_words(gap)}, an interval over held-out samples of these trained models that says "
+        "nothing about other seeds."
     )
 
 
 def _quality(reading: Reading) -> Section:
     size, seeds = reading.study.size, len(reading.study.repeats)
     over = (
-        f"In brackets are 95 % intervals over {seeds} seeds; where one holds 0, they cannot tell."
+        f"In brackets are 95 % intervals over {seeds} seeds; where one holds 0, they cannot tell. "
+        "Each is at 95 % by itself: of several comparisons one may leave out 0 by chance."
         if seeds > 1
         else "There is one seed, so no difference can be told from chance."
     )
@@ -203,15 +210,15 @@ def _quality(reading: Reading) -> Section:
     text = f"""
         {len(reading.names)} transformers of {reading.results[SIZES]["parameters"]:,} parameters in
         {size.depth} layers are trained on the same {size.steps:,} batches of {size.batch} samples
-        of {size.context:,} characters. They differ only in who sees whom. With full attention a
-        position sees itself and all before it; with a window of w, itself and the w−1 before it.
+        of {size.context:,} characters. They differ only in which keys a position attends to: with
+        full attention its own and all before it; with a window of w, its own and the w−1 before it.
         The last two mix: three layers with the narrowest window and one with full attention, which
         comes last in each group of four layers or first.
 
-        Two things pull in opposite directions. A window cannot see what is further back, and that
-        can only cost. But it also need not learn to ignore it: that the nearest characters matter
-        most is built in, while full attention has to find it out among {size.context:,} positions.
-        The shorter the training, the more this second thing counts.
+        Two things may pull in opposite directions. A window cannot use what is further back. But it
+        also need not learn to ignore it: that the nearest characters matter most is built in, while
+        full attention has to find it out among {size.context:,} positions. This study does not
+        measure the two apart.
 
         The loss is the mean of −log p(next character) over the held-out last tenth of the text, in
         nats. {over}
@@ -232,13 +239,13 @@ def _where(reading: Reading) -> Section:
         of learning, not of sight. Beyond, a layer sees only the last w, but its inputs have
         themselves seen w−1 characters further back, and so on: through d layers something can reach
         a prediction from d·(w−1)+1 characters, the newest included. Beyond this reach nothing can,
-        whatever has been learned: the loss has no reason to fall any further, and what full
-        attention gains there is lost to the window. The vertical
-        lines mark it.
+        whatever has been learned. The vertical lines mark it.
 
-        In the second picture the difference is taken on the same held-out characters. The bands are
-        95 % intervals over held-out samples, not over seeds: they say what other text of this kind
-        would show of these very models.
+        In the second picture the difference is taken on the same held-out characters. The bands and
+        the intervals below are at 95 % over held-out samples of these trained models, the seeds of
+        a model averaged. They say what other text of this kind would show of these very models, and
+        nothing about other seeds. Samples count as independent, although they are neighbouring
+        pieces of one text.
         """
     blocks: list[Block] = [_by_position(reading), _gaps_by_position(reading), _gap_table(reading)]
     if any(reading.reach(name) is not None for name in reading.others):
@@ -322,7 +329,7 @@ def _gap_table(reading: Reading) -> Table:
             "beyond its reach",
         ],
         rows=rows,
-        note="Nats a character, with 95 % intervals over held-out samples.",
+        note="Nats a character, with 95 % intervals over held-out samples, not over seeds.",
     )
 
 
@@ -341,9 +348,9 @@ def _flat_table(reading: Reading) -> Table:
         rows=rows,
         note=(
             "What is beyond the reach is cut in two, half-way on the log axis: the loss in the "
-            "second part minus that in the first. Where the interval holds 0, the curve is flat as "
-            "far as can be told. Other characters are asked for in the two parts, so the intervals "
-            "are wider than those of the differences above."
+            "second part minus that in the first, over held-out samples. Where the interval holds "
+            "0, a fall, a rise or none cannot be told. Other characters are asked for in the two "
+            "parts, so the intervals are wider than those of the differences above."
         ),
     )
 
@@ -370,6 +377,8 @@ def _costs(reading: Reading) -> Section:
         {reading.study.size.width} the other products count as well. In writing, full attention
         keeps the keys and values of all it has read. A window needs the last w only, kept in a ring
         of room for 2w: constant, however long the text grows.
+
+        {_kernels(reading)}
         """
     table = Table(
         title="Costs",
@@ -394,6 +403,16 @@ def _costs(reading: Reading) -> Section:
         ),
     )
     return Section(heading="What it costs", text=text, blocks=[table])
+
+
+def _kernels(reading: Reading) -> str:
+    others = [name for name in reading.others if reading.other_kernels(name)]
+    if not others:
+        return "All of them are computed by the same kernel."
+    return (
+        f"Not computed as full attention is (last column): {', '.join(others)}. There a difference "
+        "in time is one of kernels as well as of windows."
+    )
 
 
 def _summary(reading: Reading) -> dict[str, Any]:

@@ -5,9 +5,10 @@ import json
 
 import pytest
 
+from attnlab.statistics import Interval
 from attnlab.studies.birthplaces import experiment
 from attnlab.studies.birthplaces.experiment import BirthplacesStudy, Size
-from attnlab.studies.birthplaces.findings import ARMS, findings
+from attnlab.studies.birthplaces.findings import ARMS, difference, findings, verdict
 from attnlab.studies.desk import Desk
 from attnlab.studies.progress import Progress
 from attnlab.studies.study import carry_out
@@ -106,7 +107,7 @@ def test_with_data_it_also_predicts_the_unlabelled(micro, tmp_path, recipe):
     predicted = list((done.folder / "predictions").glob("*.txt"))
     assert len(predicted) == 1 and predicted[0].read_text().count("\n") == 2
     found = done.results["arms"]["rotary"]
-    assert found["published"].startswith("31.8") and len(found["by_seed"]) == 1
+    assert found["published"].startswith("31.6 (24.4 to 40.4") and len(found["by_seed"]) == 1
     assert done.results["baseline"]["answer"] == "Rome"
 
 
@@ -162,29 +163,117 @@ def made_up(none, rotary, baseline=0.05, many=None):
     return results
 
 
-def test_the_answer_follows_the_numbers(tmp_path):
-    study = BirthplacesStudy(data=str(tmp_path), arms=("none", "rotary"))
-    found = findings(study, made_up([0.01, 0.02, 0.03], [0.3, 0.32, 0.34]))
-    said = found.answer.replace("\u00a0", " ")
-    assert said.startswith("Yes: always answering London gets 5.0 %")
-    assert "without pretraining 2.0 % (0.0 to 4.5)" in said
+def study_of(folder, seeds=None, arms=("none", "rotary")):
+    return BirthplacesStudy(data=str(folder), arms=arms, seeds=seeds)
+
+
+def answer_of(found):
+    return found.answer.replace("\u00a0", " ").replace("\u2212", "-")
+
+
+def test_yes_needs_a_lead_over_both(tmp_path):
+    found = findings(study_of(tmp_path), made_up([0.01, 0.02, 0.03], [0.3, 0.32, 0.34]))
+    said = answer_of(found)
+    assert said.startswith("Yes: always answering London gets 5.0 %, no pretraining 2.0 % (0.0 to ")
     assert "32.0 % (27.0 to 37.0)" in said
-    assert all(found.summary["checks"].values())
+    assert "The last is 27.0 points (22.0 to 32.0) above the most frequent answer and" in said
+    assert "over 3 seeds or over the people asked" in said
+    assert found.summary["verdict"] == "Yes" and all(found.summary["checks"].values())
     assert found.summary["arms"]["rotary"]["pipeline_seconds"] == [6.5] * 3
     assert found.summary["arms"]["none"]["pipeline_seconds"] == [3.5] * 3
 
-    worse = findings(study, made_up([0.06, 0.07, 0.08], [0.01, 0.05, 0.2]))
-    assert worse.answer.startswith("Not that it shows here")
-    assert not worse.summary["checks"]["without pretraining below the most frequent answer"]
-    assert not worse.summary["checks"]["rotary: no worse than any published run"]
+
+def test_a_lead_over_the_constant_answer_alone_is_no_yes(tmp_path):
+    """Without pretraining it does as well, so pretraining need not be what helped."""
+    found = findings(study_of(tmp_path), made_up([0.29, 0.33, 0.31], [0.3, 0.32, 0.34]))
+    assert found.summary["ahead"]["the most frequent answer"]["low"] > 0
+    assert answer_of(found).startswith("Cannot tell: always answering London")
 
 
-def test_how_long_to_finetune_is_read_off_the_curve(tmp_path):
-    study = BirthplacesStudy(data=str(tmp_path), arms=("rotary",), seeds=1)
+def test_a_lead_over_no_pretraining_alone_is_no_yes(tmp_path):
+    found = findings(study_of(tmp_path), made_up([0.01, 0.02, 0.03], [0.3, 0.32, 0.34], 0.31))
+    assert found.summary["ahead"]["no pretraining"]["low"] > 0
+    assert answer_of(found).startswith("Cannot tell: always answering London gets 31.0 %")
+
+
+def test_no_is_said_of_what_is_behind(tmp_path):
+    found = findings(study_of(tmp_path), made_up([0.01, 0.02, 0.03], [0.1, 0.11, 0.12], 0.3))
+    assert answer_of(found).startswith("No: always answering London gets 30.0 %")
+    assert "The last is -19.0 points (-2" in answer_of(found)
+
+
+def test_seeds_that_scatter_cannot_tell(tmp_path):
+    found = findings(study_of(tmp_path), made_up([0.06, 0.07, 0.08], [0.01, 0.05, 0.2]))
+    assert answer_of(found).startswith("Cannot tell")
+    checks = found.summary["checks"]
+    assert not checks["mean without pretraining below the most frequent answer"]
+    assert not checks["rotary: mean no lower than any published file"]
+
+
+def test_one_seed_cannot_tell_and_says_what_it_has(tmp_path):
+    found = findings(study_of(tmp_path, seeds=1), made_up([0.01], [0.6]))
+    said = answer_of(found)
+    assert said.startswith("Cannot tell: always answering London gets 5.0 %")
+    assert "60.0 % (55.6 to 64.2) of the questions" in said
+    assert "55.0 points above the most frequent answer and 59.0 points above no pretrain" in said
+    assert "one seed: the interval of each accuracy is over the people asked" in said
+
+
+def test_without_the_arm_to_compare_with_it_cannot_tell(tmp_path):
+    results = made_up([0.01] * 3, [0.6, 0.61, 0.62])
+    found = findings(study_of(tmp_path, arms=("rotary",)), results)
+    assert answer_of(found).startswith("Cannot tell")
+    assert "The arm without pretraining was not run" in answer_of(found)
+    nothing = findings(study_of(tmp_path, arms=("none",)), results)
+    assert answer_of(nothing).startswith("Cannot tell, nothing was pretrained")
+
+
+def test_the_arm_is_not_picked_by_its_accuracy(tmp_path):
+    results = made_up([0.01, 0.02, 0.03], [0.3, 0.32, 0.34])
+    for seed in range(3):
+        for stage in ("pretrain", "finetune"):
+            better = {**results[f"{stage} rotary, seed {seed}"], "accuracy": 0.9}
+            results[f"{stage} learned, seed {seed}"] = better
+    found = findings(study_of(tmp_path, arms=("none", "learned", "rotary")), results)
+    assert found.summary["compared"] == "rotary" and "90.0 %" not in answer_of(found)
+
+
+def test_a_difference_reaches_as_far_as_seeds_or_people():
+    # Newcombe (1998), method 10, for 9 of 10 and 3 of 10: 0.1705 to 0.8090
+    few = difference([0.9, 0.9], [0.3, 0.3], 10)
+    assert (few.low, few.high) == pytest.approx((0.1705, 0.8090), abs=5e-5)
+    many = difference([0.9, 0.9], [0.3, 0.3], 10**6)
+    assert many.low == pytest.approx(0.6, abs=0.002) and many.count == 2
+    scattered = difference([0.5, 0.9], [0.6, 0.6], 10**6)
+    assert scattered.low < -2 and scattered.high > 2
+    assert difference([0.5], [0.4], 100).low is None
+
+
+@pytest.mark.parametrize(
+    ("over_constant", "over_none", "expected"),
+    [
+        ((0.1, 0.2), (0.1, 0.2), "Yes"),
+        ((0.1, 0.2), (-0.1, 0.2), "Cannot tell"),
+        ((-0.1, 0.2), (0.1, 0.2), "Cannot tell"),
+        ((0.0, 0.2), (0.1, 0.2), "Cannot tell"),
+        ((0.1, 0.2), (-0.2, -0.1), "No"),
+        ((-0.2, -0.1), (0.1, 0.2), "No"),
+        ((None, None), (None, None), "Cannot tell"),
+    ],
+)
+def test_the_verdict_is_that_of_both_intervals(over_constant, over_none, expected):
+    both = {"a": Interval(0.1, *over_constant, 3), "b": Interval(0.1, *over_none, 3)}
+    assert verdict(both) == expected
+    assert verdict({"a": Interval(0.1, 0.05, 0.2, 3)}) == "Cannot tell"
+
+
+def test_a_curve_is_shown_without_praise_of_its_best_point(tmp_path):
     results = made_up([0.01], [0.3])
     results["finetune rotary, seed 0"]["curve"] = [[1, 0.1], [2, 0.4], [3, 0.3]]
-    text = findings(study, results).sections[1].text
-    assert "Rotary: best after epoch 2 (40.0 %), 30.0 % at the end." in text
+    section = findings(study_of(tmp_path, seeds=1), results).sections[1]
+    assert "by heart" not in section.text and "40.0" not in section.text
+    assert "picked by these answers" in section.text
+    assert section.blocks[0].series[0].y == pytest.approx([10, 40, 30])
 
 
 def test_seeds_that_agree_leave_the_interval_of_the_people_asked(tmp_path):

@@ -24,7 +24,7 @@ from attnlab.statistics import Interval
 from attnlab.studies import language
 from attnlab.studies.desk import Desk
 from attnlab.studies.progress import Progress
-from attnlab.studies.recurrent import experiment
+from attnlab.studies.recurrent import experiment, findings
 from attnlab.studies.recurrent.experiment import SCALES, RecurrentStudy
 from attnlab.studies.recurrent.findings import ALL, HONEST, TIMES
 from attnlab.studies.study import carry_out
@@ -212,6 +212,17 @@ def test_equal_time_is_answered_by_its_own_trainings(faked):
     assert "in equal time Elman's is 1.000 lower" in answer()
 
 
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_equal_time_says_what_was_not_equal(faked, monkeypatch, device):
+    results, answer, _ = faked
+    monkeypatch.setattr(findings, "place_of", lambda name: torch.device(device))
+    text = RecurrentStudy(scale="tiny").findings(results).sections[1].text
+    assert ("in equal time, its step compiled and theirs not, Elman's" in answer()) == (
+        device == "cuda"
+    )
+    assert ("compiled or fused recurrent steps were not tried" in text) == (device == "cuda")
+
+
 def test_one_seed_cannot_tell(faked):
     _, answer, set_losses = faked
     set_losses("elman", 1.0, 1.01)
@@ -230,8 +241,13 @@ def test_the_leak_is_claimed_only_where_it_is(faked):
             results[f"leak, seed {seed}"]["by prefixes"] = loss
 
     set_alone(3.0, 3.01)
-    assert "reaches 0.105, better than every language model here, because" in answer()
+    assert "reaches 0.105, better than every language model here, where" in answer()
     assert "3.005, worse than all three" in answer()
+    set_losses("elman", 2.0, 4.1)  # scatters: on the mean still between the two
+    assert "3.005; whether that is worse than all three cannot be told" in answer()
+    set_losses("elman", 0.1, 1.9)
+    assert "reaches 0.105 where each position can read its own answer" in answer()
+    set_losses("elman", 2.0, 2.01)
     set_alone(1.0, 1.01)
     assert "1.005, not worse than all three" in answer()
     set_alone(0.1, 0.12)

@@ -80,6 +80,7 @@ def test_the_report_and_its_numbers_are_written(done):
     assert all(len(text) == 200 for text in written["samples"]["texts"].values())
     report = (done.folder / "report.md").read_text()
     assert "of the 32 learned vectors only 8 have been trained" in report
+    assert "was not measured" in report
     for variant in VARIANTS:
         assert f"| {variant} |" in report
 
@@ -168,6 +169,7 @@ def shifted(parts, variant, by):
 def test_the_answer_follows_the_losses(study, parts, by, said):
     found = study.findings(shifted(parts, "rotary", by))
     assert found.answer.startswith(f"Rotary instead of learned positions: {said}")
+    assert "24 are untrained when the blocks of 32 begin" in found.answer
 
 
 def test_one_seed_cannot_tell(text, parts):

@@ -163,6 +163,9 @@ def test_the_answer_follows_the_numbers(faked):
     assert f"that of {LOCAL} is 0.500 higher" in answer()
     set_losses(LOCAL, 1.5, 2.51)
     assert f"that of {LOCAL} cannot be told apart from it" in answer()
+    for name in WindowStudy(scale="tiny").patterns():  # no model is left out of the answer
+        assert name == FULL or f"that of {name} " in answer()
+    assert "(over 2 seeds)" in answer()
     assert "in one seed, which cannot tell" in answer(seeds=1)
 
 
@@ -183,6 +186,7 @@ def test_where_it_loses_follows_the_losses_by_position(faked):
     worse_beyond_the_reach(0.3)
     assert "beyond its reach of 5 characters its loss is 0.30" in answer()
     assert "higher (0.30" in answer()
+    assert "over held-out samples of these trained models that says nothing about oth" in answer()
     gap = Reading(study, results).gap(LOCAL, 0, far)
     assert gap.mean == pytest.approx(0, abs=1e-12)
     worse_beyond_the_reach(-0.3)
@@ -194,7 +198,17 @@ def test_costs_are_shares_of_full_attention(faked):
     for name, costs in results["costs of a step"].items():
         costs["step_ms"] = costs["fastest_ms"] = costs["slowest_ms"] = 1.0 if name == LOCAL else 4.0
         costs["memory"] = 30 if name == LOCAL else 40
+        costs["paths"] = ["sdpa"]
     assert "takes 0.25 of full attention's time a step, 0.75 of its memory in training" in answer()
+    assert (
+        "computed by the same kernel"
+        in WindowStudy(scale="tiny").findings(results).sections[2].text
+    )
+    results["costs of a step"][LOCAL]["paths"] = ["flex"]
+    assert "of full attention's time a step, through another kernel, 0.75 of" in answer()
+    text = WindowStudy(scale="tiny").findings(results).sections[2].text
+    assert f"Not computed as full attention is (last column): {LOCAL}. There" in text
+    results["costs of a step"][LOCAL]["paths"] = ["sdpa"]
     results["costs of a step"][LOCAL]["slowest_ms"] = 5.0
     assert "0.25 of full attention's time a step (within the spread of the turns)" in answer()
     results["costs of a step"][LOCAL]["memory"] = 39
