@@ -113,8 +113,8 @@ class PretrainingCarriesFacts(Interviewed):
         knob=Knob("no pretraining", {"arm": "none"}),
         remark="Document 003 also reports 19.2 % with rotary positions (3(g)iii), below its 27.6 % "
         "with learned ones. Growing frequencies, a lost minus sign, would explain that, and so "
-        "would other mistakes: which one it was cannot be told. With rotary positions done right the "
-        "mean of three trainings on the course's data is above that with learned ones "
+        "would other mistakes: which one it was cannot be told. With rotary positions done right "
+        "the mean of three trainings on the course's data is above that with learned ones "
         "(docs/studies.md).",
     )
 
