@@ -160,8 +160,7 @@ class WeightsAreADistribution(Claim):
         directions /= np.linalg.norm(directions, axis=0)
         along = values @ directions  # [case, key, direction]
         outputs = np.einsum("cn,cnr->cr", weights, along)
-        above, below = outputs - along.max(axis=1), along.min(axis=1) - outputs
-        return max(0.0, float(above.max()), float(below.max()))
+        return max(0.0, float((outputs - along.max(axis=1)).max()))
 
     @staticmethod
     def _nearest_is_heaviest(weights: Array, values: Array) -> float:

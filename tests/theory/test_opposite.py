@@ -47,8 +47,9 @@ def test_for_more_than_four_keys_the_plain_query_of_equal_length_leads_by_more()
 
 
 def test_keys_that_are_not_at_right_angles_are_noticed(monkeypatch):
-    """A common part of all keys takes the lead away."""
-    monkeypatch.setattr(
-        opposite, "orthonormal", lambda seed, purpose, count, width: np.eye(count) + 0.2
-    )
-    assert OppositeOfTheOtherKeys().run().verdict == "refuted"
+    """Key 2 leans towards key 1 and scores β(½ − 1) with it, not −β."""
+    leaning = np.eye(10)
+    leaning[1, 0] = 0.5
+    monkeypatch.setattr(opposite, "orthonormal", lambda *drawn: leaning)
+    lead = OppositeOfTheOtherKeys().run().measures[2]
+    assert not lead.met and OppositeOfTheOtherKeys().run().verdict == "refuted"
