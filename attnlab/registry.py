@@ -113,19 +113,43 @@ _TABLE = {
     ("study", "attnlab.studies.window.experiment"): {
         "window": ("WindowStudy", "sliding windows against full attention; data=FILE"),
     },
+    ("claim", "attnlab.theory.distribution"): {
+        "weights-are-a-distribution": (
+            "WeightsAreADistribution",
+            "softmax weights add up to 1 and follow the scores",
+        ),
+    },
     ("claim", "attnlab.theory.lookup"): {
         "copy": ("Copy", "a leading score copies its value"),
         "average-of-two": ("AverageOfTwo", "β(k_a + k_b) averages two values"),
         "recover-a-part": ("RecoverAPart", "a sum of two subspaces can be taken apart"),
     },
+    ("claim", "attnlab.theory.opposite"): {
+        "opposite-of-the-other-keys": (
+            "OppositeOfTheOtherKeys",
+            "subtracting the other keys doubles the lead and no more",
+        ),
+    },
     ("claim", "attnlab.theory.noise"): {
         "noisy-keys": ("NoisyKeys", "a little noise in the keys does no harm"),
         "one-head-swings": ("OneHeadSwings", "one head jumps when a key varies in length"),
+    },
+    ("claim", "attnlab.theory.multihead"): {
         "two-heads-steady": ("TwoHeadsSteady", "two heads hold the average"),
+        "averaging-heads-cancels-noise": (
+            "AveragingHeadsCancelsNoise",
+            "averaging heads cancels independent noise, not shared noise",
+        ),
     },
     ("claim", "attnlab.theory.block"): {
         "softmax-permutes": ("SoftmaxPermutes", "softmax and ReLU go along with a permutation"),
         "block-equivariant": ("BlockEquivariant", "a block does not see the order of its tokens"),
+    },
+    ("claim", "attnlab.theory.order"): {
+        "order-invariant-or-equivariant": (
+            "OrderInvariantOrEquivariant",
+            "outputs move with their tokens; what is pooled does not change",
+        ),
         "positions-break-it": ("PositionsBreakIt", "position vectors make the order visible"),
     },
     ("claim", "attnlab.theory.positions"): {

@@ -22,7 +22,18 @@ from attnlab.kernels.reference import masked_softmax
 from attnlab.kernels.request import visible
 from attnlab.models.transformer import Block, TransformerSettings
 from attnlab.reports.report import Plot, Sample, Series, Table
-from attnlab.theory.claim import EQUAL, About, Answer, Claim, Evidence, Knob, Measure, setting
+from attnlab.theory.claim import (
+    EQUAL,
+    About,
+    Answer,
+    Claim,
+    Evidence,
+    Knob,
+    Marks,
+    Measure,
+    mark,
+    setting,
+)
 from attnlab.theory.draw import built, largest, normal
 
 # one rounding of a bfloat16, the coarsest numbers that models compute with: what changes an output
@@ -99,10 +110,30 @@ class SoftmaxPermutes(Claim):
             for j ≤ i, while on the right side o(j) ≤ o(i) decides, and the sums run over different
             places. (Permuted along with A, as in P(A + M)Pᵀ, a mask M would do no harm.)""",
         expected="holds",
+        questions=("A4 2(a)i",),
         answers=[
-            Answer("000", "2(a)i", "always true; used to pull P out of the softmax"),
-            Answer("001", "2(a)i", "taken as given, for the softmax and for ReLU"),
-            Answer("003", "2(a)i", "used without words, for the softmax and for ReLU"),
+            Answer(
+                document="000",
+                part="2(a)i",
+                line=46,
+                quote="\\(\\text{softmax}(PAP^\\top) = P \\text{softmax}(A) P^\\top \\) 恒成立 … "
+                "\\(\\text{ReLU}(PA) = P \\text{ReLU}(A)\\)",
+                conclusion="always true, of the softmax and of ReLU",
+            ),
+            Answer(
+                document="001",
+                part="2(a)i",
+                line=118,
+                quote="利用题目给出的 Softmax 性质 … 利用题目给出的 ReLU 性质",
+                conclusion="true of the softmax and of ReLU; taken as given",
+            ),
+            Answer(
+                document="003",
+                part="2(a)i",
+                line=30,
+                quote="P Q K^T P^T … = P \\text{softmax} … P^T P V … = P \\text{ReLU}(H W_1",
+                conclusion="true of the softmax and of ReLU; used without words",
+            ),
         ],
         knob=Knob("a causal mask before the softmax", {"causal": True}),
     )
@@ -128,7 +159,7 @@ class SoftmaxPermutes(Claim):
                 Measure("largest |softmax(PAPᵀ) − P softmax(A) Pᵀ|", difference, "≤", EQUAL),
                 Measure("largest |ReLU(PA) − P ReLU(A)|", relu, "=", 0),
             ],
-            right={"000": agrees, "001": agrees, "003": agrees},
+            marks={f"{document} 2(a)i": Marks(mark(agrees)) for document in ("000", "001", "003")},
             picture=Plot(
                 title="Softmax of permuted scores, against permuted softmax",
                 x="N",
@@ -224,19 +255,54 @@ class BlockEquivariant(Claim):
             feed-forward parts in turn, for all 24 orders of 4 tokens and random orders of more; for
             the answers with the block of the course: one head, ReLU, no norms, no residual.""",
         expected="holds",
+        questions=("A4 2(a)i",),
         answers=[
-            Answer("000", "2(a)", "Z(PX) = PZ(X); it writes X_p for P, a slip, and ends up right"),
-            Answer("001", "2(a)", "Z(PX) = PZ(X): values stay, places change; order is not seen"),
             Answer(
-                "003", "2(a)", "Z(PX) = PZ(X); a softmax lost midway and P𝟏 = 𝟏 left out: slips"
+                document="000",
+                part="2(a)i",
+                line=76,
+                quote="即：\\[ Z_1 = X_p Z \\]",
+                conclusion="Z(PX) = P Z(X), where it writes X_p for P",
+                reason="P passes through the softmax and ReLU, PᵀP = I and Pᵀ𝟏 = 𝟏",
+            ),
+            Answer(
+                document="000",
+                part="2(a)i (slips)",
+                line=52,
+                quote="\\[ X_p X = I \\] … 因为 \\(\\mathbf{1} = I\\)",
+                conclusion="PX = I, and the 𝟏 that gives each row its biases is the identity",
+            ),
+            Answer(
+                document="001",
+                part="2(a)i",
+                line=122,
+                quote="$\\mathbf{P}^\\top\\mathbf{P} = \\mathbf{I}$ … "
+                "$\\mathbf{1} = \\mathbf{P}\\mathbf{1}$ … &= \\mathbf{P}\\mathbf{Z}",
+                conclusion="Z(PX) = P Z(X)",
+                reason="P passes through the softmax and ReLU, PᵀP = I and P𝟏 = 𝟏",
+            ),
+            Answer(
+                document="003",
+                part="2(a)i",
+                line=31,
+                quote="P^T P V … = P \\text{ReLU}(H W_1 + 1 \\cdot b_1) W_2 … $= P Z$",
+                conclusion="Z(PX) = P Z(X)",
+                reason="P passes through the softmax and ReLU, and PᵀP = I",
+            ),
+            Answer(
+                document="003",
+                part="2(a)i (slip)",
+                line=29,
+                quote="= \\left(\\frac{P Q (P K)^T}{\\sqrt{d}}\\right) P V",
+                conclusion="the scores themselves are multiplied by the values, without a softmax",
             ),
         ],
         knob=Knob("a causal mask", {"causal": True}),
         remark="A causal mask is enough to break it: the i-th token is seen by N − i + 1 of the "
         "N, whichever word it is. Without positions, order is invisible to encoders, not to "
-        "decoders. "
-        "X_p, taken as 000 defines it (the permuted inputs), is no permutation: X_p Z is not even "
-        "a product, unless N = d.",
+        "decoders. Slips on the way to a right conclusion are marked apart. X_p, taken as 000 "
+        "defines it (the permuted inputs), is no permutation: X_p Z is not even a product, unless "
+        "N = d.",
     )
 
     def run(self) -> Evidence:
@@ -256,12 +322,12 @@ class BlockEquivariant(Claim):
             network = placed(drawn_block(self.seed, **words), scheme, self.causal)
             found[choices] = worst_of(farthest(network, *case) for case in cases)
         course = course_block(self.seed, self.causal)
-        answered = farthest(lambda x: course(scheme.add_to(x, _places(x))), *cases[1])
+        answered = farthest(lambda x: course(scheme.add_to(x, places(x))), *cases[1])
         return Evidence(
             kind="construction",
             trials=len(found) * sum(len(rows) for _, rows in cases),
             measures=[Measure("largest |Z(PX) − P Z(X)|", worst_of(found.values()), "≤", EQUAL)],
-            right=dict.fromkeys(("000", "001", "003"), answered <= EQUAL),
+            marks=self._marks(course, *cases[1], answered <= EQUAL),
             picture=self._picture(*cases[1]),
             details=[
                 Table(
@@ -278,6 +344,29 @@ class BlockEquivariant(Claim):
                 )
             ],
         )
+
+    def _marks(self, course: Function, x: Tensor, rows: Orders, equal: bool) -> dict[str, Marks]:
+        """Of the answers: each step of a proof is computed, with P the last of the orders."""
+        swap = torch.eye(len(x), dtype=torch.float64)[rows[-1]]
+        ones, one = torch.ones(len(x), 1).double(), torch.eye(len(x), dtype=torch.float64)
+        scores = x @ x.T
+        moved = swap @ softmax_of(scores, self.causal) @ swap.T
+        passes = _equal(softmax_of(swap @ scores @ swap.T, self.causal), moved)
+        passes &= bool((torch.relu(swap @ x) == swap @ torch.relu(x)).all())
+        orthogonal = bool((swap.T @ swap == one).all())
+        even = bool((swap @ ones == ones).all())
+        # with biases that differ from row to row it fails: P𝟏 = 𝟏 cannot be left out
+        uneven = tensor(self.seed, "uneven", len(x), 1)
+        spared = farthest(lambda x: course(x) + uneven, x, rows) <= EQUAL
+        slips = _equal(swap @ x, one) and _equal(ones, one)
+        skipped = _equal(scores @ x, softmax_of(scores, self.causal) @ x)
+        return {
+            "000 2(a)i": Marks(mark(equal), mark(passes and orthogonal and even)),
+            "000 2(a)i (slips)": Marks(mark(slips)),
+            "001 2(a)i": Marks(mark(equal), mark(passes and orthogonal and even)),
+            "003 2(a)i": Marks(mark(equal), mark(passes and orthogonal, complete=spared)),
+            "003 2(a)i (slip)": Marks(mark(skipped)),
+        }
 
     def _case(self, size: int) -> tuple[Tensor, Orders]:
         tokens = tensor(self.seed, f"tokens {size}", size, WIDTH)
@@ -306,6 +395,10 @@ class BlockEquivariant(Claim):
         )
 
 
+def _equal(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and float((one - other).abs().max()) <= EQUAL
+
+
 def drawn_block(seed: int, **words: str) -> Block:
     settings = config.override(
         TransformerSettings(width=WIDTH, bias=True),
@@ -319,7 +412,7 @@ def placed(block: Block, scheme: Positions, causal: bool = False) -> Function:
 
     @torch.no_grad()
     def run(x: Tensor) -> Tensor:
-        at = _places(x)
+        at = places(x)
         return block(
             scheme.add_to(x, at),
             causal=causal,
@@ -335,15 +428,19 @@ def position_scheme(name: str, seed: int, context: int) -> Positions:
     return built(lambda: registry.load("positions", name)().build(shape), seed, "positions")
 
 
-def _places(x: Tensor) -> Tensor:
+def places(x: Tensor) -> Tensor:
     return torch.arange(x.shape[1])[None]
 
 
-def course_block(seed: int, causal: bool) -> Function:
-    """ReLU(H W₁ + 𝟏b₁) W₂ + 𝟏b₂ with H = softmax(QKᵀ/√d) V: one head, no norm, no residual."""
+def course_block(seed: int, causal: bool, dead: bool = False) -> Function:
+    """ReLU(H W₁ + 𝟏b₁) W₂ + 𝟏b₂ with H = softmax(QKᵀ/√d) V: one head, no norm, no residual.
+
+    With `dead` units, b₁ is so far below 0 that no unit is active for inputs of the usual size.
+    """
     projection = tensor(seed, "course q, k, v", 3, WIDTH, WIDTH) / math.sqrt(WIDTH)
     up, down = tensor(seed, "course layers", 2, WIDTH, WIDTH) / math.sqrt(WIDTH)
     first, second = tensor(seed, "course biases", 2, WIDTH)
+    first = first - 100 if dead else first
 
     def run(x: Tensor) -> Tensor:
         q, k, v = (x[:, None] @ part for part in projection)
@@ -351,129 +448,3 @@ def course_block(seed: int, causal: bool) -> Function:
         return torch.relu(attended @ up + first) @ down + second
 
     return run
-
-
-@dataclass(frozen=True, kw_only=True)
-class PositionsBreakIt(Claim):
-    scale: float = setting(1.0, low=0, high=10, about="of the position vectors")
-    positions: Literal["sinusoidal", "learned"] = setting("sinusoidal")
-    length: int = setting(9, low=2, high=64, live=16, about="tokens")
-    blocks: int = setting(5, low=1, high=20, live=10, about="with parameters of their own")
-
-    about = About(
-        statement="With position vectors added to the tokens, the order shows: Z(PX + Φ) is not "
-        "P Z(X + Φ), by more than any rounding.",
-        formula="Z(P X + Φ) = P Z(X + PᵀΦ) ≠ P Z(X + Φ)\n"
-        "‖Z(PX + Φ) − P Z(X + Φ)‖ ≥ 2⁻⁸ ‖Z(X + Φ)‖ for every P ≠ I tried",
-        derivation="""Since PX + Φ = P(X + PᵀΦ), equivariance (claim block-equivariant) gives
-            Z(PX + Φ) = P Z(X + PᵀΦ). Equality with P Z(X + Φ) would mean that the block does not
-            notice when the same words stand at other places. That happens when PᵀΦ = Φ, so when all
-            permuted positions have one and the same vector, or when the parameters ignore Φ. Else
-            it takes a coincidence: both sides are analytic in X, so they agree on a set of
-            measure 0.
-
-            So there is nothing to prove but how much. The amount is ‖Z(PX + Φ) − P Z(X + Φ)‖ as a
-            part of ‖Z(X + Φ)‖, the smallest over all swaps of neighbours, where the least moves,
-            and random orders. It has to be more than 2⁻⁸, which is one rounding of a bfloat16:
-            then a model sees it in every precision in use. For small Φ it grows in proportion
-            to Φ, as the first term of a Taylor series does.""",
-        expected="holds",
-        answers=[
-            Answer("000", "2(b)i", "yes: one word at two places has two vectors, to be learned"),
-            Answer("001", "2(b)i", "yes"),
-            Answer("003", "2(b)i", "yes, as the vectors change step by step along the text"),
-        ],
-        knob=Knob("position vectors of length 0", {"scale": 0.0}),
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.positions not in ("sinusoidal", "learned"):
-            raise ValueError(
-                f"positions is {self.positions!r}; only sinusoidal and learned ones are added to "
-                "the tokens, so choose one of these (block-equivariant takes the others)"
-            )
-
-    def run(self) -> Evidence:
-        rows, codes = self._orders(), self._codes()
-        x = tensor(self.seed, "tokens", self.length, WIDTH)
-        networks = [self._network(number) for number in range(self.blocks)]
-        amounts = np.array([_amounts(one, x, rows, self.scale * codes) for one in networks])
-        without = float(np.max([_amounts(one, x, rows, 0 * codes) for one in networks]))
-        twins = np.array([_twins(one, x, self.scale * codes) for one in networks])
-        broken = float(amounts.min()) >= VISIBLE
-
-        scales = np.geomspace(1e-4, max(self.scale, 1.0), 13)
-        curves = np.array([_amounts(networks[0], x, rows, scale * codes) for scale in scales])
-        return Evidence(
-            kind="construction",
-            trials=amounts.size,
-            measures=[
-                Measure("least ‖Z(PX+Φ) − P Z(X+Φ)‖, of ‖Z‖", float(amounts.min()), "≥", VISIBLE),
-                Measure("most of it without Φ", without, "≤", EQUAL),
-            ],
-            right={"000": float(twins.min()) >= VISIBLE, "001": broken, "003": broken},
-            picture=Plot(
-                title="How much the order shows",
-                x="size of the position vectors",
-                y="‖Z(PX + Φ) − P Z(X + Φ)‖ / ‖Z(X + Φ)‖",
-                log_x=True,
-                log_y=True,
-                series=[
-                    Series(name="most, of all orders", x=scales.tolist(), y=curves.max(1).tolist()),
-                    Series(name="least", x=scales.tolist(), y=curves.min(1).tolist()),
-                    Series(
-                        name="a rounding of bfloat16",
-                        x=[float(scales[0]), float(scales[-1])],
-                        y=[VISIBLE, VISIBLE],
-                    ),
-                ],
-                note=f"{self.positions} positions, {self.length} tokens, the first block.",
-            ),
-            details=[
-                Table(
-                    title="The order shows, block by block",
-                    columns=["block", "least, of ‖Z‖", "mean", "most", "one word at two places"],
-                    rows=[
-                        [number + 1, *_spread(amounts[number]), float(twins[number])]
-                        for number in range(self.blocks)
-                    ],
-                    note="The last column: how far apart the outputs of one word at the first and "
-                    "the last place are, of their size. Without positions they are equal.",
-                )
-            ],
-        )
-
-    def _orders(self) -> Orders:
-        swaps = np.tile(np.arange(self.length), (self.length - 1, 1))
-        for first, row in enumerate(swaps):
-            row[[first, first + 1]] = first + 1, first
-        random = orders(self.seed, self.length, 24)
-        moved = (random != np.arange(self.length)).any(axis=1)  # the identity breaks nothing
-        return np.concatenate([swaps, random[moved]])
-
-    def _network(self, number: int) -> Function:
-        block = drawn_block(chance.number(self.seed, "block", number))
-        return placed(block, position_scheme("none", self.seed, self.length))
-
-    def _codes(self) -> Tensor:
-        """Φ"""
-        scheme = position_scheme(self.positions, self.seed, self.length)
-        empty = torch.zeros(1, self.length, WIDTH, dtype=torch.float64)
-        return scheme.add_to(empty, _places(empty))
-
-
-def _amounts(block: Function, x: Tensor, rows: Orders, codes: Tensor) -> NDArray[np.float64]:
-    """‖Z(PX + Φ) − P Z(X + Φ)‖ / ‖Z(X + Φ)‖ for each P."""
-    difference, straight = apart(lambda tokens: block(tokens + codes), x, rows)
-    return (difference.flatten(1).norm(dim=1) / straight.norm()).numpy()
-
-
-def _twins(block: Function, x: Tensor, codes: Tensor) -> float:
-    """How far apart one word at the first and the last place is, of the outputs' size."""
-    first, *_, last = block(torch.cat([x[:-1], x[:1]])[None] + codes)[0]
-    return float((first - last).norm() / first.norm())
-
-
-def _spread(amounts: NDArray[np.float64]) -> list[float]:
-    return [float(amounts.min()), float(amounts.mean()), float(amounts.max())]

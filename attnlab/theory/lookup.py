@@ -16,6 +16,7 @@ from attnlab.theory.claim import (
     Claim,
     Evidence,
     Knob,
+    Mark,
     Marks,
     Measure,
     mark,
@@ -157,8 +158,8 @@ class AverageOfTwo(Claim):
     width: int = setting(16, low=3, high=256)
 
     about = About(
-        statement="For keys of length 1 at right angles, q = β(k_a + k_b) weighs both keys alike, "
-        "and their values are averaged once β is large.",
+        statement="For keys of length 1 at right angles, q = β(k_a + k_b) weighs both keys alike. "
+        "With β = 12 among 10 keys each weight is ½, to within 0.01.",
         formula="q = β(k_a + k_b)   ⇒   α_a = α_b = e^β / (2e^β + n − 2) → ½",
         derivation="""The scores are k_a·q = β(1 + 0) = β, k_b·q = β and kᵢ·q = 0 for the rest.
             The softmax of these is e^β / (2e^β + n − 2) twice, and 1 / (2e^β + n − 2) for the
@@ -168,11 +169,41 @@ class AverageOfTwo(Claim):
             far above n − 2: a query of length 1, which is β = 1/√2, is too weak. With n = 10 it
             gives each of the two 0.168, and the eight others 0.083 each.""",
         expected="holds",
+        questions=("A4 1(b)", "earlier 1(b)ii"),
         answers=[
-            Answer("000", "1(b)", "q = k_a + k_b gives both exactly ½ when keys are one-hot"),
-            Answer("001", "1(b)", "q = β(k_a + k_b), β large: both about ½, by the formula"),
-            Answer("002", "1(b)", "q = β(k_a + k_b), β ≫ 0: both about ½, by the formula"),
-            Answer("003", "1(b)", "q = (k_a + k_b)/√2, a query of length 1"),
+            Answer(
+                document="000",
+                part="1(b)",
+                line=9,
+                quote="当 \\( q = K_a + K_b \\) 时 … 经过Softmax修正以后，两者均为0.5",
+                conclusion="q = k_a + k_b, so β = 1, gives both a weight of ½",
+                reason="both have the same score, and all others 0",
+            ),
+            Answer(
+                document="001",
+                part="1(b)",
+                line=17,
+                quote="取 $q = \\beta(k_a + k_b)$ ，其中 β 是一个较大的正数标量",
+                conclusion="q = β(k_a + k_b) with a large β gives both about ½",
+                reason="the formula for α_a, in which e^β is far above n − 2",
+            ),
+            Answer(
+                document="002",
+                part="1(b)ii",
+                line=53,
+                quote="q = \\beta(K_a + K_b) \\quad \\beta \\gg 0 … "
+                "\\frac{\\exp(\\beta)}{n-2 + 2\\exp(\\beta)} \\approx",
+                conclusion="q = β(k_a + k_b) with β ≫ 0 gives both about ½",
+                reason="the formula for α_a",
+            ),
+            Answer(
+                document="003",
+                part="1(b)",
+                line=13,
+                quote="\\Rightarrow q = \\frac{k_a + k_b}{\\sqrt{2}} … \\text{check: } k_a^T q",
+                conclusion="q = (k_a + k_b)/√2, a query of length 1, averages the two",
+                reason="both keys get the same score, 1/√2",
+            ),
         ],
         knob=Knob("a query of length 1: β = 1/√2", {"beta": 1 / math.sqrt(2)}),
     )
@@ -183,8 +214,17 @@ class AverageOfTwo(Claim):
         formula = self._formula(self.beta)
         betas = np.linspace(0, max(self.beta, 1.0), 50).tolist()
 
-        def halves(beta: float) -> bool:
-            return abs(float(self._weights(keys, beta)[0]) - 0.5) <= NEAR
+        def halves(beta: float, among: Array = keys) -> bool:
+            return abs(float(self._weights(among, beta)[0]) - 0.5) <= NEAR
+
+        def judged(beta: float) -> Mark:
+            """Wrong, if it fails with one other key already."""
+            return mark(halves(beta, keys[:3]), complete=halves(beta))
+
+        alone = keys @ (keys[0] + keys[1])  # the scores with β = 1
+        alike = abs(float(alone[0] - alone[1])) <= EQUAL
+        follows = abs(float(weights[0]) - formula) <= EQUAL
+        short = 1 / math.sqrt(2)
 
         return Evidence(
             kind="construction",
@@ -194,11 +234,14 @@ class AverageOfTwo(Claim):
                 Measure("|α_a − formula|", abs(float(weights[0]) - formula), "≤", EQUAL),
                 Measure("|α_a − α_b|", abs(float(weights[0] - weights[1])), "≤", EQUAL),
             ],
-            right={
-                "000": halves(1.0),
-                "001": halves(self.beta),
-                "002": halves(self.beta),
-                "003": halves(1 / math.sqrt(2)),
+            marks={
+                # equal scores give equal weights, and not yet ½
+                "000 1(b)": Marks(
+                    judged(1.0), mark(alike and largest(alone[2:]) <= EQUAL, complete=halves(1.0))
+                ),
+                "001 1(b)": Marks(judged(self.beta), mark(follows)),
+                "002 1(b)ii": Marks(judged(self.beta), mark(follows)),
+                "003 1(b)": Marks(judged(short), mark(alike, complete=halves(short))),
             },
             picture=Plot(
                 title="Weight of each of the two keys",
@@ -239,10 +282,28 @@ class RecoverAPart(Claim):
             If B leans towards A by an angle, AᵀB d is not 0 and stays in the result as an
             error that grows with the sine of that angle.""",
         expected="holds",
-        answers=[Answer("002", "1(b)", "M = Aᵀ gives M(v_a + v_b) = v_a")],
+        questions=("earlier 1(b)i",),
+        answers=[
+            Answer(
+                document="002",
+                part="1(b)i (Mv_a = c)",
+                line=41,
+                quote="A^T A c = c … A^T B d = 0",
+                conclusion="Aᵀv_a = c and Aᵀv_b = 0",
+                reason="the columns are orthonormal, and those of A at right angles to B's",
+            ),
+            Answer(
+                document="002",
+                part="1(b)i (Ms = v_a)",
+                line=25,
+                quote="M s = v_a \\Rightarrow M(v_a + v_b) = v_a … 满足要求, 故 $M = A^T$",
+                conclusion="M = Aᵀ gives M(v_a + v_b) = v_a",
+                reason="Aᵀv_a = c and Aᵀv_b = 0",
+            ),
+        ],
         knob=Knob("B is not at right angles to A", {"overlap": 0.5}),
-        remark="Aᵀ is the right answer to another question: it gives the coordinates c. A value "
-        "matrix that follows can work with them as well, but they are not v_a.",
+        remark="Aᵀ gives the coordinates c. Whoever reads “v_a” as its coordinates in the basis A "
+        "finds 002 right; v_a itself, which 002 asks for, has as many entries as A has rows.",
     )
 
     def run(self) -> Evidence:
@@ -254,6 +315,9 @@ class RecoverAPart(Claim):
         drawn = [self._drawn(case) for case in range(max(self.cases, 10))]
         rows = [_recover(*case, self.overlap) for case in drawn[: self.cases]]
         coordinates, vectors, given = zip(*rows, strict=True)
+        read_off = max(coordinates) <= EQUAL
+        # 002's reason is what was drawn: AᵀA = I and AᵀB = 0
+        straight = max(_crooked(a, b, self.overlap) for a, b, _, _ in drawn) <= EQUAL
         lean = np.linspace(0, 1, 21)
         errors = [float(np.mean([_recover(*case, s)[1] for case in drawn[:10]])) for s in lean]
         return Evidence(
@@ -263,7 +327,10 @@ class RecoverAPart(Claim):
                 Measure("largest |A Aᵀ(v_a + v_b) − v_a|", max(vectors), "≤", EQUAL),
                 Measure("largest |Aᵀ(v_a + v_b) − c|", max(coordinates), "≤", EQUAL),
             ],
-            right={"002": all(given)},
+            marks={
+                "002 1(b)i (Mv_a = c)": Marks(mark(read_off), mark(straight)),
+                "002 1(b)i (Ms = v_a)": Marks(mark(all(given)), mark(read_off, all(given))),
+            },
             picture=Plot(
                 title="Error when the subspaces are not at right angles",
                 x="sine of the angle by which B leans towards A",
@@ -284,9 +351,21 @@ class RecoverAPart(Claim):
 
 def _recover(a: Array, b: Array, c: Array, d: Array, overlap: float) -> tuple[float, float, bool]:
     """The errors in the coordinates and in the vector, and whether Aᵀ gave the vector."""
-    leaning = b.copy()
-    leaning[:, 0] = math.sqrt(1 - overlap**2) * b[:, 0] + overlap * a[:, 0]
+    leaning = _leaning(a, b, overlap)
     both, vector = a @ c + leaning @ d, a @ c
     answered = a.T @ both
     same = answered.shape == vector.shape and largest(answered - vector) <= EQUAL
     return largest(answered - c), largest(a @ answered - vector), same
+
+
+def _leaning(a: Array, b: Array, overlap: float) -> Array:
+    """B, its first column turned towards A's."""
+    leaning = b.copy()
+    leaning[:, 0] = math.sqrt(1 - overlap**2) * b[:, 0] + overlap * a[:, 0]
+    return leaning
+
+
+def _crooked(a: Array, b: Array, overlap: float) -> float:
+    """How far AᵀA is from I, or AᵀB from 0."""
+    across = largest(a.T @ _leaning(a, b, overlap))
+    return max(largest(a.T @ a - np.eye(a.shape[1])), across)

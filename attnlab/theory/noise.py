@@ -1,4 +1,4 @@
-"""Look-up with noisy keys: what one head loses when a key varies in length, and two heads keep.
+"""Look-up with noisy keys: what one head loses when a key varies in length.
 
 Axes in the formulas: n keys, width d; α are weights, c = Σ αᵢ vᵢ is what comes out.
 """
@@ -6,15 +6,27 @@ Axes in the formulas: n keys, width d; α are weights, c = Σ αᵢ vᵢ is what
 import math
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Literal
 
 import numpy as np
 
 from attnlab.reports.report import Plot, Series, Table
-from attnlab.theory.claim import About, Answer, Claim, Evidence, Knob, Measure, setting
+from attnlab.theory.claim import (
+    About,
+    Answer,
+    Chance,
+    Claim,
+    Evidence,
+    Knob,
+    Mark,
+    Marks,
+    Measure,
+    mark,
+    setting,
+)
 from attnlab.theory.draw import Array, largest, normal, orthonormal, softmax, uniform_distance
 from attnlab.theory.lookup import NEAR
 
+# how far a sample may be from its law: chance alone goes farther once in a million runs
 FALSE_ALARM = 1e-6
 
 
@@ -44,8 +56,8 @@ class Noisy(Claim):
 @dataclass(frozen=True, kw_only=True)
 class NoisyKeys(Noisy):
     about = About(
-        statement="Keys that scatter a little around their means do no harm: q = β(μ_a + μ_b) "
-        "still averages v_a and v_b.",
+        statement="Keys that scatter a little around their means do no harm: with a variance of "
+        "1e-8 and β = 30, q = β(μ_a + μ_b) weighs v_a and v_b by ½ each, to within 0.01.",
         formula="kᵢ ~ N(μᵢ, εI),  q = β(μ_a + μ_b)   ⇒   "
         "α_a = ½ + r,  r of standard deviation ½β√ε → 0 as ε → 0",
         derivation="""Each score is kᵢ·q = μᵢ·q plus noise of variance ε‖q‖² = 2εβ². The scores of
@@ -55,13 +67,49 @@ class NoisyKeys(Noisy):
             standard deviation ¼ · 2β√ε = ½β√ε. With β fixed it goes to 0 with ε.
 
             The order of the limits matters: β has to be large against ln n, and √ε small against
-            1/β. A query without the factor β does not give the average, noise or not.""",
+            1/β. A query without the factor β does not give the average, noise or not.
+
+            That keys are near their means is due to the small variance: ‖kᵢ − μᵢ‖² has the mean εd.
+            It is not due to the covariance being symmetric, as every covariance matrix is: the
+            entry (r, s) is the mean of one product, whichever factor comes first. Σ = I is
+            symmetric, too, and there ‖kᵢ − μᵢ‖ is about √d. The table shows both.""",
         expected="holds",
+        questions=("A4 1(c)i", "earlier 1(c)"),
         answers=[
-            Answer("000", "1(c)i", "q = μ_a + μ_b"),
-            Answer("001", "1(c)i", "q = β(μ_a + μ_b)"),
-            Answer("002", "1(c)i", "q = β(μ_a + μ_b), β ≫ 0"),
-            Answer("003", "1(c)i", "q = (μ_a + μ_b)/√2"),
+            Answer(
+                document="000",
+                part="1(c)i",
+                line=15,
+                quote="选择 \\( q = \\mu_a + \\mu_b \\) … 结合正交和 \\( a \\)、\\( b \\) 的答案",
+                conclusion="q = μ_a + μ_b, so β = 1, averages the two",
+                reason="what (a) and (b) found for the keys carries over to their means",
+            ),
+            Answer(
+                document="001",
+                part="1(c)i",
+                line=47,
+                quote="取 $q = \\beta(\\mu_a + \\mu_b)$ … 因为 α 极小 … 会非常接近其均值 μ_i",
+                conclusion="q = β(μ_a + μ_b) averages the two",
+                reason="the variance is very small, so every key is very near its mean",
+            ),
+            Answer(
+                document="002",
+                part="1(c)i",
+                line=61,
+                quote="由于协方差矩阵对称, 故有 $k_i \\approx u_i$ … "
+                "q = \\beta(u_a + u_b) \\quad \\beta \\gg 0",
+                conclusion="q = β(μ_a + μ_b) with β ≫ 0 averages the two",
+                reason="the covariance matrix is symmetric, therefore every key is near its mean",
+            ),
+            Answer(
+                document="003",
+                part="1(c)i",
+                line=19,
+                quote="$q = \\frac{\\mu_a + \\mu_b}{\\sqrt{2}}$ "
+                "b/c $k_i \\approx \\mu_a$ given small cov.",
+                conclusion="q = (μ_a + μ_b)/√2, a query of length 1, averages the two",
+                reason="the covariance is small, so every key is near its mean (μᵢ, as we read it)",
+            ),
         ],
         knob=Knob("much noise: ε = 1", {"noise": 1.0}),
         remark="All four choose the direction μ_a + μ_b, but its length decides: with β = 1 or "
@@ -73,7 +121,7 @@ class NoisyKeys(Noisy):
         means = self.means()
         along = keys @ (means[0] + means[1])  # of the keys, all that a query βμ_a + βμ_b sees
         middle = means @ (means[0] + means[1])
-        weight = _first_weight(self.beta * along)
+        weight = first_weight(self.beta * along)
         spread = float(weight.std())
         closed = self.beta * math.sqrt(self.noise) / 2
         # a standard deviation of N normal numbers scatters by 1/√(2N); five of those to each side
@@ -83,11 +131,21 @@ class NoisyKeys(Noisy):
         scaled = [
             middle + math.sqrt(noise / self.noise) * (along[:2000] - middle) for noise in steps
         ]
-        spreads = [float(_first_weight(self.beta * one).std()) for one in scaled]
+        spreads = [float(first_weight(self.beta * one).std()) for one in scaled]
 
-        def averages(beta: float) -> bool:
-            return largest(_first_weight(beta * along) - 0.5) <= NEAR
+        distances = self._distances()
+        near = distances["εI"][1] <= NEAR
 
+        def averages(beta: float, among: Array = along) -> bool:
+            return largest(first_weight(beta * among) - 0.5) <= NEAR
+
+        def judged(beta: float) -> Mark:
+            """Wrong, if it fails with one other key already."""
+            return mark(averages(beta, along[:, :3]), complete=averages(beta))
+
+        # with β = 1 the weights are those of the means, which are not ½
+        carries = largest(first_weight(along) - first_weight(middle[None])) <= NEAR
+        symmetric_is_near = all(far <= NEAR for symmetric, far in distances.values() if symmetric)
         return Evidence(
             kind="statistical",
             trials=self.samples,
@@ -95,11 +153,11 @@ class NoisyKeys(Noisy):
                 Measure("largest |α_a − ½|", largest(weight - 0.5), "≤", NEAR),
                 Measure("|standard deviation / ½β√ε − 1|", abs(spread / closed - 1), "≤", room),
             ],
-            right={
-                "000": averages(1.0),
-                "001": averages(self.beta),
-                "002": averages(self.beta),
-                "003": averages(1 / math.sqrt(2)),
+            marks={
+                "000 1(c)i": Marks(judged(1.0), mark(carries, complete=averages(1.0))),
+                "001 1(c)i": Marks(judged(self.beta), mark(near)),
+                "002 1(c)i": Marks(judged(self.beta), mark(symmetric_is_near)),
+                "003 1(c)i": Marks(judged(1 / math.sqrt(2)), mark(near)),
             },
             picture=Plot(
                 title="How far the weight of v_a scatters",
@@ -116,11 +174,38 @@ class NoisyKeys(Noisy):
                     ),
                 ],
             ),
-            false_alarm=FALSE_ALARM,
+            details=[
+                Table(
+                    title=f"How far key a is from its mean, ε = {self.noise:g}, d = {self.width}",
+                    columns=["covariance Σ", "symmetric", "mean ‖k_a − μ_a‖"],
+                    rows=[
+                        [name, "yes" if symmetric else "no", far]
+                        for name, (symmetric, far) in distances.items()
+                    ],
+                    note="All are symmetric; the distance follows the variance.",
+                )
+            ],
+            # 5 standard errors of the one measure, and 6.7 deviations of the other in any sample
+            chance=Chance(false_refutation=2 * FALSE_ALARM, false_confirmation=None),
         )
 
+    def _distances(self) -> dict[str, tuple[bool, float]]:
+        """Of covariance matrices: are they symmetric, and how far is key a from its mean?"""
+        a, one = self.means()[0], np.eye(self.width)
+        drawn = normal(self.seed, "any covariance", 500, self.width)
+        found = {}
+        for name, matrix in {
+            "εI": self.noise * one,
+            "εI + ½μ_aμ_aᵀ": self.noise * one + 0.5 * np.outer(a, a),
+            "I": one,
+        }.items():
+            off = drawn @ np.linalg.cholesky(matrix).T
+            distance = float(np.linalg.norm(off, axis=1).mean())
+            found[name] = bool((matrix == matrix.T).all()), distance
+        return found
 
-def _first_weight(scores: Array) -> Array:
+
+def first_weight(scores: Array) -> Array:
     return softmax(scores)[:, 0]
 
 
@@ -130,7 +215,8 @@ class OneHeadSwings(Noisy):
 
     about = About(
         statement="When one key varies in length, a single head cannot hold the average: its "
-        "output jumps between v_a and v_b.",
+        "output jumps between v_a and v_b. With a variance of ½ in length and β = 30, the weight "
+        "of v_a varies by 0.2 or more; a coin that chooses v_a or v_b varies by 0.25.",
         formula="Σ_a = εI + ½μ_aμ_aᵀ,  q = β(μ_a + μ_b)   ⇒   α_a = σ(β(γ − 1)),  γ ~ N(1, ½);   "
         "α_a → Bernoulli(½) as β grows",
         derivation="""Noise of variance ½ along μ_a makes k_a = γμ_a, where γ is normal with mean 1
@@ -142,10 +228,36 @@ class OneHeadSwings(Noisy):
             their average, and the variance of α_a goes to ¼, that of a coin. The very β that shuts
             out the other keys is what amplifies the noise.""",
         expected="holds",
+        questions=("A4 1(c)ii", "earlier 1(c)"),
         answers=[
-            Answer("001", "1(c)ii", "c swings between v_a and v_b; its variance is large"),
-            Answer("002", "1(c)ii", "α_a = 1/(1 + e^(β(1−γ))): c is near v_b or near v_a"),
-            Answer("003", "1(c)ii", "α_a comes near 1, and the variance is wide"),
+            Answer(
+                document="001",
+                part="1(c)ii",
+                line=55,
+                quote="会在接近 v_a 和接近 v_b 之间剧烈摆动 … 很少会停留在中间的平均值状态 … "
+                "k_a \\approx \\gamma \\mu_a",
+                conclusion="c swings between v_a and v_b, is rarely in the middle, and varies much",
+                reason="k_a ≈ γμ_a, and a large β amplifies how far γ is from 1",
+            ),
+            Answer(
+                document="002",
+                part="1(c)ii",
+                line=80,
+                quote="\\frac{1}{1 + \\exp(\\beta(1-\\gamma))} … \\gamma \\rightarrow 0.5 \\quad "
+                "C \\approx v_b … \\gamma \\rightarrow 1.5 \\quad C \\approx v_a",
+                conclusion="c ≈ v_b where γ is ½, and c ≈ v_a where it is 1½",
+                reason="α_a ≈ 1/(1 + e^(β(1−γ))), where γ ~ N(1, ½)",
+            ),
+            Answer(
+                document="003",
+                part="1(c)ii",
+                line=19,
+                quote="$k_a$ could $\\approx \\frac{1}{2} M a^2$ … could be much larger … "
+                "would cause $\\alpha_a \\sim 1$ & var to be wdy. disp.",
+                conclusion="α_a could come near 1, and the variance is wide",
+                reason="with the variance ½μ_aμ_aᵀ the score of a could be much larger, as we read "
+                "the handwriting",
+            ),
         ],
         knob=Knob("key a no longer varies in length", {"stretch": 0.0}),
     )
@@ -153,7 +265,8 @@ class OneHeadSwings(Noisy):
     def run(self) -> Evidence:
         keys, gamma = self.drawn(self.stretch)
         means = self.means()
-        weight = np.sort(_first_weight(keys @ (self.beta * (means[0] + means[1]))))
+        weights = first_weight(keys @ (self.beta * (means[0] + means[1])))
+        weight = np.sort(weights)
         law = np.sort(_logistic(self.beta * (gamma - 1)))
         steps = np.linspace(0.01, 0.99, 99)
         closed = np.array([self._below(step) for step in steps])
@@ -161,6 +274,10 @@ class OneHeadSwings(Noisy):
         room = uniform_distance(self.samples, FALSE_ALARM)
         fits = largest(measured - closed) <= room
         swings = float(weight.var()) >= 0.2
+        between = float(((weight > 0.25) & (weight < 0.75)).mean())
+        short, long = weights[gamma <= 0.5], weights[gamma >= 1.5]
+        chosen = bool((short <= NEAR).all() and (long >= 1 - NEAR).all())
+        near_one, below_half = float((weight >= 1 - NEAR).mean()), float((weight < 0.5).mean())
         return Evidence(
             kind="statistical",
             trials=self.samples,
@@ -169,11 +286,15 @@ class OneHeadSwings(Noisy):
                 Measure("distance from the law σ(β(γ−1))", largest(measured - closed), "≤", room),
                 Measure("mean |α_a − σ(β(γ−1))|", float(np.abs(weight - law).mean()), "≤", NEAR),
             ],
-            right={
-                "001": swings,
-                "002": swings and fits,
-                # near 1 is half of the story: near 0 comes as often
-                "003": float((weight < 0.5).mean()) <= NEAR,
+            marks={
+                # "rarely" is read as one sample in ten or fewer, between ¼ and ¾
+                "001 1(c)ii": Marks(mark(swings and between <= 0.1), mark(fits)),
+                "002 1(c)ii": Marks(mark(chosen), mark(fits)),
+                # near 1 and a larger score are half of it: the other half of the time a loses
+                "003 1(c)ii": Marks(
+                    mark(near_one > 0 and swings, complete=below_half <= NEAR),
+                    mark(bool((gamma >= 1.5).any()), complete=not (gamma < 1).any()),
+                ),
             },
             picture=Plot(
                 title="How often the weight of v_a is below a value",
@@ -183,9 +304,10 @@ class OneHeadSwings(Noisy):
                     Series(name="measured", x=[0, *steps, 1], y=[0, *measured, 1]),
                     Series(name="law σ(β(γ − 1))", x=[0, *steps, 1], y=[0, *closed, 1]),
                 ],
-                note="Flat in the middle: values between the ends hardly occur.",
+                note=f"β = {self.beta:g}, variance of γ {self.stretch:g}: {100 * between:.1f} % of "
+                "the samples are between ¼ and ¾.",
             ),
-            false_alarm=FALSE_ALARM,
+            chance=Chance(false_refutation=FALSE_ALARM, false_confirmation=None),
         )
 
     def _below(self, weight: float) -> float:
@@ -193,127 +315,6 @@ class OneHeadSwings(Noisy):
         margin = math.log(weight / (1 - weight))
         spread = self.beta * math.sqrt(self.stretch)
         return NormalDist().cdf(margin / spread) if spread else float(margin >= 0)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TwoHeadsSteady(Noisy):
-    stretch: float = setting(0.5, low=0.01, high=4, about="variance of key a along its own mean")
-    queries: Literal["one each", "sum and difference"] = "one each"
-
-    about = About(
-        statement="Two heads, one for each target, hold the average of v_a and v_b steady where "
-        "one head swings.",
-        formula="q₁ = βμ_a,  q₂ = βμ_b,  c = ½(c₁ + c₂) ≈ ½(v_a + v_b)   while γ > 0;   "
-        "P(γ ≤ 0) = Φ(−√2) ≈ 7.9 %",
-        derivation="""Head 1 gives key a the score βγ and all others about 0, so by the bound of
-            `copy` its weight misses 1 by at most (n − 1)e^(−βγ). As long as γ is clearly positive
-            that is nothing, whether γ is 0.5 or 2: the head compares a with keys that have nothing
-            to do with it, not with b. Head 2 looks at b, which does not vary. So c₁ ≈ v_a,
-            c₂ ≈ v_b, and c is their average.
-
-            But γ is normal with mean 1 and variance ½, so it is not always positive: below 0 it
-            is with probability Φ(−1/√½) = Φ(−√2) ≈ 7.9 %. Then the score of a is below those of
-            the others, head 1 looks elsewhere, and c is not the average. With finite β the head
-            fails a little earlier, where βγ = ln(n − 1).""",
-        expected="holds with a condition",
-        condition="γ > 0: the key must not come out reversed, which happens in 7.9 % of draws",
-        answers=[
-            Answer("001", "1(d)", "one query for each: c is near the average in all samples"),
-            Answer("002", "1(d)", "one query for each: both weights ≈ 1, c ≈ the average"),
-            Answer(
-                "003", "1(d)", "q₁ = (k_a + k_b)/2 and q₂ = (k_a − k_b)/2; the noise averages out"
-            ),
-        ],
-        knob=Knob("queries (k_a ± k_b)/2 instead", {"queries": "sum and difference"}),
-        remark="“Always stable” is refuted by the draws with γ ≤ 0.",
-    )
-
-    def run(self) -> Evidence:
-        keys, gamma = self.drawn(self.stretch)
-        a, b = self.means()[:2]
-        pairs = {"one each": [a, b], "sum and difference": [(a + b) / 2, (a - b) / 2]}
-        single = self._outputs(keys, [a + b])
-        paired = {name: self._outputs(keys, queries) for name, queries in pairs.items()}
-        variances = {name: float(out.var(axis=0).sum()) for name, out in paired.items()}
-        off = {name: np.abs(out - self._goal()).max(axis=1) for name, out in paired.items()}
-        tame = gamma >= 0.5
-        always = float(off["one each"].max()) <= NEAR
-        # head 1 has less than half of its weight on a where βγ < ln(n − 1)
-        first = _first_weight(keys @ (self.beta * pairs[self.queries][0]))
-        missed = float((first < 0.5).mean())
-        length = NormalDist(1, math.sqrt(self.stretch))
-        law = length.cdf(math.log(self.keys - 1) / self.beta)
-        steps = np.linspace(-1, 3, 81)
-        return Evidence(
-            kind="statistical",
-            trials=self.samples,
-            measures=[
-                Measure(
-                    "variance of c, of one head's (sharply less: at most a quarter)",
-                    variances[self.queries] / float(single.var(axis=0).sum()),
-                    "≤",
-                    0.25,
-                ),
-                Measure(
-                    "largest |c − ½(v_a + v_b)| where γ ≥ ½",
-                    float(off[self.queries][tame].max(initial=0)),
-                    "≤",
-                    NEAR,
-                ),
-            ],
-            outside=[
-                Measure("share of draws in which head 1 misses", missed, ">", 0.0),
-                Measure(
-                    "distance of that share from its law Φ((ln(n−1)/β − 1)/√½)",
-                    abs(missed - law),
-                    "≤",
-                    uniform_distance(self.samples, FALSE_ALARM),
-                ),
-            ],
-            right={
-                "001": always,
-                "002": always,
-                "003": float(off["sum and difference"][tame].max(initial=0)) <= NEAR,
-            },
-            picture=Plot(
-                title="What head 1 does for each length of key a",
-                x="γ, the length of key a along its mean",
-                y="weight on a, and density of γ",
-                series=[
-                    Series(
-                        name="weight of head 1 on a",
-                        x=steps.tolist(),
-                        y=(1 / (1 + (self.keys - 1) * np.exp(-self.beta * steps))).tolist(),
-                    ),
-                    Series(
-                        name="how often γ occurs (density)",
-                        x=steps.tolist(),
-                        y=[length.pdf(step) for step in steps],
-                    ),
-                ],
-                note=f"γ is below 0 in {100 * length.cdf(0):.1f} % of draws: head 1 misses there.",
-            ),
-            details=[
-                Table(
-                    title="Variance of the output, summed over the weights",
-                    columns=["queries", "variance"],
-                    rows=[
-                        ["one head, β(μ_a + μ_b)", float(single.var(axis=0).sum())],
-                        ["two heads, βμ_a and βμ_b", variances["one each"]],
-                        ["two heads, β(μ_a ± μ_b)/2", variances["sum and difference"]],
-                    ],
-                )
-            ],
-            false_alarm=FALSE_ALARM,
-        )
-
-    def _goal(self) -> Array:
-        """The average of v_a and v_b, where the values are unit vectors: c shows the weights."""
-        return np.array([0.5, 0.5] + [0.0] * (self.keys - 2))
-
-    def _outputs(self, keys: Array, queries: list[Array]) -> Array:
-        """The average over heads of what each gives, with the unit vectors as values."""
-        return np.mean([softmax(keys @ (self.beta * query)) for query in queries], axis=0)
 
 
 def _logistic(x: Array) -> Array:

@@ -5,7 +5,12 @@ import math
 import numpy as np
 import pytest
 
-from attnlab.theory.lookup import AverageOfTwo, Copy, RecoverAPart
+from attnlab.theory.lookup import AverageOfTwo, Copy, RecoverAPart, _crooked, _recover
+
+
+def marks(claim):
+    """By answer: what is said of its conclusion and of its reason."""
+    return {key: (found.conclusion, found.reason) for key, found in claim.run().marks.items()}
 
 
 def values(claim):
@@ -42,10 +47,43 @@ def test_a_part_comes_back_and_its_error_grows_with_the_overlap():
     assert errors[0] <= 1e-12 < 0.05 < errors[1] < errors[2]
 
 
-def test_coordinates_are_the_vector_only_where_the_subspace_is_everything_and_lies_straight():
+def test_the_transpose_gives_coordinates_and_not_the_vector():
     """The answer of 002 has as many numbers as A has columns."""
-    assert not RecoverAPart().run().right["002"]
-    assert not RecoverAPart(width=5, first=4, second=1).run().right["002"]
+    for claim in (RecoverAPart(), RecoverAPart(width=5, first=4, second=1), RecoverAPart(seed=3)):
+        assert marks(claim) == {
+            "002 1(b)i (Mv_a = c)": ("right", "right"),
+            "002 1(b)i (Ms = v_a)": ("wrong", "incomplete"),
+        }
+    assert marks(RecoverAPart(overlap=0.5))["002 1(b)i (Mv_a = c)"] == ("wrong", "wrong")
+
+
+def test_where_a_is_the_identity_the_transpose_gives_the_vector():
+    """So the mark is computed: with A = I coordinates and vector are the same."""
+    one, empty = np.eye(3), np.zeros((3, 1))
+    assert _recover(one, empty, np.array([1.0, 2.0, 3.0]), np.zeros(1), 0.0) == (0.0, 0.0, True)
+    assert _crooked(one, empty, 0.0) == 0 and _crooked(one, one, 0.0) == 1
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_short_queries_are_wrong_with_one_other_key_already(seed):
+    assert marks(AverageOfTwo(seed=seed)) == {
+        "000 1(b)": ("wrong", "incomplete"),
+        "001 1(b)": ("right", "right"),
+        "002 1(b)ii": ("right", "right"),
+        "003 1(b)": ("wrong", "incomplete"),
+    }
+    assert AverageOfTwo(keys=3)._formula(1.0) < 0.49 > AverageOfTwo(keys=3)._formula(0.71)
+
+
+def test_what_the_documents_say_of_the_copy():
+    assert marks(Copy()) == {
+        "000 1(a)": ("wrong", None),
+        "001 1(a)": ("right", "right"),
+        "002 1(a)ii-iii": ("incomplete", None),
+        "003 1(a)": ("right", None),
+    }
+    # with no lead nothing is copied, and whoever says so is contradicted
+    assert marks(Copy(lead=0))["001 1(a)"] == ("wrong", "right")
 
 
 def test_subspaces_that_do_not_fit_are_refused():

@@ -4,13 +4,17 @@ from statistics import NormalDist
 
 import pytest
 
-from attnlab.theory.noise import NoisyKeys, OneHeadSwings, TwoHeadsSteady
+from attnlab.theory.noise import NoisyKeys, OneHeadSwings
 
 FEW = {"samples": 4000}
 
 
+def marks(claim):
+    return {key: (found.conclusion, found.reason) for key, found in claim.run().marks.items()}
+
+
 @pytest.mark.parametrize("seed", [1, 2, 3])
-@pytest.mark.parametrize("claim", [NoisyKeys, OneHeadSwings, TwoHeadsSteady])
+@pytest.mark.parametrize("claim", [NoisyKeys, OneHeadSwings])
 def test_the_verdict_does_not_hang_on_the_seed(claim, seed):
     found = claim(seed=seed, **FEW)
     assert found.run().verdict == claim.about.expected
@@ -49,16 +53,43 @@ def test_a_weaker_query_swings_less():
     assert OneHeadSwings(beta=1, **FEW).run().verdict == "refuted"
 
 
-def test_head_one_misses_as_often_as_the_normal_law_says():
-    """Φ(−√2) = 7.86 % in the limit; ln(7)/β earlier where β is finite."""
-    for beta, share in ((30.0, 0.0931), (100.0, 0.0826)):
-        missed, distance = TwoHeadsSteady(beta=beta).run().outside
-        assert missed.value == pytest.approx(share, abs=0.01) and distance.met
-    assert NormalDist().cdf(-(2**0.5)) == pytest.approx(0.0786, abs=1e-4)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_what_the_documents_say_of_noisy_keys(seed):
+    """A symmetric covariance is no reason; a small one is."""
+    assert marks(NoisyKeys(seed=seed, **FEW)) == {
+        "000 1(c)i": ("wrong", "incomplete"),
+        "001 1(c)i": ("right", "right"),
+        "002 1(c)i": ("right", "wrong"),
+        "003 1(c)i": ("wrong", "right"),
+    }
+    noisy = marks(NoisyKeys(seed=seed, noise=1.0, **FEW))
+    assert noisy["001 1(c)i"] == noisy["002 1(c)i"] == ("wrong", "wrong")
 
 
-def test_keys_that_hardly_vary_leave_no_condition():
-    """Then head 1 never misses, and the claim holds as it stands."""
-    found = TwoHeadsSteady(stretch=0.01, **FEW).run()
-    assert found.outside[0].value == 0 and found.verdict in ("holds", "refuted")
-    assert found.right["001"] and found.right["002"] and not found.right["003"]
+def test_keys_are_as_far_from_their_means_as_the_variance_says():
+    """The mean of ‖k − μ‖² is εd, whatever is symmetric."""
+    for width in (8, 32):
+        found = NoisyKeys(noise=1e-4, width=width)._distances()
+        assert all(symmetric for symmetric, _ in found.values())
+        assert found["εI"][1] == pytest.approx((1e-4 * width) ** 0.5, rel=0.1)
+        assert found["I"][1] == pytest.approx(width**0.5, rel=0.1)
+        # half a variance in one direction: the mean of |N(0, ½)| is 1/√π, and a little more
+        assert found["εI + ½μ_aμ_aᵀ"][1] == pytest.approx(0.57, abs=0.1)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_what_the_documents_say_of_one_head(seed):
+    assert marks(OneHeadSwings(seed=seed, **FEW)) == {
+        "001 1(c)ii": ("right", "right"),
+        "002 1(c)ii": ("right", "right"),
+        "003 1(c)ii": ("incomplete", "incomplete"),
+    }
+    # where nothing swings, nobody who says so is right
+    still = marks(OneHeadSwings(seed=seed, stretch=0.0, **FEW))
+    assert still["001 1(c)ii"][0] == still["003 1(c)ii"][0] == "wrong"
+
+
+def test_captions_follow_the_settings():
+    assert "variance of γ 0: 100.0 % of" in OneHeadSwings(stretch=0.0, **FEW).run().picture.note
+    table = NoisyKeys(noise=1e-6, width=8, **FEW).run().details[0]
+    assert "ε = 1e-06, d = 8" in table.title
