@@ -55,9 +55,10 @@ def angle_fits(seed: int, shortest: float, steps: tuple[int, ...], where: Where)
     keys, queries, targets = pairs(shortest, where, points=4)
     side_by_side = np.hstack([np.pad(w, ((0, max(steps) - len(w)), (0, 0))) for w in outers])
     by_key, by_query = growth(keys @ for_key), growth(queries @ for_query)
-    # a key at a time stays in the caches
-    rows = [tanh(one * by_query) @ side_by_side for one in by_key]
-    off = np.abs(np.stack(rows) - np.tile(targets, len(steps)))
+    # Σ w tanh = Σ w − 2 Σ w/(1 + e^(2x)), the first sum once; a key at a time stays in the caches
+    rows = [1 / (1 + one * by_query) @ side_by_side for one in by_key]
+    scored = side_by_side.sum(axis=0) - 2 * np.stack(rows)
+    off = np.abs(scored - np.tile(targets, len(steps)))
     errors = off.max(axis=(0, 1)).reshape(-1, 2).tolist()
     # what a query of this length can change; rounding, d_s · 2e-16 of Σ |w|, is less
     lengths = np.linalg.norm(for_query, axis=0)

@@ -35,7 +35,7 @@ class SymmetricAttention(Claim):
     alike: bool = setting(False, about="tokens on a circle, so that all rows have the same sum")
     tokens: int = setting(6, low=2, high=32)
     width: int = setting(4, low=2, high=64)
-    cases: int = setting(20, low=1, high=200, live=60)
+    cases: int = setting(20, low=1, high=200, live=40)
 
     about = About(
         statement="W_q = W_k makes the attention matrix symmetric.",

@@ -129,7 +129,8 @@ class MultiplicativeAddsNothing(Claim):
                 "004 GPT-4 2.1(a)": Marks(mark(free > EQUAL), mark(free > EQUAL)),
             },
             picture=Plot(
-                title="Every attention weight, computed twice",
+                title="Every attention weight, computed twice"
+                + (", with W_q = W_k" if self.tied else ""),
                 x="by multiplicative attention",
                 y="by dot-product attention",
                 kind="points",
@@ -305,7 +306,7 @@ def _sum_of_parts(target: Array) -> Array:
 
 @dataclass(frozen=True, kw_only=True)
 class AdditiveReachesTheAngle(Claim):
-    units: int = setting(256, low=1, high=1024, live=192, about="d_s, units inside the score")
+    units: int = setting(256, low=1, high=1024, live=256, about="d_s, units inside the score")
     spread: float = setting(45.0, low=0, high=180, about="degrees of the keys off the first axis")
     shortest: float = setting(0.75, low=0.01, high=1, about="of keys and queries; the longest is 1")
 
@@ -430,7 +431,7 @@ class AdditiveReachesTheAngle(Claim):
             picture=Plot(
                 title="How close an additive score comes to cos θ, and to θ",
                 x="units d_s",
-                y="worst error",
+                y="worst error, of θ in radians",
                 log_x=True,
                 log_y=True,
                 series=[
