@@ -152,16 +152,26 @@ _TABLE = {
         ),
         "positions-break-it": ("PositionsBreakIt", "position vectors make the order visible"),
     },
-    ("claim", "attnlab.theory.positions"): {
+    ("claim", "attnlab.theory.sinusoid"): {
         "sinusoid-unique": ("SinusoidUnique", "no two positions share a sinusoidal code"),
+    },
+    ("claim", "attnlab.theory.positions"): {
         "rope-is-rotation": ("RopeIsRotation", "rotary is multiplication by e^(itθ)"),
         "rope-relative": ("RopeRelative", "rotary scores depend on the distance only"),
         "rope-needs-time": ("RopeNeedsTime", "turning by head index tells nothing"),
     },
-    ("claim", "attnlab.theory.recurrent"): {
+    ("claim", "attnlab.theory.elman"): {
         "elman-remembers-both": ("ElmanRemembersBoth", "two units remember that both were seen"),
+    },
+    ("claim", "attnlab.theory.recurrent"): {
         "birnn-is-no-lm": ("BirnnIsNoLm", "a bidirectional RNN over a text is no language model"),
         "birnn-of-prefix-is-lm": ("BirnnOfPrefixIsLm", "one over each prefix is"),
+    },
+    ("claim", "attnlab.theory.dot"): {
+        "dot-product-is-not-the-angle": (
+            "DotProductIsNotTheAngle",
+            "k·q grows with the lengths of k and q",
+        ),
     },
     ("claim", "attnlab.theory.scores"): {
         "multiplicative-adds-nothing": (
@@ -172,7 +182,12 @@ _TABLE = {
             "ConcatenatedIgnoresTheQuery",
             "wᵀ[k; q] attends alike for every query",
         ),
-        "additive-reaches-the-angle": ("AdditiveReachesTheAngle", "wᵀtanh(W[k; q]) fits cos θ"),
+        "additive-reaches-the-angle": (
+            "AdditiveReachesTheAngle",
+            "wᵀtanh(W[k; q]) fits cos θ, and θ",
+        ),
+    },
+    ("claim", "attnlab.theory.maps"): {
         "symmetric-attention": ("SymmetricAttention", "W_q = W_k makes attention symmetric"),
         "heads-are-not-one-head": (
             "HeadsAreNotOneHead",
@@ -181,6 +196,8 @@ _TABLE = {
     },
     ("claim", "attnlab.theory.window"): {
         "window-mask": ("WindowMask", "a window of width w sees w/2 + 1 keys"),
+    },
+    ("claim", "attnlab.theory.cost"): {
         "dense-cost": ("DenseCost", "the formula as written costs N² whatever the window"),
         "tiled-cost": ("TiledCost", "in tiles it costs N·w"),
     },

@@ -1,4 +1,4 @@
-"""Recurrent networks: what two units can remember, and which of them are language models.
+"""Bidirectional recurrent networks: which of them are language models.
 
 Axes in the formulas: t time, T length of a text, V vocabulary; h is a hidden state, f and g the
 halves of a bidirectional one, from the left and from the right.
@@ -8,10 +8,8 @@ read. Every total runs over all V^T texts.
 """
 
 import copy
-import itertools
 import math
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Literal
 
 import numpy as np
@@ -22,153 +20,28 @@ from torch import Tensor, nn
 from attnlab.models.recurrent import (
     BidirectionalReader,
     BidirectionalSettings,
-    Elman,
     PrefixBidirectionalLM,
     PrefixBidirectionalSettings,
 )
 from attnlab.reports.report import Cell, Plot, Series, Table
-from attnlab.theory.claim import EQUAL, About, Answer, Claim, Evidence, Knob, Measure, setting
+from attnlab.theory.claim import (
+    EQUAL,
+    About,
+    Answer,
+    Claim,
+    Evidence,
+    Knob,
+    Marks,
+    Measure,
+    mark,
+    setting,
+)
 from attnlab.theory.draw import Array, blank, built
 
 Reader = BidirectionalReader | PrefixBidirectionalLM
 Readout = Literal["last", "mean"]
-Pair = tuple[Fraction, Fraction]
 
-INPUTS = [(0, 0), (0, 1), (1, 0), (1, 1)]
-START: Pair = (Fraction(0), Fraction(0))
 EPSILON = float(np.finfo(np.float64).eps)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ElmanRemembersBoth(Claim):
-    bias: float = setting(-1.0, low=-3, high=3, about="b_y, added before the output's activation")
-    length: int = setting(6, low=1, high=8, live=5, about="longest input that is tried")
-
-    about = About(
-        statement="An Elman network with W_hh = W_hx = I, b_h = 0, W_yh = [1 1] and b_y = −1 "
-        "answers 1 exactly when both inputs have been seen.",
-        formula="hₜ = slide(hₜ₋₁ + xₜ),   yₜ = slide(hₜ,₀ + hₜ,₁ + b_y),   "
-        "slide(a) = min(1, max(0, a))\n"
-        "yₜ = 1 if x_r,₀ = 1 and x_s,₁ = 1 for some r, s ≤ t, and 0 otherwise",
-        derivation="""Call input i seen at t when x_r,ᵢ = 1 for some r ≤ t. We show by induction
-            that hₜ,ᵢ is 1 when input i was seen and 0 when not. It is so at the start, where
-            nothing was seen and h₀ = 0. A step adds xₜ,ᵢ, which is 0 or 1: 0 + 0 stays 0, all
-            other sums are 1 or 2, and slide makes both 1.
-
-            So there are four states, each leads only to these four, and a search that starts at
-            h₀ and follows all four inputs finds no fifth. What holds in all four holds after
-            inputs of any length, not only of those that were tried one by one.
-
-            The output is slide(b_y), slide(1 + b_y) or slide(2 + b_y) when none, one or both were
-            seen. It has to be 0, 0, 1. The middle one asks for b_y ≤ −1 and the last one for
-            b_y ≥ −1, so with these matrices −1 is not one answer but the only one.""",
-        expected="holds",
-        answers=[
-            Answer("004 student", "1.1", "these matrices and b_y = −1, with the four states"),
-            Answer("004 GPT-4", "1.1", "the same matrices and b_y = −1, tried on single steps"),
-        ],
-        knob=Knob("b_y = 0: one input is enough", {"bias": 0.0}),
-    )
-
-    def run(self) -> Evidence:
-        bias = Fraction(self.bias)
-        tried, wrong, difference = self._tried(bias)
-        reached = _reachable()
-        # both documents give this value, whatever the setting
-        theirs = _wrong(reached, Fraction(-1))
-        biases = np.linspace(-3, 1, 81)
-        counts = {"none": 0, "one": 1, "both": 2}
-        return Evidence(
-            kind="exact",
-            trials=tried,
-            measures=[
-                Measure(f"wrong outputs, of {tried:,} inputs", wrong, "=", 0),
-                Measure("wrong outputs in the states of any length", _wrong(reached, bias), "=", 0),
-                Measure("states that are ever reached", len(reached), "=", 4),
-                Measure("|our float64 network − fractions|", difference, "≤", EQUAL),
-            ],
-            right={"004 student": theirs == 0, "004 GPT-4": theirs == 0},
-            picture=Plot(
-                title="What the network answers, by how many of the inputs were seen",
-                x="b_y",
-                y="output y",
-                series=[
-                    Series(name=name, x=biases.tolist(), y=np.clip(count + biases, 0, 1).tolist())
-                    for name, count in counts.items()
-                ],
-                note="Right is 0, 0 and 1: the lines are so at b_y = −1 and nowhere else.",
-            ),
-            details=[_transitions(bias)],
-        )
-
-    def _tried(self, bias: Fraction) -> tuple[int, int, float]:
-        """How many inputs of up to `length` steps there are, how many end in a wrong output, and
-        how far our network is from the fractions at the worst."""
-        ours = _elman_outputs(float(bias), self.length)
-        states = [((0, 0), START)]
-        tried, wrong, difference = 0, 0, 0.0
-        for time in range(self.length):
-            states = [_step(seen, state, x) for seen, state in states for x in INPUTS]
-            tried += len(states)
-            wrong += _wrong(states, bias)
-            exact = np.array([float(_output(state, bias)) for _, state in states])
-            # all inputs with the same first steps lie side by side
-            same = ours[:, time].reshape(len(states), -1)
-            difference = max(difference, float(np.abs(same - exact[:, None]).max()))
-        return tried, wrong, difference
-
-
-def _slide(a: Fraction) -> Fraction:
-    return min(Fraction(1), max(Fraction(0), a))
-
-
-def _step(seen: tuple[int, int], state: Pair, x: tuple[int, int]) -> tuple[tuple[int, int], Pair]:
-    """What was seen, which is the truth, and the hidden state, which is the network's."""
-    return (
-        (seen[0] | x[0], seen[1] | x[1]),
-        (_slide(state[0] + x[0]), _slide(state[1] + x[1])),
-    )
-
-
-def _output(state: Pair, bias: Fraction) -> Fraction:
-    return _slide(state[0] + state[1] + bias)
-
-
-def _wrong(reached: list[tuple[tuple[int, int], Pair]], bias: Fraction) -> int:
-    return sum(_output(state, bias) != min(seen) for seen, state in reached)
-
-
-def _reachable() -> list[tuple[tuple[int, int], Pair]]:
-    """All pairs of (what was seen, hidden state) that any input of any length leads to."""
-    reached = [((0, 0), START)]
-    for seen, state in reached:  # which grows meanwhile, until nothing new comes
-        for x in INPUTS:
-            if (step := _step(seen, state, x)) not in reached:
-                reached.append(step)
-    return reached
-
-
-def _elman_outputs(bias: float, length: int) -> Array:
-    """Outputs [input, time] of our module for all inputs, in the order of `itertools.product`."""
-    network = blank(lambda: Elman(2, 2, 1, "slide"))
-    recurrence = network.recurrence
-    recurrence.from_input.weight.copy_(torch.eye(2))
-    recurrence.from_input.bias.fill_(0)
-    recurrence.from_hidden.weight.copy_(torch.eye(2))
-    network.output.weight.fill_(1)
-    network.output.bias.fill_(bias)
-    inputs = torch.tensor(list(itertools.product(INPUTS, repeat=length)), dtype=torch.float64)
-    return network(inputs)[..., 0].numpy()
-
-
-def _transitions(bias: Fraction) -> Table:
-    rows: list[list[str | float]] = []
-    for seen, state in _reachable():
-        followers = [_step(seen, state, x)[1] for x in INPUTS]
-        states = [f"{first} {second}" for first, second in (state, *followers)]
-        rows.append([*states, float(_output(state, bias))])
-    inputs = [f"x = {first} {second}" for first, second in INPUTS]
-    return Table(title="From each state to the next", columns=["h", *inputs, "y"], rows=rows)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,9 +76,24 @@ class BirnnIsNoLm(Claim):
             The claim is about almost all weights, not about all: with W_g = 0 nothing is read
             backwards and the total is 1.""",
         expected="holds",
+        questions=("CMU 1.2(a)",),
         answers=[
-            Answer("004 student", "1.2(a)", "no: h depends on the inputs to come"),
-            Answer("004 GPT-4", "1.2(a)", "no: the backward half uses the future"),
+            Answer(
+                document="004 student",
+                part="1.2(a)",
+                line=325,
+                quote="No because … $h_t$ depends on all inputs future and past",
+                conclusion="it gives no language model",
+                reason="h depends on the inputs to come",
+            ),
+            Answer(
+                document="004 GPT-4",
+                part="1.2(a)",
+                line=354,
+                quote="不可以直接使用双向RNN定义自回归语言模型,因为双向RNN的设计依赖未来的信息",
+                conclusion="it gives no language model",
+                reason="a bidirectional RNN uses what is to come",
+            ),
         ],
         knob=Knob("cut the backward direction: W_g = 0", {"backward": 0.0}),
     )
@@ -217,7 +105,10 @@ class BirnnIsNoLm(Claim):
         totals, roundings, peeks = (np.array(column) for column in zip(*rows, strict=True))
         # the documents speak of the network as it is, whatever the setting
         whole = rows if self.backward == 1 else [self._measured(one, texts) for one in networks]
-        no_model = all(abs(total - 1) > rounding for total, rounding, _ in whole)
+        theirs = Marks(
+            mark(all(abs(total - 1) > rounding for total, rounding, _ in whole)),
+            mark(all(moved > rounding for _, rounding, moved in whole)),
+        )
         strengths = np.linspace(0, max(self.backward, 2), 9).tolist()
         listed: list[list[Cell]] = [[f"{number}", *row] for number, row in enumerate(rows, 1)]
         copying = _total(_copying(self.vocabulary), texts)
@@ -238,7 +129,7 @@ class BirnnIsNoLm(Claim):
                     float(roundings.max()),
                 ),
             ],
-            right={"004 student": no_model, "004 GPT-4": no_model},
+            marks={"004 student 1.2(a)": theirs, "004 GPT-4 1.2(a)": theirs},
             picture=Plot(
                 title=f"Sum of the “probabilities” of all {len(texts):,} texts",
                 x="weight of the half that reads backwards",
@@ -305,9 +196,25 @@ class BirnnOfPrefixIsLm(Claim):
             steps. All texts are enumerated, with two ways to read a prefix: its last h, which is
             what the documents mean, and the mean of all its h.""",
         expected="holds",
+        questions=("CMU 1.2(b)",),
         answers=[
-            Answer("004 student", "1.2(b)", "yes: it holds what came before, and no more"),
-            Answer("004 GPT-4", "1.2(b)", "yes: p(xₜ | fₜ₋₁, gₜ₋₁) of the prefix"),
+            Answer(
+                document="004 student",
+                part="1.2(b)",
+                line=329,
+                quote="contains info on all the $\\mathbf{x}$ from time 1 to time t-1 … $h_i$ is "
+                "dependent on $x_0, \\dots, x_{t-1}",
+                conclusion="it gives a language model",
+                reason="h depends on x₁ … xₜ₋₁, and on each of them",
+            ),
+            Answer(
+                document="004 GPT-4",
+                part="1.2(b)",
+                line=361,
+                quote="可以使用双向RNN处理到时间步 … 因为此时没有使用未来的输入序列",
+                conclusion="it gives a language model",
+                reason="nothing that is to come is used",
+            ),
         ],
         knob=Knob("read the whole text", {"whole": True}),
         remark="""Of the prefix's last h, the backward half has read one token only: setting its
@@ -326,10 +233,13 @@ class BirnnOfPrefixIsLm(Claim):
         excess = {name: [_total(one, texts) - 1 for one in networks[name]] for name in networks}
         judged = [name for name in readouts if (readouts[name] is None) == self.whole]
         largest = {name: max(map(abs, excess[name])) for name in networks}
-        ahead = max(
-            _influence(one, texts, tokens=self.length) for name in judged for one in networks[name]
-        )
-        documents = largest["prefix, its last h"] <= EQUAL  # whatever the setting
+
+        def later(name: str) -> float:
+            return max(_influence(one, texts, tokens=self.length) for one in networks[name])
+
+        theirs = "prefix, its last h"  # whatever the setting
+        model, unseen = mark(largest[theirs] <= EQUAL), later(theirs) <= EQUAL
+        told = min(_told(one, texts) for one in networks[theirs]) > EQUAL
         names = [f"network {model + 1}" for model in range(self.models)]
         return Evidence(
             kind="construction",
@@ -338,9 +248,17 @@ class BirnnOfPrefixIsLm(Claim):
                 Measure(
                     "|Σ p(text) − 1|, largest", max(largest[name] for name in judged), "≤", EQUAL
                 ),
-                Measure("change of p(xₜ | …)'s logits by xₜ and what follows", ahead, "≤", EQUAL),
+                Measure(
+                    "change of p(xₜ | …)'s logits by xₜ and what follows",
+                    max(map(later, judged)),
+                    "≤",
+                    EQUAL,
+                ),
             ],
-            right={"004 student": documents, "004 GPT-4": documents},
+            marks={
+                "004 student 1.2(b)": Marks(model, mark(told and unseen)),
+                "004 GPT-4 1.2(b)": Marks(model, mark(unseen)),
+            },
             picture=Plot(
                 title=f"By how much the sum over all {len(texts):,} texts misses 1",
                 x="drawn weights",
@@ -415,13 +333,29 @@ def _total(model: nn.Module, texts: Tensor) -> float:
 def _influence(model: nn.Module, texts: Tensor, tokens: int) -> float:
     """How far the logits of p(xₜ | …) move, at most, when xₜ and the tokens − 1 after it change
     and all others stay."""
-    logits = model(texts)[:, :-1]
-    _, length, vocabulary = logits.shape
-    grid = logits.reshape(*[vocabulary] * length, length, vocabulary).numpy()
+    grid, length = _grid(model, texts)
     return max(
         float(np.ptp(grid[..., time, :], axis=tuple(range(time, min(time + tokens, length)))).max())
         for time in range(length)
     )
+
+
+def _told(model: nn.Module, texts: Tensor) -> float:
+    """How far the earlier token that moves the logits of p(xₜ | …) least does move them."""
+    grid, length = _grid(model, texts)
+    moved = [
+        float(np.ptp(grid[..., time, :], axis=earlier).max())
+        for time in range(length)
+        for earlier in range(time)
+    ]
+    return min(moved, default=math.inf)  # before the first there is none
+
+
+def _grid(model: nn.Module, texts: Tensor) -> tuple[Array, int]:
+    """Logits [x₁, …, x_T, t, V], and T."""
+    logits = model(texts)[:, :-1]
+    _, length, vocabulary = logits.shape
+    return logits.reshape(*[vocabulary] * length, length, vocabulary).numpy(), length
 
 
 def _rounding(reader: BidirectionalReader, length: int, texts: int) -> float:

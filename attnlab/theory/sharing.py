@@ -140,6 +140,7 @@ class GqaIsTiedMha(Claim):
             1 2 … 1 2 … in place of 1 1 … 2 2 … give the same shapes and another function, for
             which a trained model's weights were not made.""",
         expected="holds",
+        questions=("CMU programming",),
         knob=Knob("tile in place of repeat: i mod h_kv", {"order": "tile", "heads": 6}),
         remark="""With h_kv = 1 and h_kv = h the two orders are one, so a test that tries only
             these cannot tell them apart.""",
@@ -243,7 +244,7 @@ class GqaIsTiedMha(Claim):
 def summed_scores(
     q: Float[Tensor, "b h t d"], k: Float[Tensor, "b g t d"], v: Float[Tensor, "b g t d"]
 ) -> tuple[Float[Tensor, "b g t d"], Float[Tensor, "b g t t"]]:
-    """What a hand-out of 2024 calls grouped: a group's scores are added up before the softmax."""
+    """A mistake: the scores of a group are added up before the softmax."""
     grouped = q.unflatten(1, (k.shape[1], -1))
     scores = torch.einsum("bgntd,bgsd->bgts", grouped, k) / math.sqrt(q.shape[3])
     at = torch.arange(q.shape[2])
@@ -283,18 +284,20 @@ class GqaSavesTheCache(Claim):
             values. That makes h maps of t² weights, and 2t²d multiply-adds for each, however the
             keys are shared.
 
-            So sharing helps where reading the cache takes the time, token by token, and hardly in
-            training, where maps are computed for all positions at once.
+            So sharing shrinks what is read again for every new token, and leaves the work on the
+            maps, which training does for all positions at once, as it is.
 
-            A hand-out of 2024 adds the scores within a group before the softmax. Since
+            A mistake that one can make is to add up the scores within a group before the softmax,
+            as by an einsum that leaves the axis of the group out of its result. Since
             Σ qᵢ·k = (Σ qᵢ)·k, this is multi-head attention with h_kv heads, the queries of a
             group added up: h_kv maps, but the query heads of a group no longer look at different
             places, and their projections could as well be one.""",
         expected="holds",
+        questions=("CMU programming",),
         knob=Knob("add up a group's scores", {"mechanism": "summed", "heads": 8, "kv_heads": 2}),
-        remark="""Where fewer maps are reported for grouped-query attention, another mechanism ran:
-            with added scores the cache is as small and the maps are fewer, but the output is not
-            that of grouped-query attention.""",
+        remark="""With added scores the cache is as small and the maps are fewer, but the output is
+            not that of grouped-query attention. There is public code that adds them, such as
+            attention.py of github.com/fkodom/grouped-query-attention-pytorch at commit 0a04278.""",
     )
 
     def __post_init__(self) -> None:

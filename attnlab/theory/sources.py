@@ -69,6 +69,7 @@ QUESTIONS = {
     "CMU 3(c)": "Write a sliding window that is cheaper.",
     "CMU 3(d)": "How much memory does yours take?",
     "CMU 3(e)": "How long does yours take?",
+    "CMU programming": "Implement RoPE and grouped-query attention; what do they cost and save?",
 }
 COURSES = {
     "A4": "Stanford CS224N, assignment 4",

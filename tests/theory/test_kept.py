@@ -2,12 +2,12 @@
 
 import pytest
 
-from attnlab.theory import angle, ledger, window
+from attnlab.theory import angle, cost, ledger, window
 
 KEPT = {
     "unlike_rule": (window.unlike_rule, (5, 6, 4)),
     "errors_of": (window.errors_of, (5, 6, 4)),
-    "counted": (ledger.counted, (window.dense, 9, 4, 8)),
+    "counted": (ledger.counted, (cost.dense, 9, 4, 8)),
     "angle_fits": (angle.angle_fits, (5, 0.75, (4, 16), (45.0, 0.75, 0.0))),
 }
 

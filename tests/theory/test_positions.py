@@ -1,22 +1,17 @@
-"""Positions as angles."""
+"""Rotary positions."""
 
 import math
-from fractions import Fraction
 from functools import cache
 
 import numpy as np
 import pytest
 import torch
 
-from attnlab.attention import positions as schemes
 from attnlab.attention.mistakes import GrowingRotary, HeadRotary
-from attnlab.attention.positions import Rotary, sinusoids
-from attnlab.theory import block, enclosure, positions
-from attnlab.theory.claim import EQUAL
-from attnlab.theory.positions import RopeIsRotation, RopeNeedsTime, RopeRelative, SinusoidUnique
-
-# 40 digits after the point, cut off
-PI = Fraction("3.1415926535897932384626433832795028841971")
+from attnlab.attention.positions import Rotary
+from attnlab.theory import block, positions
+from attnlab.theory.claim import EQUAL, Marks
+from attnlab.theory.positions import RopeIsRotation, RopeNeedsTime, RopeRelative
 
 
 @cache
@@ -24,96 +19,15 @@ def run(claim):
     return claim.run()
 
 
-def test_the_documents_are_right_about_rotations_and_two_of_three_about_codes():
-    assert run(RopeIsRotation()).right == run(RopeRelative()).right == {"000": True, "003": True}
-    assert run(SinusoidUnique()).right == {"000": False, "001": True, "003": True}
-
-
-def test_two_pi_lies_between_whole_numbers_close_together():
-    low, high = enclosure.two_pi()
-    last_digit = Fraction(1, 10**40)
-    assert Fraction(low, positions.UNIT) < 2 * (PI + last_digit)
-    assert Fraction(high, positions.UNIT) > 2 * PI
-    assert 0 < Fraction(high - low, positions.UNIT) < last_digit
-
-
-def test_two_pi_is_enclosed_in_coarse_units_too(monkeypatch):
-    """Against 500 bits: a fraction cut off on the wrong side would show in some of these."""
-    monkeypatch.setattr(enclosure, "UNIT", 1 << 500)
-    low, high = (Fraction(end, 1 << 500) for end in enclosure.two_pi())
-    assert low < 2 * (PI + Fraction(1, 10**40)) and high > 2 * PI
-    for bits in range(10, 300):
-        monkeypatch.setattr(enclosure, "UNIT", 1 << bits)
-        below, above = enclosure.two_pi()
-        assert Fraction(below, 1 << bits) < low < high < Fraction(above, 1 << bits)
-        for x in (5, 239):
-            one, other = enclosure._arctan_of_inverse(x)
-            assert one / 2**bits < math.atan(1 / x) * (1 + 1e-15)
-            assert other / 2**bits > math.atan(1 / x) * (1 - 1e-15)
-
-
-def test_the_nearest_offsets_are_the_best_fractions_of_two_pi():
-    records = enclosure.nearest(400_000)
-    offsets, turns, lows, highs = zip(*records, strict=True)
-    assert offsets == (1, 6, 19, 25, 44, 333, 710, 103_993, 312_689)
-    assert turns == (0, 1, 3, 4, 7, 53, 113, 16_551, 49_766)
-    for offset, count, low, high in records:
-        true = abs(offset - 2 * count * PI)
-        assert low - Fraction(1, 10**30) < true < high + Fraction(1, 10**30)
-    assert float(lows[6]) == pytest.approx(6.0288706728e-05, rel=1e-10)
-    assert all(low < high for low, high in zip(lows, highs, strict=True))
-
-
-@pytest.mark.parametrize("distance", ["1", "1/7", "1/100000"])
-def test_a_chord_lies_between_its_bounds(distance):
-    d = Fraction(distance)
-    low, high = enclosure.chord(d, d)
-    assert float(low) <= 2 * math.sin(d / 2) * (1 + 1e-15)
-    assert 2 * math.sin(d / 2) * (1 - 1e-15) <= float(high)
-    assert float(high - low) == pytest.approx(float(d**5 / 1920))
-
-
-@pytest.mark.parametrize("longest", [1, 5, 6, 43, 709, 710])
-def test_the_certified_distance_is_the_smallest_of_all_pairs(longest):
-    codes = sinusoids(torch.arange(longest + 1)[None], 2)[0]
-    smallest = float(torch.pdist(codes).min())
-    bound = SinusoidUnique(longest=longest).run().measures[0].value
-    # sin x ≥ x − x³/6 gives away x⁵/120, and pairs far from 0 are rounded
-    assert smallest - smallest**5 / 1000 - 1e-12 <= bound <= smallest + 1e-12
-
-
-def test_the_first_angle_passes_a_turn_at_position_7():
-    """So the reason that 003 gives is false, though its answer is right."""
-    notes = {longest: SinusoidUnique(longest=longest).run().details[0].note for longest in (6, 7)}
-    assert notes[6] == "" and "passes 2π at 7" in notes[7]
-
-
-@pytest.mark.parametrize(
-    ("periods", "repeat"), [((4, 6), 12), ((7,), 7), ((1, 1), 1), ((2, 9), 18)]
-)
-def test_whole_periods_repeat_at_their_least_common_multiple_and_not_before(periods, repeat):
-    evidence = SinusoidUnique(periods=periods, longest=repeat).run()
-    assert evidence.verdict == "refuted" and evidence.right["000"]
-    if repeat == 1:
-        return
-    evidence = SinusoidUnique(periods=periods, longest=repeat - 1).run()
-    assert evidence.verdict == "holds" and not evidence.right["000"]
-    offsets = np.arange(1, repeat)
-    apart = np.linalg.norm([2 * np.sin(np.pi * offsets / period) for period in periods], axis=0)
-    assert 0 < evidence.measures[0].value <= apart.min()
-
-
-def test_a_module_with_another_first_frequency_is_noticed(monkeypatch):
-    monkeypatch.setattr(
-        schemes, "sinusoids", lambda places, width, base: sinusoids(2 * places, width, base)
-    )
-    evidence = SinusoidUnique(longest=1000).run()
-    assert evidence.measures[0].met and not evidence.measures[1].met
-
-
-def test_periods_that_are_none_are_refused():
-    with pytest.raises(ValueError, match=r"periods is \(6, 0\); each is a whole number"):
-        SinusoidUnique(periods=(6, 0))
+def test_the_documents_are_right_about_rotations_but_003_leaves_out_the_time():
+    assert run(RopeIsRotation()).marks == {
+        "000 3(g)i": Marks("right"),
+        "003 3(g)i": Marks("incomplete"),
+    }
+    both = Marks("right", "right")
+    assert run(RopeRelative()).marks == {"000 3(g)ii": both, "003 3(g)ii": both}
+    # at position 1 the angle tθ is θ, and what 003 writes is right as it stands
+    assert RopeIsRotation(longest=1, cases=2).run().marks["003 3(g)i"] == Marks("right")
 
 
 def test_pairs_stand_where_the_layouts_say():
@@ -144,7 +58,7 @@ def test_a_rotation_the_other_way_round_is_noticed(monkeypatch):
     monkeypatch.setattr(positions, "rotate", backwards)
     evidence = RopeIsRotation().run()
     assert [measure.met for measure in evidence.measures] == [False, False, True]
-    assert evidence.right == {"000": False, "003": False}
+    assert {found.conclusion for found in evidence.marks.values()} == {"wrong"}
     # which the relative property cannot tell
     assert RopeRelative().run().measures[0].met
 
@@ -160,7 +74,9 @@ def test_angles_that_are_not_proportional_to_time_are_noticed(monkeypatch):
     monkeypatch.setattr(
         positions, "turned", lambda x, times, *rest: turned(x, np.sign(times) * times**2, *rest)
     )
-    assert RopeRelative(longest=40).run().verdict == "refuted"
+    evidence = RopeRelative(longest=40).run()
+    assert evidence.verdict == "refuted"
+    assert evidence.marks["000 3(g)ii"] == Marks("wrong", "wrong")
 
 
 def test_a_bfloat16_takes_position_257_for_256():

@@ -1,55 +1,26 @@
-"""The claims about recurrent networks, against numbers that were found another way."""
+"""The claims about bidirectional networks, against numbers that were found another way."""
 
 import itertools
 import math
-from fractions import Fraction
 
 import numpy as np
 import pytest
+from torch import nn
 
 from attnlab.models.recurrent import BidirectionalSettings
 from attnlab.theory import recurrent
+from attnlab.theory.claim import EQUAL, Marks
 from attnlab.theory.draw import built
-from attnlab.theory.recurrent import BirnnIsNoLm, BirnnOfPrefixIsLm, ElmanRemembersBoth
+from attnlab.theory.recurrent import BirnnIsNoLm, BirnnOfPrefixIsLm
 
-CLAIMS = [ElmanRemembersBoth, BirnnIsNoLm, BirnnOfPrefixIsLm]
+CLAIMS = [BirnnIsNoLm, BirnnOfPrefixIsLm]
 
 
 @pytest.mark.parametrize("claim", CLAIMS)
 def test_the_documents_are_judged_by_their_own_recipe_also_when_the_knob_is_turned(claim):
-    assert claim().turned().run().right == claim().run().right
-
-
-def test_elman_with_no_bias_is_wrong_after_all_inputs_that_show_just_one():
-    # of length t there are 2 (2^t − 1): each step none or that one, and not always none
-    evidence = ElmanRemembersBoth(bias=0.0, length=5).run()
-    assert evidence.trials == sum(4**t for t in range(1, 6))
-    assert evidence.measures[0].value == sum(2 * (2**t - 1) for t in range(1, 6))
-    assert evidence.measures[1].value == 2  # of the four states
-
-
-@pytest.mark.parametrize("bias", [-2.0, -1 - 2**-40, -1 + 2**-40, -0.5, 1.0])
-def test_no_other_bias_does(bias):
-    evidence = ElmanRemembersBoth(bias=bias, length=2).run()
-    assert evidence.verdict == "refuted"
-    assert evidence.measures[3].met  # our network follows the fractions all the same
-
-
-def test_elman_answers_once_the_second_input_comes():
-    seen, state, outputs = (0, 0), recurrent.START, []
-    for x in [(1, 0), (0, 0), (1, 0), (0, 1), (0, 0)]:
-        seen, state = recurrent._step(seen, state, x)
-        outputs.append(recurrent._output(state, Fraction(-1)))
-    assert outputs == [0, 0, 0, 1, 1]
-
-
-def test_a_network_that_forgets_is_found_out(monkeypatch):
-    def forgetful(seen, state, x):
-        return (seen[0] | x[0], seen[1] | x[1]), (Fraction(x[0]), Fraction(x[1]))
-
-    monkeypatch.setattr(recurrent, "_step", forgetful)
-    evidence = ElmanRemembersBoth(length=3).run()
-    assert not any(measure.met for measure in evidence.measures)
+    found = claim().run().marks
+    assert claim().turned().run().marks == found
+    assert set(found.values()) == {Marks("right", "right")}
 
 
 def test_totals_equal_a_sum_by_hand():
@@ -129,7 +100,27 @@ def test_a_prefix_that_is_one_token_too_long_is_found_out(monkeypatch):
     monkeypatch.setattr(recurrent, "_total", peeking)
     evidence = BirnnOfPrefixIsLm().run()
     assert evidence.verdict == "refuted"
-    assert not any(evidence.right.values())
+    assert {found.conclusion for found in evidence.marks.values()} == {"wrong"}
+
+
+class Forgetful(nn.Module):
+    """x₁ is never read."""
+
+    def __init__(self, network):
+        super().__init__()
+        self.network = network
+
+    def forward(self, tokens):
+        read = tokens.clone()
+        read[:, 1] = 0
+        return self.network(read)
+
+
+def test_a_token_of_the_prefix_that_is_never_read_is_found_out():
+    texts, network = recurrent._texts(3, 4), BirnnOfPrefixIsLm()._network(0, "last")
+    assert recurrent._told(network, texts) > 1e-6
+    assert recurrent._told(Forgetful(network), texts) <= EQUAL
+    assert recurrent._told(network, recurrent._texts(3, 1)) == math.inf  # x₁ has none before it
 
 
 def test_the_last_h_of_a_prefix_has_read_one_token_backwards():
@@ -140,7 +131,6 @@ def test_the_last_h_of_a_prefix_has_read_one_token_backwards():
 @pytest.mark.parametrize(
     ("claim", "settings"),
     [
-        (ElmanRemembersBoth, {"length": 0}),
         (BirnnIsNoLm, {"vocabulary": 1}),
         (BirnnIsNoLm, {"backward": -0.5}),
         (BirnnOfPrefixIsLm, {"length": 6}),
