@@ -14,7 +14,7 @@ from attnlab import registry
 from attnlab.reports.markdown import as_markdown
 from attnlab.reports.report import Block, Picture, Plot, Report, Sample, Section, Series, Table
 from attnlab.theory.claim import KINDS, About, Measure
-from attnlab.theory.settle import Outcome, said
+from attnlab.theory.settle import Outcome, names, said
 from attnlab.theory.sources import COURSES, DOCUMENTS, QUESTIONS, UNSETTLED, VOICES
 
 PICTURES = "theory"  # the folder beside theory.md
@@ -61,7 +61,7 @@ def document(recorded: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
         answer=_answer(outcomes),
         sections=[
             _contents(outcomes),
-            _questions(outcomes),
+            _questions(),
             _documents(),
             *map(_section, outcomes),
         ],
@@ -126,11 +126,12 @@ def _contents(outcomes: Sequence[Mapping[str, Any]]) -> Section:
     )
 
 
-def _questions(outcomes: Sequence[Mapping[str, Any]]) -> Section:
+def _questions() -> Section:
     """An index by the questions of the courses."""
+    settled = {name: registry.load("claim", name).about.questions for name in names()}
     rows = []
     for key, words in QUESTIONS.items():
-        found = [outcome["name"] for outcome in outcomes if key in outcome["questions"]]
+        found = [name for name, keys in settled.items() if key in keys]
         rows.append([key, words, ", ".join(found) or f"none: {UNSETTLED[key]}"])
     courses = "; ".join(f"{short}: {name}" for short, name in COURSES.items())
     return Section(

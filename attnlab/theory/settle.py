@@ -130,4 +130,4 @@ def _plain_measure(measure: Measure) -> dict[str, Any]:
     for name in ("value", "low", "high"):  # JSON has no infinity
         if plain[name] is not None and not math.isfinite(plain[name]):
             plain[name] = None
-    return {**plain, "met": measure.met, "answer": measure.answer}
+    return {**plain, "draws": list(measure.draws), "met": measure.met, "answer": measure.answer}

@@ -87,9 +87,10 @@ UNSETTLED = {
 
 
 def asked(text: str) -> list[str]:
-    """The questions that begin so: "A4 1(c)" or "CS224N A4 1(c)" is both of its parts."""
-    wanted = " ".join(text.removeprefix("CS224N").removeprefix("10-423").split())
-    found = [key for key in QUESTIONS if key.lower().startswith(wanted.lower())]
-    if not wanted or not found:
+    """The question of this name, else those that begin so: "A4 1(c)" is both of its parts."""
+    wanted = " ".join(text.lower().split()).removeprefix("cs224n ")
+    exact = [key for key in QUESTIONS if key.lower() == wanted]
+    found = exact or [key for key in QUESTIONS if wanted and key.lower().startswith(wanted)]
+    if not found:
         raise ValueError(f"no question is called {text!r}; {registry.suggest(text, [*QUESTIONS])}")
     return found
