@@ -44,7 +44,7 @@ class Interviewed(Claim):
 
     trained = True
 
-    draws: int = setting(6, low=2, high=50, about="trainings, each with other people")
+    draws: int = setting(10, low=2, high=50, about="trainings, each with other people")
     steps: int = setting(1500, low=1, high=100_000, about="of each training that reads")
     runs: Path = field(default=Path("runs"), metadata={"about": "where the trainings are kept"})
 

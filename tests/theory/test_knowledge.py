@@ -129,7 +129,7 @@ def test_the_recorded_verdict_follows_from_the_recorded_draws(name):
         for one in recorded["measures"]
     ]
     for one, kept in zip(found, recorded["measures"], strict=True):
-        assert len(one.draws) == recorded["settings"]["draws"] == 6
+        assert len(one.draws) == recorded["settings"]["draws"] == 10
         for end in ("value", "low", "high"):
             assert getattr(one, end) == pytest.approx(kept[end], abs=1e-9)
     assert all(one.met for one in found) and recorded["verdict"] == "holds"
