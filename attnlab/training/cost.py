@@ -7,6 +7,8 @@ out, as torch.utils.flop_counter does: norms, activations, softmax, the tanh of 
 the optimiser. A step may therefore take longer than its operations say: match=seconds counts time.
 """
 
+from typing import Any
+
 from torch import nn
 
 from attnlab.models.recurrent import PrefixBidirectionalLM
@@ -23,7 +25,7 @@ def flops_per_token(model: nn.Module, context: int) -> float:
     found = 3 * 2.0 * linear
     if isinstance(model, Transformer):
         for block in model.blocks:
-            heads = block.attention
+            heads: Any = block.attention
             keys = _keys_seen(context, heads.window)
             found += heads.heads * heads.score.operations(heads.head_width, keys).training
     if isinstance(model, PrefixBidirectionalLM) and model.settings.readout == "mean":

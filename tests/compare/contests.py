@@ -21,6 +21,7 @@ SMALL = (
     "turns=1",
     "sample=8",
 )
+PLAIN = "tune=none"  # else the variants below have their rates searched
 FOUR = (
     "learned=tiny:model.positions=learned",
     "rotary=tiny",

@@ -6,7 +6,7 @@ import pytest
 
 from attnlab.compare.findings import TIMES, findings
 from attnlab.compare.reading import About, Contender, Reading, answer, listed, summary
-from attnlab.compare.words import Comparison
+from attnlab.compare.words import Comparison, Search
 
 STEP = {"step_ms": 10.0, "fastest_ms": 9.0, "slowest_ms": 11.0, "tokens_per_second": 1.0}
 
@@ -43,6 +43,7 @@ def about(seeds, **settings):
     return About(
         comparison=Comparison(**settings),
         seeds=list(range(seeds)),
+        search=Search(settings.get("rates", ()), "a test asks for it"),
         text="a text",
         held_out=500,
         tokens=32,

@@ -70,7 +70,7 @@ def test_every_score_is_counted_as_torch_counts_its_products(
 
 def test_an_additive_score_has_its_inner_layer_counted():
     """Wider inside costs more; what the backward pass computes again counts too."""
-    narrow, wide = (model_of("score=additive", f"score.width={width}") for width in (3, 30))
+    narrow, wide = (model_of("score=additive", f"score.width={width}") for width in (12, 30))
     plain = flops_per_token(model_of(), CONTEXT)
     assert flops_per_token(wide, CONTEXT) > flops_per_token(narrow, CONTEXT) > plain
     found = wide.blocks[0].attention.score.operations(12, 10)
