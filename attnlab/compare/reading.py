@@ -18,7 +18,6 @@ from attnlab.compare.words import Comparison, Search
 from attnlab.statistics import Interval, Variance, mean_interval, weighted_mean_variance
 from attnlab.studies.language import with_ends
 
-
 LEAST_TURNS = 3  # fewer say nothing about how much the times of a step vary
 
 
