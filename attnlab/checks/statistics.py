@@ -156,10 +156,8 @@ class StatisticsCheck:
         """Twins as 4 variants: every seed has its own twins, and who is which variant is chance."""
         tick(f"real twins as 4 variants with {seeds} seeds")
         dice = np.random.default_rng(chance.number(self.seed, "deals", seeds))
-        everything = {
-            str(t): {s: row[t].loss for s, row in enumerate(pool)} for t in range(len(pool[0]))
-        }
-        noise = residual(everything)
+        twins = range(len(pool[0]))
+        noise = residual({f"{t}": {s: row[t].loss for s, row in enumerate(pool)} for t in twins})
         assert noise is not None, "trainings from other weights end alike"
         shift = EFFECT / SPREAD * math.sqrt(noise.value)
         wrong, before, uncorrected, found, found_before = [], [], [], [], []
@@ -177,7 +175,7 @@ class StatisticsCheck:
             moved = of_texts({**texts, "0": _moved(texts["0"], shift)})
             found.append(_share_of_first(pooled(moved)))
             found_before.append(_share_of_first(paired(moved)))
-        error = _jackknife(np.array(wrong, dtype=float), used)
+        error = _error(np.array(wrong, dtype=float), used)
         return {
             "variants": 4,
             "seeds": seeds,
@@ -252,14 +250,16 @@ def _most(draws: int) -> float:
     return 100 * (level + 3 * math.sqrt(level * (1 - level) / draws))
 
 
-def _jackknife(wrong: np.ndarray, used: np.ndarray) -> float:
-    """Standard error of a share over deals of the same trainings, by leaving out each seed.
+def _error(wrong: np.ndarray, used: np.ndarray) -> float:
+    """Standard error of a share over deals of the same trainings.
 
-    Deals share trainings, so that they are no independent draws: the seeds are.
+    Deals share trainings, so they are not independent; the seeds are. By the jackknife, leaving out
+    each seed once, and what is due to the number of deals besides.
     """
     left = np.array([wrong[~used[:, s]].mean() for s in range(used.shape[1])])
-    count = len(left)
-    return float(math.sqrt((count - 1) / count * ((left - left.mean()) ** 2).sum()))
+    count, share = len(left), wrong.mean()
+    by_seeds = (count - 1) / count * ((left - left.mean()) ** 2).sum()
+    return math.sqrt(by_seeds + share * (1 - share) / len(wrong))
 
 
 def trainings(check: StatisticsCheck, tick: Tick) -> list[list[Stretches]]:
