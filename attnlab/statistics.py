@@ -22,6 +22,13 @@ class Interval:
     high: float | None
     count: int
 
+    @property
+    def negated(self) -> "Interval":
+        """Of the opposite number."""
+        low, high = self.low, self.high
+        ends = None if high is None else -high, None if low is None else -low
+        return Interval(-self.mean, *ends, self.count)
+
 
 def mean_interval(values: Sequence[float], level: float = 0.95) -> Interval:
     """Of the mean, by Student's t: what repeating with other seeds would give."""

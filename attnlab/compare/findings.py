@@ -73,6 +73,7 @@ def _results(reading: Reading) -> Section:
             [
                 one.label,
                 None if loss is None else with_ends(loss),
+                None if (lead := reading.above_best(one)) is None else with_ends(lead),
                 f"{len(one.finished)} of {len(one.trained)}" if ends else len(one.finished),
                 one.parameters,
                 one.operations / 1e6,
@@ -87,6 +88,7 @@ def _results(reading: Reading) -> Section:
             columns=[
                 "variant",
                 "held-out loss",
+                "above the best",
                 "seeds",
                 "parameters",
                 "million operations a token",
@@ -96,9 +98,9 @@ def _results(reading: Reading) -> Section:
             rows=rows,
             note=f"Nats a token over {reading.about.held_out:,} held-out tokens, after the last "
             f"step; means over the seeds. The {reading.percent} intervals count the choice of "
-            "seeds and of the held-out text, which all variants share: two intervals may overlap "
-            "where the difference is clear. The loss to reach is the best that all variants "
-            "reached, unless one was asked for.",
+            "seeds and of the held-out text. Variants share both, so intervals of two losses may "
+            "overlap where their difference, above the best, is clear. The loss to reach is the "
+            "best that all variants reached, unless one was asked for.",
         )
     ]
     stranded = [

@@ -150,6 +150,16 @@ class Reading:
                 return turned(pair.verdict)
         raise KeyError((first, second))
 
+    def above_best(self, one: Contender) -> Interval | None:
+        """By how much its loss is above the lowest; None for the best itself and for no loss."""
+        best = self.ranked[0].label if self.ranked else None
+        for pair in self.pairs:
+            if pair.interval is not None and (pair.first, pair.second) == (one.label, best):
+                return pair.interval
+            if pair.interval is not None and (pair.second, pair.first) == (one.label, best):
+                return pair.interval.negated
+        return None
+
     def loss(self, one: Contender) -> Interval | None:
         """By the choice of seeds and, where stretches of it were measured, of the text."""
         if not one.losses:
@@ -215,8 +225,7 @@ def answer(reading: Reading) -> str:
     if not reading.ranked:
         return f"None came to its end: {stranded}."
     best, others = reading.ranked[0], [one.label for one in reading.ranked[1:]]
-    loss = reading.loss(best)
-    assert loss is not None
+    loss = fmean(best.losses.values())
     beaten = [name for name in others if reading.verdict(best.label, name) == "better"]
     alike = [name for name in others if name not in beaten]
     parts = []
@@ -226,12 +235,22 @@ def answer(reading: Reading) -> str:
         parts.append(f"{reading.counted_seeds} cannot tell it from {listed(alike, 'or')}")
     said = f"; {', and '.join(parts)} at the level of {reading.percent}" if parts else ""
     sentences = [
-        f"{best.label} has the lowest held-out loss, {with_ends(loss)} nats a token{said}.",
+        f"{best.label} has the lowest held-out loss, {loss:.3f} nats a token"
+        f"{_lead(reading)}{said}.",
         f"{stranded[0].upper()}{stranded[1:]}." if stranded else "",
         matching(reading),
         rates(reading),
     ]
     return " ".join(sentence for sentence in sentences if sentence)
+
+
+def _lead(reading: Reading) -> str:
+    """How far the next is behind, seeds and text counted."""
+    for one in reading.ranked[1:]:
+        lead = reading.above_best(one)
+        if lead is not None:
+            return f", {with_ends(lead)} below {one.label}"
+    return ""
 
 
 def matching(reading: Reading) -> str:
@@ -307,6 +326,7 @@ def summary(reading: Reading) -> dict[str, Any]:
                 "operations_per_token": one.operations,
                 "steps": one.steps,
                 "loss": None if (found := reading.loss(one)) is None else asdict(found),
+                "above_best": None if (lead := reading.above_best(one)) is None else asdict(lead),
                 "by_seed": {str(seed): loss for seed, loss in one.losses.items()},
                 "stranded": {str(seed): why for seed, why in one.stranded.items()},
                 "steps_to_target": None if target is None else one.steps_to(target),

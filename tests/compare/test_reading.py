@@ -61,13 +61,18 @@ LIKE = contender("like", [2.1, 2.0, 2.21], step_ms=5.0)
 
 def test_the_answer_names_the_best_and_whom_it_beats():
     said = answer(Reading(about(3), [BAD, LIKE, GOOD]))
-    assert said.startswith("good has the lowest held-out loss, 2.100 (1.852 to 2.348) nats a token")
+    assert said.startswith("good has the lowest held-out loss, 2.100 nats a token, 0.003 (")
+    lead = Reading(about(3), [BAD, LIKE, GOOD]).above_best(LIKE)
+    assert lead.mean == pytest.approx(0.01 / 3) and lead.low < 0 < lead.high
+    assert f"0.003 ({lead.low:.3f} to {lead.high:.3f}) below like; that is better than bad" in said
     assert "better than bad" in said and "3 seeds cannot tell it from like" in said
 
 
 def test_one_seed_never_tells():
     reading = Reading(about(1), [contender("a", [1.0]), contender("b", [9.0])])
     assert "1 seed cannot tell it from b" in answer(reading)
+    assert reading.above_best(reading.ranked[0]) is None
+    assert reading.above_best(reading.ranked[1]).mean == 8.0
     assert reading.verdict("a", "b") == reading.verdict("b", "a") == "cannot tell"
 
 
