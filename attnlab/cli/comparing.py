@@ -85,9 +85,13 @@ def _hands(on: str, address: str | None, processes: int | None) -> Any:
 
 
 def _table(results: dict[str, Any]) -> Table:
-    wide = [Column(name, no_wrap=True) for name in ("variant", "held-out loss", "above the best")]
-    columns = ("parameters", "ms a step", "MB a step", "decode tokens/s")
-    table = Table(*wide, *columns, box=None, header_style="bold")
+    whole = ("variant", "above the best", "parameters")
+    columns = ("variant", "loss", "above the best", "parameters", "ms a step", "MB a step")
+    table = Table(
+        *(Column(name, no_wrap=name in whole) for name in (*columns, "decode tokens/s")),
+        box=None,
+        header_style="bold",
+    )
     for label, found in results["variants"].items():
         measured, loss = results["measured"][label], found["loss"]
         memory, decoding = measured["memory_bytes"], measured["decode_tokens_per_second"]
@@ -106,4 +110,4 @@ def _table(results: dict[str, Any]) -> Table:
 def _ends(interval: dict[str, Any]) -> str:
     if interval["low"] is None:
         return f"{interval['mean']:.3f}"
-    return f"{interval['mean']:.3f} ({interval['low']:.3f} to {interval['high']:.3f})"
+    return f"{interval['mean']:.3f} ± {interval['high'] - interval['mean']:.3f}"
