@@ -371,8 +371,8 @@ def _search(reading: Reading) -> Section:
         with each multiple of its recipe's rates and a seed of its own,
         {reading.about.seeds[-1] + 1}, which counts for nothing else: the same budget for each. The
         rate with the lowest loss on the first quarter of the held-out text was taken; all other
-        losses and verdicts of this report leave that quarter out, the learning curves
-        aside.{more}""",
+        losses and verdicts of this report leave that quarter out, the learning curves aside.
+        Another search could choose a neighbouring rate: intervals do not count that.{more}""",
         blocks=[
             Table(
                 title="Loss by multiple of the rate, on the quarter that chooses",
