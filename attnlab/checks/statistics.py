@@ -30,8 +30,8 @@ from attnlab.training.setup import prepare
 from attnlab.training.weights import build_model
 
 LEVEL = 0.95
-# of `attnlab compare lab`: a difference worth finding, what seeds change alike in all variants, and
-# what they change in each (docs/benchmarks.md)
+# of the lab's variants at their preset's rate: a difference worth finding, what seeds change alike
+# in all of them, and what they change in each
 EFFECT, SEEDS_SPREAD, SPREAD = 0.064, 0.012, 0.0125
 STRETCH_SPREAD, STRETCHES = 0.03, 30  # of a difference over the text, for the rows that have text
 UNSTEADY = (2, 3, 5, 10)  # times the spread of the others, in one variant
