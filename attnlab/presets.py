@@ -27,6 +27,14 @@ FAST: dict[str, Any] = {
     "schedule": Schedule(warmup=10, hold=0.3, shape="linear", final=0.02),
     "average": 0.98,
 }
+# whose learning rate was chosen by trainings of this kind of model (docs/notes.md); another kind
+# may want another rate, so a comparison searches it for each
+TUNED = {
+    "tiny": "rotary positions and full attention",
+    "shakespeare-cpu": "rotary positions and full attention",
+    "shakespeare-gpu": "rotary positions and full attention",
+    "birthplaces-best": "rotary positions and full attention",
+}
 DOCUMENTS = 2937  # in the text of the birthplaces experiment
 # the transformer of both courses
 CLASSIC: dict[str, Any] = {

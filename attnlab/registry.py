@@ -253,6 +253,9 @@ _TABLE = {
     ("check", "attnlab.checks.kill"): {
         "kill": ("KillCheck", "killed at any moment, a run ends with the same bits; kills"),
     },
+    ("check", "attnlab.checks.statistics"): {
+        "statistics": ("StatisticsCheck", "verdicts are false as rarely as they say; draws, seeds"),
+    },
     ("check", "attnlab.checks.corruption"): {
         "corruption": ("CorruptionCheck", "a damaged checkpoint is found before use; trials"),
     },

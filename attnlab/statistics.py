@@ -1,4 +1,4 @@
-"""Means with intervals, shares with intervals, and how well a score tells two groups apart.
+"""Means and shares with intervals, sources of variance, how well a score tells two groups apart.
 
 Intervals are at 95 % unless another level is asked for. Nothing here is random.
 """
@@ -8,6 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from statistics import NormalDist, fmean, stdev
+
+import numpy as np
+from numpy.typing import ArrayLike
 
 
 @dataclass(frozen=True)
@@ -19,6 +22,13 @@ class Interval:
     high: float | None
     count: int
 
+    @property
+    def negated(self) -> "Interval":
+        """Of the opposite number."""
+        low, high = self.low, self.high
+        ends = None if high is None else -high, None if low is None else -low
+        return Interval(-self.mean, *ends, self.count)
+
 
 def mean_interval(values: Sequence[float], level: float = 0.95) -> Interval:
     """Of the mean, by Student's t: what repeating with other seeds would give."""
@@ -29,6 +39,67 @@ def mean_interval(values: Sequence[float], level: float = 0.95) -> Interval:
         return Interval(mean, None, None, 1)
     half = student(count - 1, level) * stdev(values) / math.sqrt(count)
     return Interval(mean, mean - half, mean + half, count)
+
+
+@dataclass(frozen=True)
+class Variance:
+    """Of an estimate, and how many degrees of freedom it was itself estimated with."""
+
+    value: float
+    degrees: int
+
+    def __add__(self, other: "Variance") -> "Variance":
+        """Of a sum of two independent errors; degrees by Welch and Satterthwaite, rounded down."""
+        value = self.value + other.value
+        if value == 0:
+            return Variance(0.0, min(self.degrees, other.degrees))
+        parts = self.value**2 / self.degrees + other.value**2 / other.degrees
+        return Variance(value, max(int(value**2 / parts), 1))
+
+    def interval(self, mean: float, level: float, count: int) -> Interval:
+        half = student(self.degrees, level) * math.sqrt(self.value)
+        return Interval(mean, mean - half, mean + half, count)
+
+    def p_value(self, mean: float) -> float:
+        """How often chance alone would give a mean so far from 0."""
+        return beyond(abs(mean) / math.sqrt(self.value), self.degrees)
+
+
+def weighted_mean_variance(values: ArrayLike, weights: ArrayLike) -> Variance | None:
+    """Of the weighted mean of independent values; None for fewer than two."""
+    these, shares = np.asarray(values, np.float64), np.asarray(weights, np.float64)
+    count = len(these)
+    if count < 2:
+        return None
+    shares = shares / shares.sum()
+    around = these - (shares * these).sum()
+    return Variance(float(count / (count - 1) * ((shares * around) ** 2).sum()), count - 1)
+
+
+def residual_variance(table: ArrayLike) -> Variance | None:
+    """What rows and columns of a table do not explain: value = row + column + residual.
+
+    NaN: a cell without a value. None where no degree of freedom is left. A whole table of r rows
+    and c columns has (r − 1)(c − 1) degrees.
+    """
+    values = np.asarray(table, np.float64)
+    if values.size and not np.isnan(values).any():
+        degrees = (values.shape[0] - 1) * (values.shape[1] - 1)
+        left = values - values.mean(0)
+        left = left - left.mean(1, keepdims=True)
+        return Variance(float((left**2).sum() / degrees), degrees) if degrees else None
+    rows, columns = np.nonzero(~np.isnan(values))
+    known = values[rows, columns]
+    if len(known) == 0:
+        return None
+    design = np.hstack([np.eye(values.shape[0])[rows], np.eye(values.shape[1])[columns]])
+    # without the mean: it is in the rows, and a small number loses less to rounding
+    fit, _, rank, _ = np.linalg.lstsq(design, known - known.mean(), rcond=None)
+    degrees = len(known) - int(rank)
+    if degrees < 1:
+        return None
+    left = known - known.mean() - design @ fit
+    return Variance(float((left**2).sum() / degrees), degrees)
 
 
 def share_interval(right: int, count: int) -> Interval:

@@ -25,6 +25,7 @@ LAYERS = [
     ["attnlab.bench"],
     ["attnlab.studies"],
     ["attnlab.theory", "attnlab.compare", "attnlab.audit", "attnlab.checks.audit"],
+    ["attnlab.checks.statistics"],
     ["attnlab.page", "attnlab.checks.fuzz"],
     ["attnlab.cli"],
     ["attnlab.__main__"],

@@ -5,15 +5,19 @@ import math
 import random
 import statistics
 
+import numpy as np
 import pytest
 
 from attnlab.statistics import (
+    Variance,
     auroc,
     auroc_interval,
     beyond,
     mean_interval,
+    residual_variance,
     share_interval,
     student,
+    weighted_mean_variance,
 )
 
 
@@ -127,3 +131,56 @@ def test_the_interval_of_an_auroc_holds_the_truth():
 def test_an_auroc_without_doubt_has_no_width():
     found = auroc_interval(1.0, 5, 7)
     assert (found.low, found.mean, found.high, found.count) == (1, 1, 1, 12)
+
+
+def test_errors_of_two_sources_add_and_share_their_degrees():
+    """Welch and Satterthwaite: equal parts add their degrees, a lone part keeps its own."""
+    assert Variance(2.0, 3) + Variance(2.0, 3) == Variance(4.0, 6)
+    assert Variance(2.0, 3) + Variance(0.0, 30) == Variance(2.0, 3)
+    assert (Variance(2.0, 3) + Variance(1e-9, 30)).degrees == 3
+    assert Variance(0.0, 3) + Variance(0.0, 2) == Variance(0.0, 2)
+
+
+def test_a_variance_gives_the_interval_and_p_of_students_t():
+    values = [1.0, 1.4, 1.9, 2.2]
+    spread = Variance(statistics.variance(values) / 4, 3)
+    mean = statistics.fmean(values)
+    wanted, found = mean_interval(values), spread.interval(mean, 0.95, 4)
+    assert found.low == pytest.approx(wanted.low) and found.high == pytest.approx(wanted.high)
+    assert spread.p_value(mean - wanted.low) == pytest.approx(0.05, abs=1e-9)
+
+
+def test_the_variance_of_a_weighted_mean():
+    even = weighted_mean_variance([1.0, 2.0, 4.0], [5, 5, 5])
+    assert even.value == pytest.approx(statistics.variance([1.0, 2.0, 4.0]) / 3)
+    assert even.degrees == 2 and weighted_mean_variance([1.0], [1.0]) is None
+    tiny = weighted_mean_variance([1.0, 2.0, 1000.0], [5, 5, 1e-9])  # weighs nothing
+    assert tiny.value == pytest.approx(3 / 2 * 2 * (0.5 * 0.5) ** 2, rel=1e-3)
+
+
+def test_what_rows_and_columns_leave_unexplained():
+    noise = np.random.default_rng(0).normal(size=(4, 3))
+    table = noise + 10 * np.arange(4)[:, None] + 100 * np.arange(3)
+    left = noise - noise.mean(0) - noise.mean(1, keepdims=True) + noise.mean()
+    found = residual_variance(table)
+    assert found.degrees == 6 and found.value == pytest.approx((left**2).sum() / 6)
+    assert residual_variance(table[:1]) is None and residual_variance(table[:, :1]) is None
+    assert residual_variance(np.empty((0, 0))) is None
+
+
+def test_a_hole_costs_a_degree_and_the_rest_is_fitted():
+    """The fit of a table with holes: the least that any rows and columns leave."""
+    table = np.random.default_rng(1).normal(size=(4, 4)) + 10 * np.arange(4)
+    table[0, 1] = table[2, 3] = np.nan
+    found = residual_variance(table)
+    assert found.degrees == 9 - 2
+    columns = np.zeros(4)
+    for _ in range(500):  # by turns, which comes to the least squares
+        rows = np.nanmean(table - columns, axis=1)
+        columns = np.nanmean(table - rows[:, None], axis=0)
+    left = np.nansum((table - rows[:, None] - columns) ** 2)
+    assert found.value == pytest.approx(left / 7)
+    lonely = np.full((2, 2), np.nan)
+    assert residual_variance(lonely) is None
+    lonely[0, 0] = lonely[1, 1] = 1.0  # two trainings of different seeds say nothing
+    assert residual_variance(lonely) is None

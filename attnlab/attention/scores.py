@@ -23,6 +23,19 @@ from attnlab.kernels.reference import masked_softmax
 NUMBERS_AT_ONCE = 1 << 24  # of the additive score's inner layer: 64 MB in float32
 
 
+@dataclass(frozen=True, kw_only=True)
+class Operations:
+    """Multiplications and additions in products of matrices; nothing elementwise is counted."""
+
+    forward: float
+    repeated: float = 0.0  # the part of forward that the backward pass computes again
+
+    @property
+    def training(self) -> float:
+        """Forward once, and a product for each of its two factors on the way back."""
+        return 3 * self.forward + self.repeated
+
+
 class Score(nn.Module):
     """`forward(q, k, v, rotary=…, **seeing)`: arguments and result as in kernels.attention.
 
@@ -38,6 +51,10 @@ class Score(nn.Module):
 
     def compare(self, q: Tensor, k: Tensor, v: Tensor, **seeing: Any) -> Any:
         raise NotImplementedError
+
+    def operations(self, head_width: int, keys: float) -> Operations:
+        """Of one query head, for one token that attends to `keys` keys: q·k and weights · v."""
+        return Operations(forward=4.0 * head_width * keys)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +88,9 @@ class MultiplicativeScore(Score):
     def compare(self, q: Tensor, k: Tensor, v: Tensor, **seeing: Any) -> Any:
         return attention(q @ self.matrix.transpose(-1, -2), k, v, **seeing)
 
+    def operations(self, head_width: int, keys: float) -> Operations:
+        return Operations(forward=2.0 * head_width**2 + 4.0 * head_width * keys)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Concatenated:
@@ -92,6 +112,9 @@ class ConcatenatedScore(Score):
         queries = torch.cat((self.for_key[:, None].expand_as(q), from_query), dim=-1)
         keys = torch.cat((k, torch.ones_like(k[..., :1])), dim=-1)
         return attention(queries, keys, v, scale=1.0, **seeing)
+
+    def operations(self, head_width: int, keys: float) -> Operations:
+        return Operations(forward=2.0 * (head_width + 1 + head_width) * keys)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,6 +174,14 @@ class AdditiveScore(Score):
             outs.append(out)
         out = torch.cat(outs, dim=2)
         return (out, torch.cat(weights, dim=2)) if return_weights else out
+
+    def operations(self, head_width: int, keys: float) -> Operations:
+        """Its tanh, one for every pair and unit of the inner layer, is elementwise: not counted."""
+        score_width = self.outer.shape[1]
+        inner = 2.0 * head_width * score_width  # of a query, and as much of a key
+        scores, values = 2.0 * score_width * keys, 2.0 * head_width * keys
+        # the backward pass computes a chunk again up to its last product, which it has no use for
+        return Operations(forward=2 * inner + scores + values, repeated=scores)
 
     def _chunk(
         self, request: Request, inner_q: Tensor, inner_k: Tensor, queries: slice, keys: slice

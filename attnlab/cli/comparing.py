@@ -41,8 +41,9 @@ def compare(
     """A fair fight between variants: same text, same batches, same budget, several seeds.
 
     Writes report.html, report.md and results.json. Stop it at any time: the same command goes on.
-    Settings: match=parameters, flops, seconds or steps; seeds, seed, seconds, rates, level, target,
-    evaluations; any of a recipe's (steps, batch, data=PATH, model.width …) then counts for all.
+    Settings: match=parameters, flops, seconds or steps; tune=auto, rate or none; seeds, seed,
+    seconds, rates, level, target, evaluations. Any of a recipe's (steps, batch, data=PATH,
+    model.width …) then counts for all.
     """
     if on not in ("local", "ray"):
         raise ValueError(f"--on is {on!r}; {registry.suggest(on, ['local', 'ray'])}")
@@ -84,15 +85,20 @@ def _hands(on: str, address: str | None, processes: int | None) -> Any:
 
 
 def _table(results: dict[str, Any]) -> Table:
-    wide = [Column("variant", no_wrap=True), Column("held-out loss", no_wrap=True)]
-    columns = ("parameters", "ms a step", "MB a step", "decode tokens/s")
-    table = Table(*wide, *columns, box=None, header_style="bold")
+    whole = ("variant", "above the best", "parameters")
+    columns = ("variant", "loss", "above the best", "parameters", "ms a step", "MB a step")
+    table = Table(
+        *(Column(name, no_wrap=name in whole) for name in (*columns, "decode tokens/s")),
+        box=None,
+        header_style="bold",
+    )
     for label, found in results["variants"].items():
         measured, loss = results["measured"][label], found["loss"]
         memory, decoding = measured["memory_bytes"], measured["decode_tokens_per_second"]
         table.add_row(
             escape(label),
-            "–" if loss is None else _ends(loss),
+            "–" if loss is None else f"{loss['mean']:.3f}",
+            "–" if (lead := found["above_best"]) is None else _ends(lead),
             f"{found['parameters']:,}",
             f"{measured['step_ms']:.3g}",
             "–" if memory is None else f"{memory / 1e6:.3g}",
@@ -101,7 +107,7 @@ def _table(results: dict[str, Any]) -> Table:
     return table
 
 
-def _ends(loss: dict[str, Any]) -> str:
-    if loss["low"] is None:
-        return f"{loss['mean']:.3f}"
-    return f"{loss['mean']:.3f} ({loss['low']:.3f} to {loss['high']:.3f})"
+def _ends(interval: dict[str, Any]) -> str:
+    if interval["low"] is None:
+        return f"{interval['mean']:.3f}"
+    return f"{interval['mean']:.3f} ± {interval['high'] - interval['mean']:.3f}"

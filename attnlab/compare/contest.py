@@ -20,13 +20,13 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
-from attnlab import config
-from attnlab.compare import costs
+from attnlab import config, files
+from attnlab.compare import costs, held
 from attnlab.compare.findings import findings
 from attnlab.compare.fleet import Outcomes, Watch
 from attnlab.compare.match import Matched, matched, operations
 from attnlab.compare.reading import About, Contender
-from attnlab.compare.words import Comparison, Entry, Variant, plain
+from attnlab.compare.words import Comparison, Entry, Search, Variant, plain
 from attnlab.compare.work import Task
 from attnlab.data.corpora import Corpus
 from attnlab.studies import language
@@ -72,13 +72,30 @@ class Contest(Study):
     def settings(self) -> dict[str, Any]:
         variants = {variant.label: variant.spec for variant in self.variants}
         common = {"for_all": list(self.entry.common)} if self.entry.common else {}
-        return {"variants": variants, **common, **config.to_dict(self.comparison)}
+        found = {**config.to_dict(self.comparison), "rates": list(self.search.rates)}
+        return {"variants": variants, **common, **found}
+
+    @cached_property
+    def search(self) -> Search:
+        """What was asked for, unless there is too little held-out text to choose rates by."""
+        found, recipes = self.entry.search, self.recipes
+        few = self._held_samples < held.LEAST
+        if found.rates and few and found.asked:
+            first = next(iter(recipes.values()))
+            raise ValueError(
+                f"{self._corpus.name} keeps {self._held_samples} samples of {first.length} tokens "
+                f"for validation; a search of rates needs {held.LEAST}: use tune=none or a larger "
+                "validation"
+            )
+        if found.rates and few:
+            return Search((), f"fewer than {held.LEAST} samples of text are held out")
+        return found
 
     def text(self) -> str:
         """Of the text and of all recipes: a preset may change between two versions of ours."""
         settings = {label: config.to_dict(recipe) for label, recipe in self.recipes.items()}
         for recipe in self.recipes.values():
-            for rate in self.comparison.rates:
+            for rate in self.search.rates:
                 with_rate(recipe, rate)  # refuses what is too high
         if self.comparison.match != "seconds":  # else they are known once a step has been timed
             self.matched({})
@@ -93,7 +110,8 @@ class Contest(Study):
             raise ValueError(
                 f"{first.corpus.name} keeps no text for validation; set validation=0.1"
             )
-        self._held = first.source.validation_count * first.recipe.length
+        self._held_samples = first.source.validation_count
+        self._held = self._held_samples * first.recipe.length
         self._corpus: Corpus = first.corpus
         vocabulary = first.recipe.model.vocabulary
         found = {}
@@ -121,8 +139,8 @@ class Contest(Study):
 
         if comparison.match == "seconds":
             part(PACE, lambda: costs.step_times(recipes, turns), lambda: measuring)
-        if comparison.rates:
-            tries = len(comparison.rates)
+        if self.search.rates:
+            tries = len(self.search.rates)
             part(SEARCH, lambda: self._search(desk), lambda: self._expected(tries))
         part(TRAININGS, lambda: self._trainings(desk), lambda: self._expected(comparison.seeds))
         part(SAMPLES, lambda: self._samples(desk), lambda: 1.0 * len(recipes))
@@ -138,6 +156,7 @@ class Contest(Study):
     def findings(self, results: dict[str, Any]) -> Findings:
         """From what the parts gave; sizes and caches are counted anew, since that takes no time."""
         variants, equal = [], self.matched(results)
+        trained = results[TRAININGS]
         for variant in self.variants:
             made = equal[variant.label]
             variants.append(
@@ -150,7 +169,10 @@ class Contest(Study):
                     steps=made.recipe.steps,
                     cache=costs.cache(made.recipe),
                     searched=results.get(SEARCH, {}).get(variant.label),
-                    trained={s: results[TRAININGS][name_of(variant.label, s)] for s in self.seeds},
+                    trained={
+                        seed: self._reported(trained[name_of(variant.label, seed)])
+                        for seed in self.seeds
+                    },
                     step=results[STEPS][variant.label],
                     memory=results[MEMORY][variant.label],
                     decoding=results[DECODING][variant.label],
@@ -161,24 +183,39 @@ class Contest(Study):
             comparison=self.comparison,
             seeds=self.seeds,
             text=self._corpus.name,
-            held_out=self._held,
+            search=self.search,
+            held_out=self._reported_tokens(variants),
             tokens=first.batch * first.length,
             context=first.length,
             samples=results[SAMPLES],
         )
         return findings(about, variants)
 
+    def _reported_tokens(self, variants: Sequence[Contender]) -> int:
+        """Targets that a reported loss is the mean of."""
+        texts = [text for one in variants for text in one.texts.values()]
+        return round(sum(texts[0].counts)) if texts else self._held
+
+    def _reported(self, outcome: dict[str, Any]) -> dict[str, Any]:
+        """A training with its losses by stretches of the text that chose no rate."""
+        if "held" not in outcome:
+            return outcome
+        part = held.reporting_part(outcome["held"], searched=bool(self.search.rates))
+        return {**outcome, "held": part}
+
     def _final(self, desk: Desk) -> dict[str, Recipe]:
         """Made equal, and with the rate that was found."""
         known = {PACE: desk.result(PACE)} if self.comparison.match == "seconds" else {}
         found = {label: made.recipe for label, made in self.matched(known).items()}
-        if not self.comparison.rates:
+        if not self.search.rates:
             return found
         chosen = desk.result(SEARCH)
         return {label: with_rate(r, chosen[label]["chosen"]) for label, r in found.items()}
 
-    def _task(self, desk: Desk, name: str, recipe: Recipe, seed: int) -> Task:
-        every = max(math.ceil(recipe.steps / self.comparison.evaluations), 1)
+    def _task(
+        self, desk: Desk, name: str, recipe: Recipe, seed: int, evaluations: int | None = None
+    ) -> Task:
+        every = math.ceil(recipe.steps / (evaluations or self.comparison.evaluations))
         seeded = dataclasses.replace(recipe, seed=seed, evaluate_every=every, save_every=every)
         return Task(name, desk.run(name).folder, seeded)
 
@@ -201,22 +238,22 @@ class Contest(Study):
         return self._carry_out(desk, tasks)
 
     def _search(self, desk: Desk) -> dict[str, Any]:
-        """The same multiples for each variant, with a seed that counts for nothing else."""
+        """The same multiples for each variant, with a seed and text that count for nothing else."""
         known = {PACE: desk.result(PACE)} if self.comparison.match == "seconds" else {}
         seed, tasks = self.seeds[-1] + 1, {}
         for label, made in self.matched(known).items():
-            for rate in self.comparison.rates:
+            for rate in self.search.rates:
                 name = f"{label} rate {rate:g} seed {seed}"
                 recipe = with_rate(made.recipe, rate)
-                tasks[label, rate] = self._task(desk, name, recipe, seed)
+                tasks[label, rate] = self._task(desk, name, recipe, seed, evaluations=1)
         outcomes = self._carry_out(desk, list(tasks.values()))
         found: dict[str, Any] = {}
         for label in self.recipes:
             losses = {}
-            for rate in self.comparison.rates:
+            for rate in self.search.rates:
                 one = outcomes[tasks[label, rate].name]
                 whole = one["ending"] == "finished"
-                losses[rate] = one["evaluations"][-1][1] if whole else None
+                losses[rate] = held.tuning_part(one["held"]).loss if whole else None
             finished = {rate: loss for rate, loss in losses.items() if loss is not None}
             found[label] = {
                 "losses": [[rate, loss] for rate, loss in losses.items()],
@@ -267,7 +304,9 @@ def _logged(task: Task) -> dict[str, Any]:
     losses = [row["loss"] for row in run.read("metrics")]
     parts = [part for part in np.array_split(losses, min(POINTS, len(losses) or 1)) if len(part)]
     ends = np.cumsum([len(part) for part in parts]).tolist()
+    kept = run.folder / held.FILE
     return {
+        **({"held": files.read_json(kept)} if kept.exists() else {}),
         "evaluations": [[row["step"], row["loss"]] for row in run.read("eval")],
         "curve": [[end, float(part.mean())] for end, part in zip(ends, parts, strict=True)],
     }

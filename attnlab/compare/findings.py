@@ -1,9 +1,19 @@
 """The report of a comparison. What the clock decided is in the section called TIMES, only there."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 
-from attnlab.compare.reading import About, Contender, Reading, answer, listed, summary
+from attnlab.compare.reading import (
+    About,
+    Contender,
+    Cost,
+    Reading,
+    answer,
+    listed,
+    rates,
+    summary,
+)
 from attnlab.reports.report import Block, Cell, Plot, Sample, Section, Series, Table
 from attnlab.statistics import mean_interval
 from attnlab.studies.language import megabytes, with_ends
@@ -63,6 +73,7 @@ def _results(reading: Reading) -> Section:
             [
                 one.label,
                 None if loss is None else with_ends(loss),
+                None if (lead := reading.above_best(one)) is None else with_ends(lead),
                 f"{len(one.finished)} of {len(one.trained)}" if ends else len(one.finished),
                 one.parameters,
                 one.operations / 1e6,
@@ -77,6 +88,7 @@ def _results(reading: Reading) -> Section:
             columns=[
                 "variant",
                 "held-out loss",
+                "above the best",
                 "seeds",
                 "parameters",
                 "million operations a token",
@@ -84,9 +96,11 @@ def _results(reading: Reading) -> Section:
                 f"steps to a loss of{at}",
             ],
             rows=rows,
-            note=f"Nats a token over all {reading.about.held_out:,} held-out tokens, after the "
-            f"last step; means over the seeds with {reading.percent} intervals. The loss to reach "
-            "is the best that all variants reached, unless one was asked for.",
+            note=f"Nats a token over {reading.about.held_out:,} held-out tokens, after the last "
+            f"step; means over the seeds. The {reading.percent} intervals count the choice of "
+            "seeds and of the held-out text. Variants share both, so intervals of two losses may "
+            "overlap where their difference, above the best, is clear. The loss to reach is the "
+            "best that all variants reached, unless one was asked for.",
         )
     ]
     stranded = [
@@ -120,29 +134,47 @@ def _pairs(reading: Reading) -> Section:
     rows: list[list[Cell]] = []
     for pair in reading.pairs:
         said = None if pair.interval is None else with_ends(pair.interval, sign="+")
-        rows.append([f"{pair.first} − {pair.second}", said, pair.p, pair.verdict])
-    one_seed = " One seed can never tell: use seeds=3 or more." if _single(reading) else ""
+        errors = (pair.seeds_error, pair.text_error)
+        rows.append([f"{pair.first} − {pair.second}", said, *errors, pair.p, pair.verdict])
     return Section(
         heading="Every pair",
         text=f"""With a seed come the same batches for all, so two variants are compared seed by
-        seed, by Student's t. {len(rows)} pair{"s are" if len(rows) > 1 else " is"} looked at:
-        by Holm's correction the chance of even one wrong "better" or "worse" in this matrix is at
-        most {100 * (1 - reading.level):.3g} %.{one_seed}""",
+        seed. {_noise(reading)} {len(rows)} pair{"s are" if len(rows) > 1 else " is"} looked at, by
+        Student's t with Holm's correction: the chance of even one wrong "better" or "worse" in this
+        matrix is at most {100 * (1 - reading.level):.3g} % when all variants are about as steady
+        over the seeds.""",
         blocks=[
             matrix,
             Table(
                 title="Differences of the held-out loss",
-                columns=["", "difference", "p, corrected", "the first is"],
+                columns=[
+                    "",
+                    "difference",
+                    "error by seeds",
+                    "error by text",
+                    "p, corrected",
+                    "the first is",
+                ],
                 rows=rows,
                 note=f"The {reading.percent} interval is of each pair alone. It can leave out 0 "
-                "and the verdict still be that we cannot tell, when many pairs are asked about.",
+                "and the verdict still be that we cannot tell, when many pairs are asked about. "
+                "Standard errors: what other seeds, and other held-out text of the same length, "
+                "would change. More seeds reduce the first only.",
             ),
         ],
     )
 
 
-def _single(reading: Reading) -> bool:
-    return len(reading.about.seeds) == 1
+def _noise(reading: Reading) -> str:
+    if len(reading.about.seeds) == 1:
+        return "One seed can never tell: use seeds=3 or more."
+    if reading.noise is None:
+        return """Beyond rounding, the seeds change nothing in any difference, so nothing is known
+        about the noise, and nothing can be told."""
+    return f"""What seed and variant leave unexplained of a loss varies by
+        {math.sqrt(reading.noise.value):.3g} (standard deviation, from all variants together,
+        {reading.noise.degrees} degrees of freedom); a pair whose own differences vary more is
+        judged by those."""
 
 
 def _curves(reading: Reading) -> Section:
@@ -207,8 +239,8 @@ def _cache(reading: Reading) -> Section:
         heading="Quality against cache",
         text="""Keys and values of what was read are kept while a text is written. Each further
         token adds to them; a window keeps a ring of constant size instead, and a recurrent model
-        one vector. A variant is on the front when no other has both a lower loss and a smaller
-        cache.""",
+        one vector. A variant is off the front when another is told to be better (above) and has no
+        larger cache.""",
         blocks=[
             Table(
                 title="Bytes that decoding keeps",
@@ -232,7 +264,7 @@ def _cache(reading: Reading) -> Section:
     )
 
 
-def _pareto(reading: Reading, title: str, x: str, cost: dict[str, float | None]) -> Plot:
+def _pareto(reading: Reading, title: str, x: str, cost: Mapping[str, Cost | None]) -> Plot:
     series = []
     for one in reading.ranked:
         price, loss = cost[one.label], reading.loss(one)
@@ -242,7 +274,7 @@ def _pareto(reading: Reading, title: str, x: str, cost: dict[str, float | None])
         series.append(
             Series(
                 name=one.label,
-                x=[price],
+                x=[price.middle],
                 y=[loss.mean],
                 low=[loss.low] if ends else None,
                 high=[loss.high] if ends else None,
@@ -278,7 +310,9 @@ def _times(reading: Reading) -> Section:
     return Section(
         heading=TIMES,
         text=f"""Measured on this machine when nothing else of this comparison ran, variant by
-        variant in turns, {_threads()}. {_fastest(reading)}""",
+        variant in turns, {_threads()}. {_fastest(reading)} A variant is off the front when another
+        is told to be better (above) and not clearly slower: clearly means that all turns of one
+        took longer than all of the other.""",
         blocks=[
             Table(
                 title="Costs",
@@ -321,25 +355,28 @@ def _fastest(reading: Reading) -> str:
 
 
 def _search(reading: Reading) -> Section:
-    rates = reading.about.comparison.rates
+    grid = reading.about.search.rates
     rows: list[list[Cell]] = []
     edge = []
     for one in reading.contenders:
         found = one.searched or {"losses": [], "chosen": 1.0}
         losses = dict(found["losses"])
-        rows.append([one.label, *(losses.get(rate) for rate in rates), f"{found['chosen']:g}"])
-        if len(rates) > 1 and found["chosen"] in (min(rates), max(rates)):
+        rows.append([one.label, *(losses.get(rate) for rate in grid), f"{found['chosen']:g}"])
+        if len(grid) > 1 and found["chosen"] in (min(grid), max(grid)):
             edge.append(one.label)
     more = f" The best of {', '.join(edge)} is at the edge: look further." if edge else ""
     return Section(
         heading="Learning rates",
-        text=f"""Before, every variant was trained once with each multiple of its recipe's rates and
-        a seed of its own, {reading.about.seeds[-1] + 1}, which counts for nothing else. The rate
-        with the lowest held-out loss was taken.{more}""",
+        text=f"""Searched because {reading.about.search.why}. Before, every variant was trained once
+        with each multiple of its recipe's rates and a seed of its own,
+        {reading.about.seeds[-1] + 1}, which counts for nothing else: the same budget for each. The
+        rate with the lowest loss on the first quarter of the held-out text was taken; all other
+        losses and verdicts of this report leave that quarter out, the learning curves aside.
+        Another search could choose a neighbouring rate: intervals do not count that.{more}""",
         blocks=[
             Table(
-                title="Held-out loss by multiple of the rate",
-                columns=["variant", *(f"× {rate:g}" for rate in rates), "taken"],
+                title="Loss by multiple of the rate, on the quarter that chooses",
+                columns=["variant", *(f"× {rate:g}" for rate in grid), "taken"],
                 rows=rows,
                 note="A gap: it did not come to its end.",
             )
@@ -372,7 +409,7 @@ def _how(reading: Reading) -> Section:
         text=f"""{HOW[about.comparison.match]} All train on {about.text}, with
         {reading.counted_seeds} ({", ".join(map(str, about.seeds))}): with a seed come the same
         samples in the same order for all. Where steps differ, one reads further than
-        another.""",
+        another. {rates(reading)}""",
         blocks=[
             Table(
                 title="The variants",

@@ -4,16 +4,21 @@ All that the clock decides is under "measured" in the results, and in one sectio
 without these, a comparison that was stopped and went on gives the same bytes.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from statistics import fmean
+from statistics import fmean, variance
 from typing import Any
 
-from attnlab.compare.verdicts import Pair, Verdict, pairs, turned
-from attnlab.compare.words import Comparison
-from attnlab.statistics import Interval, mean_interval
+import numpy as np
+
+from attnlab.compare.verdicts import Pair, Stretches, Verdict, pairs, residual, turned
+from attnlab.compare.words import Comparison, Search
+from attnlab.statistics import Interval, Variance, mean_interval, weighted_mean_variance
 from attnlab.studies.language import with_ends
+
+LEAST_TURNS = 3  # fewer say nothing about how much the times of a step vary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +26,7 @@ class About:
     comparison: Comparison
     seeds: list[int]
     text: str
+    search: Search
     held_out: int  # tokens
     tokens: int  # in a step
     context: int
@@ -51,7 +57,13 @@ class Contender:
     @property
     def losses(self) -> dict[int, float]:
         """Held out, at the end of each training that came to its end."""
-        return {seed: one["evaluations"][-1][1] for seed, one in self.finished.items()}
+        last = {seed: one["evaluations"][-1][1] for seed, one in self.finished.items()}
+        return {**last, **{seed: text.loss for seed, text in self.texts.items()}}
+
+    @property
+    def texts(self) -> dict[int, Stretches]:
+        """The same losses by stretches of the text, where they were measured."""
+        return {seed: one["held"] for seed, one in self.finished.items() if "held" in one}
 
     @property
     def stranded(self) -> dict[int, dict[str, str]]:
@@ -85,6 +97,19 @@ class Contender:
 
 
 @dataclass(frozen=True)
+class Cost:
+    """Of one variant: the lowest and highest of its turns, and the median."""
+
+    low: float
+    middle: float
+    high: float
+
+    def clearly_above(self, other: "Cost") -> bool:
+        """Whether every turn of it cost more than every turn of the other."""
+        return self.low > other.high
+
+
+@dataclass(frozen=True)
 class Reading:
     about: About
     contenders: Sequence[Contender]
@@ -105,7 +130,17 @@ class Reading:
 
     @cached_property
     def pairs(self) -> list[Pair]:
-        return pairs({one.label: one.losses for one in self.contenders}, self.level)
+        texts = {one.label: one.texts for one in self.contenders}
+        return pairs(self._losses, self.level, texts)
+
+    @property
+    def _losses(self) -> dict[str, dict[int, float]]:
+        return {one.label: one.losses for one in self.contenders}
+
+    @cached_property
+    def noise(self) -> Variance | None:
+        """Of one training around its variant and its seed, from all variants together."""
+        return residual(self._losses)
 
     def verdict(self, first: str, second: str) -> Verdict:
         for pair in self.pairs:
@@ -115,8 +150,31 @@ class Reading:
                 return turned(pair.verdict)
         raise KeyError((first, second))
 
+    def above_best(self, one: Contender) -> Interval | None:
+        """By how much its loss is above the lowest; None for the best itself and for no loss."""
+        best = self.ranked[0].label if self.ranked else None
+        for pair in self.pairs:
+            if pair.interval is not None and (pair.first, pair.second) == (one.label, best):
+                return pair.interval
+            if pair.interval is not None and (pair.second, pair.first) == (one.label, best):
+                return pair.interval.negated
+        return None
+
     def loss(self, one: Contender) -> Interval | None:
-        return mean_interval(list(one.losses.values()), self.level) if one.losses else None
+        """By the choice of seeds and, where stretches of it were measured, of the text."""
+        if not one.losses:
+            return None
+        by_seeds = mean_interval(list(one.losses.values()), self.level)
+        texts = list(one.texts.values())
+        if len(one.losses) < 2 or len(texts) < len(one.losses):
+            return by_seeds
+        sums = np.array([text.sums for text in texts])
+        counts = np.array([text.counts for text in texts])
+        by_text = weighted_mean_variance((sums / counts).mean(0), counts.mean(0))
+        if by_text is None:
+            return by_seeds
+        spread = Variance(variance(one.losses.values()) / len(texts), len(texts) - 1)
+        return (spread + by_text).interval(by_seeds.mean, self.level, len(texts))
 
     @cached_property
     def target(self) -> float | None:
@@ -126,32 +184,36 @@ class Reading:
         best = [min(fmean(losses) for _, losses in one.curve) for one in self.ranked]
         return max(best) if best else None
 
-    def front(self, cost: dict[str, float | None]) -> set[str]:
-        """Variants that no other beats in both loss and cost."""
-        known = {
-            one.label: (fmean(one.losses.values()), price)
-            for one in self.ranked
-            if (price := cost[one.label]) is not None
-        }
+    def front(self, cost: Mapping[str, Cost | None]) -> set[str]:
+        """Variants of which no other is told to be better without clearly costing more."""
+        known = {one.label: price for one in self.ranked if (price := cost[one.label]) is not None}
         return {
             label
-            for label, (loss, price) in known.items()
+            for label, price in known.items()
             if not any(
-                other != label and a <= loss and b <= price and (a, b) != (loss, price)
-                for other, (a, b) in known.items()
+                other != label
+                and self.verdict(other, label) == "better"
+                and not theirs.clearly_above(price)
+                for other, theirs in known.items()
             )
         }
 
     @property
-    def cache_costs(self) -> dict[str, float | None]:
+    def cache_costs(self) -> dict[str, Cost | None]:
         return {
-            one.label: None if one.cache is None else one.cache["at_context"]
+            one.label: None if one.cache is None else Cost(*3 * [one.cache["at_context"]])
             for one in self.contenders
         }
 
     @property
-    def step_costs(self) -> dict[str, float | None]:
-        return {one.label: one.step["step_ms"] for one in self.contenders}
+    def step_costs(self) -> dict[str, Cost | None]:
+        found: dict[str, Cost | None] = {}
+        for one in self.contenders:
+            ends = one.step["fastest_ms"], one.step["slowest_ms"]
+            if self.about.comparison.turns < LEAST_TURNS:
+                ends = 0.0, math.inf
+            found[one.label] = Cost(ends[0], one.step["step_ms"], ends[1])
+        return found
 
     @property
     def counted_seeds(self) -> str:
@@ -163,8 +225,7 @@ def answer(reading: Reading) -> str:
     if not reading.ranked:
         return f"None came to its end: {stranded}."
     best, others = reading.ranked[0], [one.label for one in reading.ranked[1:]]
-    loss = reading.loss(best)
-    assert loss is not None
+    loss = fmean(best.losses.values())
     beaten = [name for name in others if reading.verdict(best.label, name) == "better"]
     alike = [name for name in others if name not in beaten]
     parts = []
@@ -173,8 +234,66 @@ def answer(reading: Reading) -> str:
     if alike:
         parts.append(f"{reading.counted_seeds} cannot tell it from {listed(alike, 'or')}")
     said = f"; {', and '.join(parts)} at the level of {reading.percent}" if parts else ""
-    return f"{best.label} has the lowest held-out loss, {with_ends(loss)} nats a token{said}." + (
-        f" {stranded[0].upper()}{stranded[1:]}." if stranded else ""
+    sentences = [
+        f"{best.label} has the lowest held-out loss, {loss:.3f} nats a token"
+        f"{_lead(reading)}{said}.",
+        f"{stranded[0].upper()}{stranded[1:]}." if stranded else "",
+        matching(reading),
+        rates(reading),
+    ]
+    return " ".join(sentence for sentence in sentences if sentence)
+
+
+def _lead(reading: Reading) -> str:
+    """How far the next is behind, seeds and text counted."""
+    for one in reading.ranked[1:]:
+        lead = reading.above_best(one)
+        if lead is not None:
+            return f", {with_ends(lead)} below {one.label}"
+    return ""
+
+
+def matching(reading: Reading) -> str:
+    """What was changed to make the variants equal, and what is unequal through that."""
+    by_parameters = reading.about.comparison.match == "parameters"
+    unequal = "operations a token" if by_parameters else "parameters"
+
+    def measure(one: Contender) -> float:
+        return one.operations if by_parameters else one.parameters
+
+    first, changed = reading.contenders[0], dict[str, list[str]]()
+    for one in reading.contenders[1:]:
+        if one.change:
+            more = f"{100 * (measure(one) / measure(first) - 1):+.1f} % {unequal}"
+            changed.setdefault(f"{one.change} ({more})", []).append(one.label)
+    if not changed:
+        return ""
+    said = [f"{listed(labels)}: {change}" for change, labels in changed.items()]
+    return f"To be equal in {EQUAL_IN[reading.about.comparison.match]}, {'; '.join(said)}."
+
+
+EQUAL_IN = {
+    "parameters": "parameters",
+    "flops": "operations",
+    "seconds": "seconds of steps",
+    "steps": "steps",
+}
+
+
+def rates(reading: Reading) -> str:
+    """Whether learning rates were searched, and which were taken."""
+    search = reading.about.search
+    if not search.rates:
+        return f"Learning rates were not searched: {search.why}."
+    taken = dict[float, list[str]]()
+    for one in reading.contenders:
+        if one.searched is not None:
+            taken.setdefault(one.searched["chosen"], []).append(one.label)
+    said = [f"× {rate:g} for {listed(labels)}" for rate, labels in sorted(taken.items())]
+    grid = listed([f"{rate:g}" for rate in search.rates])
+    return (
+        f"Learning rates were searched for each over × {grid}, on held-out text of their own; "
+        f"taken: {', '.join(said)}."
     )
 
 
@@ -196,6 +315,8 @@ def summary(reading: Reading) -> dict[str, Any]:
         "match": about.comparison.match,
         "level": reading.level,
         "seeds": about.seeds,
+        "tuning": {"rates": list(about.search.rates), "why": about.search.why},
+        "residual_spread": None if reading.noise is None else math.sqrt(reading.noise.value),
         "target": target,
         "variants": {
             one.label: {
@@ -205,6 +326,7 @@ def summary(reading: Reading) -> dict[str, Any]:
                 "operations_per_token": one.operations,
                 "steps": one.steps,
                 "loss": None if (found := reading.loss(one)) is None else asdict(found),
+                "above_best": None if (lead := reading.above_best(one)) is None else asdict(lead),
                 "by_seed": {str(seed): loss for seed, loss in one.losses.items()},
                 "stranded": {str(seed): why for seed, why in one.stranded.items()},
                 "steps_to_target": None if target is None else one.steps_to(target),
@@ -220,6 +342,8 @@ def summary(reading: Reading) -> dict[str, Any]:
                 "first": pair.first,
                 "second": pair.second,
                 "difference": None if pair.interval is None else asdict(pair.interval),
+                "seeds_error": pair.seeds_error,
+                "text_error": pair.text_error,
                 "p": pair.p,
                 "verdict": pair.verdict,
             }

@@ -1,20 +1,49 @@
-"""Which variant is better: paired by seed, by Student's t, corrected for the number of pairs.
+"""Which variant is better: seeds are blocks, variants share one residual variance, texts vary too.
 
-Two variants of one seed read the same batches, so what counts is the difference in each seed.
-Holm's correction keeps the chance of any wrong "better" or "worse" among all pairs below 1 − level.
+    loss[variant, seed] = variant + seed + residual          (randomized blocks)
+
+With a seed come the same batches for all variants, so what a seed does to all of them cancels in a
+difference. The residual variance is estimated from all variants together: with 4 variants and 3
+seeds it has 6 degrees of freedom, where the differences of one pair alone have 2. A pair whose own
+differences vary more than that keeps its own, larger variance: one variant that is much less steady
+than the others must not be judged by their calm.
+
+The held-out text is a sample as well, the same for all seeds: its part of the variance comes from
+the differences by stretches of the text, and more seeds do not reduce it.
+
+Holm's correction keeps the chance of any wrong "better" or "worse" among all pairs below 1 − level
+(`attnlab check statistics` measures it).
 """
 
 import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, stdev
 from typing import Literal
 
-from attnlab.statistics import Interval, beyond, mean_interval
+import numpy as np
+
+from attnlab.statistics import Interval, Variance, residual_variance, weighted_mean_variance
 
 Verdict = Literal["better", "worse", "cannot tell"]
 Losses = Mapping[str, Mapping[int, float]]  # by variant and seed
+# losses are made of float32: a spread below that of its rounding says nothing about the noise
+RESOLUTION = 2.0**-23
+
+
+@dataclass(frozen=True)
+class Stretches:
+    """Held-out losses of one model, summed over each stretch of the text."""
+
+    sums: Sequence[float]
+    counts: Sequence[float]  # tokens
+
+    @property
+    def loss(self) -> float:
+        return math.fsum(self.sums) / math.fsum(self.counts)
+
+
+Texts = Mapping[str, Mapping[int, Stretches]]  # by variant and seed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,29 +53,97 @@ class Pair:
     interval: Interval | None  # of the first's loss less the second's; None: no seed in common
     p: float  # corrected by Holm; 1 where nothing can be said
     verdict: Verdict  # on the first
+    seeds_error: float | None = None  # standard error of the difference by the choice of seeds
+    text_error: float | None = None  # and by the choice of the held-out text
 
 
-def pairs(losses: Losses, level: float) -> list[Pair]:
-    """Every two variants once."""
+@dataclass(frozen=True)
+class _Difference:
+    mean: float
+    seeds: int
+    by_seeds: Variance | None  # None: nothing is known about the noise
+    by_text: Variance | None
+
+    @property
+    def variance(self) -> Variance | None:
+        if self.by_seeds is None or self.by_text is None:
+            return self.by_seeds
+        return self.by_seeds + self.by_text
+
+
+def pairs(losses: Losses, level: float, texts: Texts | None = None) -> list[Pair]:
+    """Every two variants once. Without `texts` only seeds are counted as a source of chance."""
     both = list(itertools.combinations(losses, 2))
-    differences = {
-        (first, second): [
-            losses[first][seed] - losses[second][seed]
-            for seed in losses[first]
-            if seed in losses[second]
-        ]
-        for first, second in both
-    }
-    corrected = holm([p_value(differences[pair]) for pair in both])
+    noise = residual(losses)
+    differences = [_difference(losses, noise, texts or {}, *pair) for pair in both]
+    chances = []
+    for one in differences:
+        variance = None if one is None else one.variance
+        chances.append(1.0 if one is None or variance is None else variance.p_value(one.mean))
     found = []
-    for (first, second), p in zip(both, corrected, strict=True):
-        values = differences[first, second]
+    for (first, second), one, p in zip(both, differences, holm(chances), strict=True):
         verdict: Verdict = "cannot tell"
-        if p <= 1 - level:
-            verdict = "better" if fmean(values) < 0 else "worse"
-        interval = mean_interval(values, level) if values else None
-        found.append(Pair(first=first, second=second, interval=interval, p=p, verdict=verdict))
+        if one is not None and p <= 1 - level:
+            verdict = "better" if one.mean < 0 else "worse"
+        found.append(
+            Pair(
+                first=first,
+                second=second,
+                interval=_interval(one, level),
+                p=p,
+                verdict=verdict,
+                seeds_error=_error(one.by_seeds if one else None),
+                text_error=_error(one.by_text if one else None),
+            )
+        )
     return found
+
+
+def residual(losses: Losses) -> Variance | None:
+    """Of one training, around its variant and its seed; None where there is none to be seen."""
+    seeds = sorted({seed for one in losses.values() for seed in one})
+    table = np.array([[one.get(seed, np.nan) for seed in seeds] for one in losses.values()])
+    found = residual_variance(table) if table.size else None
+    if found is None or math.sqrt(found.value) <= RESOLUTION * float(np.nanmax(np.abs(table))):
+        return None
+    return found
+
+
+def text_variance(first: Sequence[Stretches], second: Sequence[Stretches]) -> Variance | None:
+    """Of the mean difference, by which text was held out; models come in pairs of one seed."""
+    counts = np.array([one.counts for one in first], np.float64)
+    sums = np.array([np.subtract(a.sums, b.sums) for a, b in zip(first, second, strict=True)])
+    return weighted_mean_variance((sums / counts).mean(0), counts.mean(0))
+
+
+def _difference(
+    losses: Losses, noise: Variance | None, texts: Texts, first: str, second: str
+) -> _Difference | None:
+    seeds = [seed for seed in losses[first] if seed in losses[second]]
+    if not seeds:
+        return None
+    values = np.array([losses[first][seed] - losses[second][seed] for seed in seeds])
+    by_text = None
+    if all(seed in texts.get(name, {}) for seed in seeds for name in (first, second)):
+        mine, theirs = ([texts[name][seed] for seed in seeds] for name in (first, second))
+        by_text = text_variance(mine, theirs)
+    by_seeds = None
+    if noise is not None and len(seeds) > 1:  # one seed never tells
+        larger = max(2 * noise.value, float(values.var(ddof=1)))
+        by_seeds = Variance(larger / len(seeds), noise.degrees)
+    return _Difference(float(values.mean()), len(seeds), by_seeds, by_text)
+
+
+def _interval(one: _Difference | None, level: float) -> Interval | None:
+    if one is None:
+        return None
+    if one.variance is None:
+        return Interval(one.mean, None, None, one.seeds)
+    return one.variance.interval(one.mean, level, one.seeds)
+
+
+def _error(variance: Variance | None) -> float | None:
+    return None if variance is None else math.sqrt(variance.value)
 
 
 def turned(verdict: Verdict) -> Verdict:
@@ -62,13 +159,3 @@ def holm(chances: Sequence[float]) -> list[float]:
         largest = max(largest, min((len(chances) - rank) * chances[place], 1.0))
         corrected[place] = largest
     return corrected
-
-
-def p_value(differences: Sequence[float]) -> float:
-    """How often chance alone would give a mean so far from 0; 1 for fewer than two values."""
-    if len(differences) < 2 or not any(differences):
-        return 1.0
-    error = stdev(differences) / math.sqrt(len(differences))
-    if error == 0:
-        return 0.0
-    return beyond(abs(fmean(differences)) / error, len(differences) - 1)

@@ -18,6 +18,7 @@ from typing import IO, Any
 import torch
 
 from attnlab import config, files
+from attnlab.compare import held
 from attnlab.training import launch, runs
 from attnlab.training.loop import NotFinite
 from attnlab.training.parallel import place_of
@@ -46,8 +47,6 @@ def train(task: dict[str, Any]) -> dict[str, Any]:
     os.chdir(task["from"])
     run = runs.Run(Path(task["folder"]))
     known = run.folder / "diverged.json"
-    if run.finished:
-        return {"ending": "finished", "why": ""}
     if known.exists():
         return dict(files.read_json(known))
     try:
@@ -55,7 +54,11 @@ def train(task: dict[str, Any]) -> dict[str, Any]:
         if place_of(recipe.device).type == "cpu":
             torch.set_num_threads(1)  # what others do on this machine changes no bit
         _wait_for(run)
-        result = launch.train_in(run, recipe, report=Report())
+        if not run.finished:
+            result = launch.train_in(run, recipe, report=Report())
+            if result.ending.startswith("SIG"):
+                return {"ending": result.ending, "why": ""}
+        held.measured(run)
     except NotFinite as error:
         # without what depends on where it was stopped before
         outcome = {"ending": "diverged", "why": str(error).partition(";")[0]}
@@ -64,8 +67,7 @@ def train(task: dict[str, Any]) -> dict[str, Any]:
     except Exception as error:
         why = " ".join(str(error).split())[:300]
         return {"ending": "failed", "why": f"{type(error).__name__}: {why}"}
-    signalled = result.ending.startswith("SIG")
-    return {"ending": result.ending if signalled else "finished", "why": ""}
+    return {"ending": "finished", "why": ""}
 
 
 def _wait_for(run: runs.Run) -> None:

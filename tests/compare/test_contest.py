@@ -132,6 +132,7 @@ def test_rates_are_searched_with_a_seed_that_counts_for_nothing_else(two):
     searched = two.results["variants"]["rotary"]["rates"]
     losses = dict(searched["losses"])
     assert searched["chosen"] == min(losses, key=losses.get) and set(losses) == {1.0, 2.0}
+    assert "searched for each over × 1 and 2" in two.results["answer"]
     assert dict(two.results["variants"]["wild"]["rates"]["losses"]) == {1.0: None, 2.0: None}
     names = {path.name for path in (two.folder / "runs").iterdir()}
     assert {"rotary-rate-2-seed-2", "rotary-seed-0", "rotary-seed-1"} <= names
@@ -156,8 +157,36 @@ def test_every_training_ends_with_an_evaluation_of_the_whole_split(two):
     rows = (two.folder / "runs/rotary-seed-0/eval.jsonl").read_text().splitlines()
     last = json.loads(rows[-1])
     found = two.results["variants"]["rotary"]
-    assert last["step"] == found["steps"] and last["loss"] == found["by_seed"]["0"]
+    assert last["step"] == found["steps"] == found["curve"][-1][0]
     assert last["tokens"] == 500  # of 501 characters the first is only read
+    kept = json.loads((two.folder / "runs/rotary-seed-0/held.json").read_text())
+    assert sum(kept["counts"]) == 500
+    assert sum(kept["sums"]) / 500 == pytest.approx(last["loss"], rel=1e-9)
+
+
+def test_what_chose_the_rates_is_in_no_loss_that_is_reported(two):
+    """32 samples of 16 tokens: the first 8 choose, the other 24 are reported."""
+
+    def mean(name, part):
+        kept = json.loads((two.folder / "runs" / name / "held.json").read_text())
+        return sum(kept["sums"][part]) / sum(kept["counts"][part])
+
+    found = two.results["variants"]["rotary"]
+    assert found["by_seed"]["1"] == pytest.approx(mean("rotary-seed-1", slice(8, None)))
+    assert dict(found["rates"]["losses"])[2.0] == pytest.approx(
+        mean("rotary-rate-2-seed-2", slice(0, 8))
+    )
+    assert "over 372 held-out tokens" in (two.folder / "report.md").read_text()
+    assert all(pair["text_error"] > 0 for pair in two.results["pairs"] if pair["difference"])
+
+
+def test_a_search_needs_text_of_its_own(tmp_path):
+    few = "corpus.validation=0.02"  # 7 samples
+    with pytest.raises(ValueError, match="a search of rates needs 8"):
+        contest(tmp_path, *FOUR[:2], "tune=rate", few).text()
+    found = contest(tmp_path, *FOUR[:2], "tune=auto", few)
+    assert found.search.rates == () and "fewer than 8" in found.search.why
+    assert found.settings()["rates"] == []
 
 
 def test_what_is_done_is_not_done_again(two, monkeypatch):

@@ -5,9 +5,11 @@ import dataclasses
 import pytest
 
 from attnlab.compare.findings import TIMES, findings
-from attnlab.compare.reading import About, Contender, Reading, answer, listed, summary
-from attnlab.compare.words import Comparison
+from attnlab.compare.reading import About, Contender, Cost, Reading, answer, listed, summary
+from attnlab.compare.verdicts import Stretches
+from attnlab.compare.words import Comparison, Search
 
+TIMED = ("step_ms", "fastest_ms", "slowest_ms")
 STEP = {"step_ms": 10.0, "fastest_ms": 9.0, "slowest_ms": 11.0, "tokens_per_second": 1.0}
 
 
@@ -43,6 +45,7 @@ def about(seeds, **settings):
     return About(
         comparison=Comparison(**settings),
         seeds=list(range(seeds)),
+        search=Search(settings.get("rates", ()), "a test asks for it"),
         text="a text",
         held_out=500,
         tokens=32,
@@ -58,13 +61,18 @@ LIKE = contender("like", [2.1, 2.0, 2.21], step_ms=5.0)
 
 def test_the_answer_names_the_best_and_whom_it_beats():
     said = answer(Reading(about(3), [BAD, LIKE, GOOD]))
-    assert said.startswith("good has the lowest held-out loss, 2.100 (1.852 to 2.348) nats a token")
+    assert said.startswith("good has the lowest held-out loss, 2.100 nats a token, 0.003 (")
+    lead = Reading(about(3), [BAD, LIKE, GOOD]).above_best(LIKE)
+    assert lead.mean == pytest.approx(0.01 / 3) and lead.low < 0 < lead.high
+    assert f"0.003 ({lead.low:.3f} to {lead.high:.3f}) below like; that is better than bad" in said
     assert "better than bad" in said and "3 seeds cannot tell it from like" in said
 
 
 def test_one_seed_never_tells():
     reading = Reading(about(1), [contender("a", [1.0]), contender("b", [9.0])])
     assert "1 seed cannot tell it from b" in answer(reading)
+    assert reading.above_best(reading.ranked[0]) is None
+    assert reading.above_best(reading.ranked[1]).mean == 8.0
     assert reading.verdict("a", "b") == reading.verdict("b", "a") == "cannot tell"
 
 
@@ -88,11 +96,69 @@ def test_the_loss_to_reach_is_the_best_that_all_reached():
     assert Reading(about(3, target=2.9), [GOOD, BAD]).target == 2.9
 
 
-def test_the_front_is_of_those_that_nobody_beats_in_both():
+def test_off_the_front_is_who_is_told_worse_than_one_that_is_not_clearly_dearer():
     reading = Reading(about(3), [GOOD, BAD, LIKE])
     assert reading.front(reading.cache_costs) == {"good", "like"}
     assert reading.front(reading.step_costs) == {"good", "like"}
-    assert reading.front({"good": None, "bad": 1.0, "like": None}) == {"bad"}
+    assert reading.front({"good": None, "bad": Cost(1, 1, 1), "like": None}) == {"bad"}
+    cheap = {"good": Cost(5, 6, 7), "bad": Cost(1, 2, 4), "like": Cost(5, 6, 7)}
+    assert reading.front(cheap) == {"good", "bad", "like"}
+
+
+@pytest.mark.parametrize("middle", [3.9, 4.1])
+def test_noise_of_the_times_puts_nobody_on_or_off_the_front(middle):
+    """Turns that overlap are no difference, whichever median is lower."""
+    reading = Reading(about(3), [GOOD, BAD])
+    assert reading.front({"good": Cost(3, 4, 5), "bad": Cost(3.5, middle, 4.5)}) == {"good"}
+
+
+def test_one_turn_says_nothing_about_the_times():
+    fast = dataclasses.replace(BAD, step={**BAD.step, **dict.fromkeys(TIMED, 1.0)})
+    for turns, front in ((9, {"good", "bad"}), (1, {"good"})):
+        reading = Reading(about(3, turns=turns), [GOOD, fast])
+        assert reading.front(reading.step_costs) == front
+
+
+def test_the_answer_says_what_matching_changed():
+    wider = dataclasses.replace(BAD, change="feed-forward expansion 4 → 5", operations=6.3e6)
+    said = answer(Reading(about(3), [GOOD, wider, dataclasses.replace(wider, label="also")]))
+    assert (
+        "To be equal in parameters, bad and also: feed-forward expansion 4 → 5 "
+        "(+5.0 % operations a token)." in said
+    )
+    longer = dataclasses.replace(BAD, change="steps 15 → 20", parameters=900)
+    said = answer(Reading(about(3, match="flops"), [GOOD, longer]))
+    assert "To be equal in operations, bad: steps 15 → 20 (-10.0 % parameters)." in said
+    assert "To be equal" not in answer(Reading(about(3), [GOOD, BAD]))
+
+
+def test_the_answer_says_whether_rates_were_searched():
+    assert "Learning rates were not searched: a test" in answer(Reading(about(3), [GOOD, BAD]))
+    both = [
+        dataclasses.replace(one, searched={"losses": [], "chosen": rate})
+        for one, rate in ((GOOD, 2.0), (BAD, 1.0))
+    ]
+    said = answer(Reading(about(3, rates=(1.0, 2.0)), both))
+    assert "searched for each over × 1 and 2" in said and "× 1 for bad, × 2 for good." in said
+
+
+def test_losses_are_of_the_stretches_and_their_text_widens_the_interval():
+    def over(wave):
+        sums = [100 * (2.0 + wave), 100 * (2.0 - wave)]
+        return {seed: {**trained(9.0), "held": Stretches(sums, [100.0] * 2)} for seed in range(3)}
+
+    still, wavy = (dataclasses.replace(GOOD, trained=over(wave)) for wave in (0.0, 0.5))
+    reading = Reading(about(3), [still, wavy])
+    assert still.losses == wavy.losses == {0: 2.0, 1: 2.0, 2: 2.0}
+    assert reading.loss(still).high == pytest.approx(2.0)
+    assert reading.loss(wavy).high == pytest.approx(2 + 12.706 * 0.5, abs=1e-3)
+
+
+def test_without_noise_nothing_is_told_and_that_is_said():
+    equal = [contender("a", [1.0, 2.0, 3.0]), contender("b", [2.0, 3.0, 4.0])]
+    found = findings(about(3), equal)
+    assert "nothing is known" in found.sections[1].text and "cannot tell it from b" in found.answer
+    assert found.summary["residual_spread"] is None
 
 
 def test_all_that_the_clock_decides_is_in_one_place():

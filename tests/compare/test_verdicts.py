@@ -1,10 +1,14 @@
-"""Verdicts on pairs: by Student's t, paired by seed, corrected for the number of pairs."""
+"""Verdicts on pairs: seeds are blocks, one residual variance for all, the text varies too."""
 
+import math
 import random
+from statistics import fmean, stdev
 
+import numpy as np
 import pytest
 
-from attnlab.compare.verdicts import holm, p_value, pairs, turned
+from attnlab.compare.verdicts import RESOLUTION, Stretches, holm, pairs, turned
+from attnlab.statistics import beyond, mean_interval
 
 
 def test_holm_multiplies_by_how_many_are_left_and_never_falls():
@@ -15,7 +19,98 @@ def test_holm_multiplies_by_how_many_are_left_and_never_falls():
 def test_one_seed_never_tells_and_equal_losses_neither():
     (found,) = pairs({"a": {0: 1.0}, "b": {0: 9.0}}, 0.95)
     assert (found.verdict, found.p) == ("cannot tell", 1.0) and found.interval.mean == -8
-    assert p_value([0.0, 0.0, 0.0]) == 1.0 and p_value([1.0, 1.0]) == 0.0
+    (same,) = pairs({"a": {0: 1.0, 1: 2.0}, "b": {0: 1.0, 1: 2.0}}, 0.95)
+    assert (same.verdict, same.p, same.interval.low) == ("cannot tell", 1.0, None)
+
+
+@pytest.mark.parametrize("rounding", [0.0, 1e-9, 0.5 * RESOLUTION])
+def test_equal_differences_tell_nothing_about_the_noise(rounding):
+    """They give no p of 0: a spread below rounding is not known to be a spread."""
+    for count in (2, 3):
+        losses = {"a": {0: 1.0, 1: 2.0, 2: 3.0}, "b": {0: 2.0, 1: 3.0, 2: 4.0 + rounding}}
+        if count == 3:
+            losses["c"] = {0: 5.0, 1: 6.0, 2: 7.0}
+        found = pairs(losses, 0.95)
+        assert {(pair.p, pair.verdict) for pair in found} == {(1.0, "cannot tell")}
+        assert all(pair.interval.low is None and pair.seeds_error is None for pair in found)
+
+
+def test_one_pair_of_equal_differences_is_judged_by_the_noise_of_all():
+    losses = {"a": {0: 1.0, 1: 2.0}, "b": {0: 1.5, 1: 2.5}, "c": {0: 1.0, 1: 2.2}}
+    a_b = pairs(losses, 0.95)[0]
+    assert 0 < a_b.p < 1 and a_b.interval.low < -0.5 < a_b.interval.high
+
+
+def test_two_variants_are_the_paired_t_test():
+    losses = {"a": {0: 1.0, 1: 2.0, 2: 3.1}, "b": {0: 1.4, 1: 2.2, 2: 3.4}}
+    (found,) = pairs(losses, 0.95)
+    differences = [losses["a"][seed] - losses["b"][seed] for seed in range(3)]
+    error = stdev(differences) / math.sqrt(3)
+    assert found.p == pytest.approx(beyond(abs(fmean(differences)) / error, 2))
+    usual = mean_interval(differences, 0.95)
+    assert found.interval.low == pytest.approx(usual.low) and found.seeds_error == pytest.approx(
+        error
+    )
+
+
+def residuals_of(table):
+    table = np.array(table)
+    return table - table.mean(0) - table.mean(1, keepdims=True) + table.mean()
+
+
+def test_all_variants_lend_their_noise_to_every_pair():
+    table = [[1.0, 2.0, 3.1], [1.4, 2.2, 3.4], [1.2, 2.25, 3.2], [1.9, 3.3, 3.7]]
+    losses = {name: dict(enumerate(row)) for name, row in zip("abcd", table, strict=True)}
+    noise = (residuals_of(table) ** 2).sum() / 6
+    found = {(pair.first, pair.second): pair for pair in pairs(losses, 0.95)}
+    own = np.var(np.subtract(table[0], table[2]), ddof=1)
+    assert own < 2 * noise  # so the pooled one is the larger
+    assert found["a", "c"].seeds_error == pytest.approx(math.sqrt(2 * noise / 3))
+    own = np.var(np.subtract(table[2], table[3]), ddof=1)
+    assert own > 2 * noise  # less steady than the others: its own
+    assert found["c", "d"].seeds_error == pytest.approx(math.sqrt(own / 3))
+
+
+def test_without_some_trainings_the_rest_is_fitted():
+    """A training that diverged leaves a hole; seeds and variants are still taken out."""
+    full = {name: {seed: float(v + 10 * seed) for seed in range(4)} for v, name in enumerate("abc")}
+    full["a"][0] += 0.02
+    full["b"][1] -= 0.01
+    full["c"][3] += 0.03
+    holes = {name: dict(row) for name, row in full.items()}
+    del holes["a"][3], holes["b"][2]
+    found = {(pair.first, pair.second): pair for pair in pairs(holes, 0.95)}
+    assert found["a", "b"].interval.count == 2 and found["a", "c"].interval.count == 3
+    assert found["a", "b"].verdict == "better"
+    assert found["a", "b"].interval.mean == pytest.approx(-1 + 0.015)
+    assert found["a", "b"].seeds_error < 0.1  # seeds differ by 10
+
+
+def stretches(losses, wave, count=10):
+    """The loss of every seed over stretches of the text that differ by a wave of this height."""
+    bumps = [wave * (-1) ** number for number in range(count)]
+    return {
+        seed: Stretches([100 * (loss + bump) for bump in bumps], [100.0] * count)
+        for seed, loss in losses.items()
+    }
+
+
+def test_text_on_which_variants_differ_by_turns_widens_the_interval():
+    losses = {"a": {0: 1.0, 1: 2.0, 2: 3.0}, "b": {0: 1.1, 1: 2.101, 2: 3.1}}
+    alone = pairs(losses, 0.95)[0]
+    alike = {name: stretches(row, 0.5) for name, row in losses.items()}
+    same = pairs(losses, 0.95, alike)[0]
+    assert same.text_error == pytest.approx(0, abs=1e-12) and same.verdict == "better"
+    assert same.interval.low == pytest.approx(alone.interval.low)
+    unlike = {"a": alike["a"], "b": stretches(losses["b"], -0.5)}
+    other = pairs(losses, 0.95, unlike)[0]
+    assert other.text_error == pytest.approx(1 / math.sqrt(9))  # ± 1 over 10 stretches
+    assert other.verdict == "cannot tell" and other.interval.mean == pytest.approx(-0.1003333)
+    assert other.seeds_error == alone.seeds_error
+
+
+def test_stretches_count_by_their_tokens():
+    assert Stretches([10.0, 1.0], [5.0, 1.0]).loss == pytest.approx(11 / 6)
 
 
 def test_a_steady_difference_is_told_although_seeds_differ_more():

@@ -2,7 +2,9 @@
 
 import pytest
 
-from attnlab.compare.words import LAB, parse
+from attnlab import registry
+from attnlab.compare.words import LAB, RATES, parse
+from attnlab.presets import TUNED
 
 
 def labels(*words):
@@ -65,7 +67,29 @@ def test_the_lab_is_four_variants_and_can_be_changed():
     ]
     assert parse(["lab", "seeds=2"]).comparison.seeds == 2
     assert len(parse(["lab", "alibi=tiny:model.positions=alibi"]).variants) == 5
-    assert "seeds=3" in LAB
+    assert "seeds=4" in LAB and entry.search.rates == (1.0, 2.0, 4.0)
+
+
+@pytest.mark.parametrize(
+    ("words", "rates", "why"),
+    [
+        (["tiny", "tiny:model.positions=learned"], RATES, "preset tiny was tuned for rotary"),
+        (["tiny", "elman", "batch=16", "context=64"], RATES, "preset tiny was tuned"),
+        (["tiny", "tiny:model.positions=learned", "tune=none"], (), "tune=none was asked for"),
+        (["tiny", "tiny:model.positions=learned", "rates=1,3"], (1.0, 3.0), "asked for"),
+        (["tiny", "tiny:clip=2", "tune=rate"], RATES, "asked for"),
+        (["tiny", "tiny:clip=2"], (), "the same model"),
+        (["tiny", "fast=tiny:optimiser.rate=0.02,model.depth=1"], (), "optimiser of its own"),
+        (["rope-gqa-rotary", "rope-gqa-absolute"], (), "no preset here"),
+    ],
+)
+def test_rates_are_searched_where_a_preset_was_tuned_for_one_of_the_variants(words, rates, why):
+    found = parse(words).search
+    assert found.rates == rates and why in found.why
+
+
+def test_presets_that_were_tuned_exist():
+    assert set(TUNED) <= {option.name for option in registry.options("preset")}
 
 
 @pytest.mark.parametrize(
@@ -99,6 +123,8 @@ def test_the_lab_is_four_variants_and_can_be_changed():
         (["lab", "match=seconds", "seconds=-1"], "seconds is -1"),
         (["lab", "rates=1,-2"], "rates are"),
         (["lab", "rates=1,1"], "each multiple once"),
+        (["lab", "tune=none"], "rates=1,2,4 needs tune=rate"),
+        (["lab", "tune=rates"], "did you mean 'rate'?"),
         (["lab", "seed=-1"], "seed is -1"),
     ],
 )

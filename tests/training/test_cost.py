@@ -5,7 +5,9 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from attnlab import config
+from attnlab import config, registry
+from attnlab.kernels import dispatch
+from attnlab.kernels.dispatch import Choice
 from attnlab.models.recurrent import ElmanSettings, PrefixBidirectionalSettings
 from attnlab.models.transformer import TransformerSettings
 from attnlab.training.cost import flops_per_token, parameters
@@ -36,6 +38,44 @@ def pairs(context, window):
         for key in range(query + 1)
         if window is None or query - key < window
     )
+
+
+def all_products(model, context, monkeypatch):
+    """Every product of matrices in a forward and a backward pass, for one token."""
+    monkeypatch.setattr(dispatch, "choose", lambda request, path: Choice("reference", "a test"))
+    counter = FlopCounterMode(display=False)
+    with counter:
+        model(torch.zeros(2, context, dtype=torch.long)).sum().backward()
+    return counter.get_total_flops() / (2 * context)
+
+
+@pytest.mark.parametrize("context", [1, 7, CONTEXT])
+@pytest.mark.parametrize("window", ["none", "5"])
+@pytest.mark.parametrize("kind", [option.name for option in registry.options("attention")])
+@pytest.mark.parametrize("score", [option.name for option in registry.options("score")])
+def test_every_score_is_counted_as_torch_counts_its_products(
+    score, kind, window, context, monkeypatch
+):
+    """The dense definition computes all pairs; we count those that attend to each other."""
+    model = model_of(f"score={score}", f"attention={kind}", f"window={window}")
+    unneeded = 0.0
+    for block in model.blocks:
+        heads = block.attention
+        width, seen = heads.head_width, pairs(context, heads.window) / context
+        every, needed = (heads.score.operations(width, keys) for keys in (context, seen))
+        unneeded += heads.heads * (every.training - needed.training)
+    counted = all_products(model, context, monkeypatch) - unneeded
+    assert flops_per_token(model, context) == pytest.approx(counted, rel=1e-12)
+
+
+def test_an_additive_score_has_its_inner_layer_counted():
+    """Wider inside costs more; what the backward pass computes again counts too."""
+    narrow, wide = (model_of("score=additive", f"score.width={width}") for width in (12, 30))
+    plain = flops_per_token(model_of(), CONTEXT)
+    assert flops_per_token(wide, CONTEXT) > flops_per_token(narrow, CONTEXT) > plain
+    found = wide.blocks[0].attention.score.operations(12, 10)
+    assert found.repeated == 2 * 30 * 10
+    assert found.forward == 4 * 12 * 30 + 2 * (30 + 12) * 10
 
 
 @pytest.mark.parametrize("window", ["none", "5", "5,none", "1", "24,23,25", "100"])

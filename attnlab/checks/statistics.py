@@ -1,0 +1,298 @@
+"""`attnlab check statistics`: verdicts are wrong as rarely as they say, and find what is there.
+
+Simulated comparisons with known truth: how often any pair of equal variants is told apart, and how
+often a real difference is found, by the pooled analysis (now) and by the differences of each pair
+alone (before). Then real trainings: twins, which share the batches of their seed and differ in
+their initial weights only, are dealt out at random as variants of comparisons; whatever is told is
+false. The control judges every pair by itself, without a correction for their number: it must fail.
+"""
+
+import dataclasses
+import itertools
+import math
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import torch
+
+from attnlab import chance, config, files
+from attnlab.compare import held
+from attnlab.compare.verdicts import Losses, Stretches, Texts, holm, pairs, residual
+from attnlab.training import launch, loop, parallel, runs
+from attnlab.training.recipe import Recipe
+from attnlab.training.report import Report
+from attnlab.training.setup import prepare
+from attnlab.training.weights import build_model
+
+LEVEL = 0.95
+# of the lab's variants at their preset's rate: a difference worth finding, what seeds change alike
+# in all of them, and what they change in each
+EFFECT, SEEDS_SPREAD, SPREAD = 0.064, 0.012, 0.0125
+STRETCH_SPREAD, STRETCHES = 0.03, 30  # of a difference over the text, for the rows that have text
+UNSTEADY = (2, 3, 5, 10)  # times the spread of the others, in one variant
+# a model so small that a training takes a second or two
+SMALL = (
+    "model.width=32",
+    "model.depth=1",
+    "model.context=32",
+    "model.attention.heads=2",
+    "batch=8",
+    "corpus.validation=0.02",
+    "evaluate_every=none",
+    "save_every=none",
+    "sample_every=none",
+    "save_best=false",
+    "device=cpu",
+)
+Tick = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Losses of some variants in some seeds, and by stretches of the text if it varies."""
+
+    losses: Losses
+    texts: Texts | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatisticsCheck:
+    draws: int = 1000  # simulated comparisons for each row
+    seeds: int = 10  # of the real trainings
+    twins: int = 6  # trainings of each seed
+    steps: int = 100  # of each training
+    deals: int = 1000  # ways to deal out the trainings, for each row
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("draws", 1), ("deals", 1), ("steps", 1), ("seeds", 6), ("twins", 4)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} is {getattr(self, name)}; use {least} or more")
+
+    def run(self, tick: Tick) -> dict[str, Any]:
+        simulated = [
+            self._simulated(variants, seeds, tick)
+            for variants, seeds in itertools.product((2, 4, 6), (2, 3, 4, 5))
+        ]
+        unsteady = [
+            self._unsteady(variants, seeds, tick) for variants, seeds in ((4, 3), (6, 3), (4, 5))
+        ]
+        text = [self._text(seeds, tick) for seeds in (3, 5)]
+        pool = trainings(self, tick)
+        real = [self._real(pool, seeds, tick) for seeds in (3, 4, 5)]
+        rare = [row["false_%"] <= _most(self.draws) for row in [*simulated, *text]]
+        rare += [row["false_%"][f"x{UNSTEADY[0]}"] <= _most(self.draws) for row in unsteady]
+        found = [row["found_%"] >= row["found_before_%"] for row in simulated]
+        kept = [row["false_from_%"] <= 100 * (1 - LEVEL) for row in real]
+        control = [row["control_uncorrected_%"] for row in real]
+        return {
+            "simulated": simulated,
+            "one_variant_less_steady": unsteady,
+            "text_varies_too": text,
+            "real_trainings": len(pool) * self.twins,
+            "real_twins": real,
+            "control_exceeds_the_level": min(control) > 100 * (1 - LEVEL),
+            "passed": all([*rare, *found, *kept]) and min(control) > 100 * (1 - LEVEL),
+        }
+
+    def _simulated(self, variants: int, seeds: int, tick: Tick) -> dict[str, Any]:
+        tick(f"simulated: {variants} variants, {seeds} seeds")
+        spread = [SPREAD] * variants
+        equal = list(self._made(variants, seeds, spread, 0.0))
+        unequal = list(self._made(variants, seeds, spread, EFFECT))
+        return {
+            "variants": variants,
+            "seeds": seeds,
+            "false_%": told(equal, pooled),
+            "false_before_%": told(equal, paired),
+            "found_%": found_first(unequal, pooled),
+            "found_before_%": found_first(unequal, paired),
+        }
+
+    def _unsteady(self, variants: int, seeds: int, tick: Tick) -> dict[str, Any]:
+        """The false verdicts when one variant varies more over the seeds than the others."""
+        rows = {}
+        for times in UNSTEADY:
+            tick(f"simulated: {variants} variants, {seeds} seeds, one {times} × less steady")
+            spread = [times * SPREAD, *[SPREAD] * (variants - 1)]
+            rows[f"x{times}"] = told(self._made(variants, seeds, spread, 0.0), pooled)
+        return {"variants": variants, "seeds": seeds, "false_%": rows}
+
+    def _text(self, seeds: int, tick: Tick) -> dict[str, Any]:
+        """The false verdicts when another text would have favoured another variant."""
+        tick(f"simulated: 4 variants, {seeds} seeds, text varies")
+        made = list(self._made(4, seeds, [SPREAD] * 4, 0.0, STRETCH_SPREAD))
+        alone = [Comparison(one.losses) for one in made]
+        return {
+            "variants": 4,
+            "seeds": seeds,
+            "false_%": told(made, pooled),
+            "false_if_only_seeds_counted_%": told(alone, pooled),
+        }
+
+    def _made(
+        self, variants: int, seeds: int, spread: Sequence[float], effect: float, text: float = 0.0
+    ) -> Iterator[Comparison]:
+        """Comparisons whose first variant is worse by the effect, the others equal."""
+        number = chance.number(self.seed, "comparisons", variants, seeds)
+        dice = np.random.default_rng(number)
+        for _ in range(self.draws):
+            table = 1.6 + dice.normal(0, SEEDS_SPREAD, seeds)
+            table = table + dice.normal(0, 1, (variants, seeds)) * np.array(spread)[:, None]
+            table[0] += effect
+            if not text:
+                yield Comparison(_by_name(table))
+                continue
+            by_text = table[:, :, None] + dice.normal(0, text, (variants, 1, STRETCHES))
+            texts = _by_name(by_text, lambda row: Stretches(row.tolist(), [1.0] * STRETCHES))
+            yield Comparison(_by_name(by_text.mean(-1)), texts)
+
+    def _real(self, pool: Sequence[Sequence[Stretches]], seeds: int, tick: Tick) -> dict[str, Any]:
+        """Twins as 4 variants: every seed has its own twins, and who is which variant is chance."""
+        tick(f"real twins as 4 variants with {seeds} seeds")
+        dice = np.random.default_rng(chance.number(self.seed, "deals", seeds))
+        twins = range(len(pool[0]))
+        noise = residual({f"{t}": {s: row[t].loss for s, row in enumerate(pool)} for t in twins})
+        assert noise is not None, "trainings from other weights end alike"
+        shift = EFFECT / SPREAD * math.sqrt(noise.value)
+        wrong, before, uncorrected, found, found_before = [], [], [], [], []
+        used = np.zeros((self.deals, len(pool)), dtype=bool)
+        for deal in range(self.deals):
+            chosen = dice.choice(len(pool), seeds, replace=False)
+            used[deal, chosen] = True
+            hands = {int(s): dice.permutation(len(pool[s]))[:4] for s in chosen}
+            texts = {str(v): {s: pool[s][hand[v]] for s, hand in hands.items()} for v in range(4)}
+            one = of_texts(texts)
+            wrong.append(any(p <= 1 - LEVEL for p in pooled(one).values()))
+            alone = paired(one)
+            before.append(any(p <= 1 - LEVEL for p in alone.values()))
+            uncorrected.append(any(p <= 1 - LEVEL for p in single(one).values()))
+            moved = of_texts({**texts, "0": _moved(texts["0"], shift)})
+            found.append(_share_of_first(pooled(moved)))
+            found_before.append(_share_of_first(paired(moved)))
+        error = _error(np.array(wrong, dtype=float), used)
+        return {
+            "variants": 4,
+            "seeds": seeds,
+            "false_%": 100 * fmean(wrong),
+            "false_from_%": max(100 * (fmean(wrong) - 2 * error), 0.0),
+            "false_to_%": 100 * (fmean(wrong) + 2 * error),
+            "false_before_%": 100 * fmean(before),
+            "control_uncorrected_%": 100 * fmean(uncorrected),
+            "found_%": 100 * fmean(found),
+            "found_before_%": 100 * fmean(found_before),
+        }
+
+
+Judge = Callable[[Comparison], Mapping[tuple[str, str], float]]
+
+
+def pooled(one: Comparison) -> dict[tuple[str, str], float]:
+    """p of every pair as comparisons judge it."""
+    found = pairs(one.losses, LEVEL, one.texts)
+    return {(pair.first, pair.second): pair.p for pair in found}
+
+
+def single(one: Comparison) -> dict[tuple[str, str], float]:
+    """p of every pair from its own differences alone, as if there were no other pair."""
+    both = itertools.combinations(one.losses, 2)
+    return {(a, b): pairs({a: one.losses[a], b: one.losses[b]}, LEVEL)[0].p for a, b in both}
+
+
+def paired(one: Comparison) -> dict[tuple[str, str], float]:
+    """The same with Holm's correction: how comparisons judged before."""
+    alone = single(one)
+    return dict(zip(alone, holm(list(alone.values())), strict=True))
+
+
+def told(made: Iterator[Comparison] | Sequence[Comparison], judge: Judge) -> float:
+    """Percent of the comparisons in which any pair is told apart."""
+    return 100 * fmean(any(p <= 1 - LEVEL for p in judge(one).values()) for one in made)
+
+
+def found_first(made: Sequence[Comparison], judge: Judge) -> float:
+    """Percent of the pairs with the first variant that are told apart."""
+    return 100 * fmean(_share_of_first(judge(one)) for one in made)
+
+
+def _share_of_first(chances: Mapping[tuple[str, str], float]) -> float:
+    return fmean(p <= 1 - LEVEL for (first, _), p in chances.items() if first == "0")
+
+
+def of_texts(texts: Texts) -> Comparison:
+    losses = {name: {s: text.loss for s, text in row.items()} for name, row in texts.items()}
+    return Comparison(losses, texts)
+
+
+def _moved(row: Mapping[int, Stretches], shift: float) -> dict[int, Stretches]:
+    """The same losses, higher by so much."""
+    return {
+        seed: Stretches(np.add(one.sums, np.multiply(shift, one.counts)).tolist(), one.counts)
+        for seed, one in row.items()
+    }
+
+
+def _by_name(table: Any, made: Callable[[Any], Any] = float) -> dict[str, dict[int, Any]]:
+    return {
+        str(variant): {seed: made(value) for seed, value in enumerate(row)}
+        for variant, row in enumerate(table)
+    }
+
+
+def _most(draws: int) -> float:
+    """Percent of false verdicts that the level allows, with three standard errors of the draws."""
+    level = 1 - LEVEL
+    return 100 * (level + 3 * math.sqrt(level * (1 - level) / draws))
+
+
+def _error(wrong: np.ndarray, used: np.ndarray) -> float:
+    """Standard error of a share over deals of the same trainings.
+
+    Deals share trainings, so they are not independent; the seeds are. By the jackknife, leaving out
+    each seed once, and what is due to the number of deals besides.
+    """
+    left = np.array([wrong[~used[:, s]].mean() for s in range(used.shape[1])])
+    count, share = len(left), wrong.mean()
+    by_seeds = (count - 1) / count * ((left - left.mean()) ** 2).sum()
+    return math.sqrt(by_seeds + share * (1 - share) / len(wrong))
+
+
+def trainings(check: StatisticsCheck, tick: Tick) -> list[list[Stretches]]:
+    """Held-out losses of real trainings, by seed and twin, as comparisons measure them."""
+    words = [*SMALL, f"steps={check.steps}"]
+    recipe = launch.recipe_for("tiny", words)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)  # as comparisons train
+    try:
+        with tempfile.TemporaryDirectory(prefix="attnlab-statistics-") as place:
+            pool = []
+            for seed in range(check.seeds):
+                row = []
+                for twin in range(check.twins):
+                    done = seed * check.twins + twin
+                    tick(f"{done} of {check.seeds * check.twins} real trainings")
+                    one = dataclasses.replace(recipe, seed=check.seed + seed)
+                    row.append(trained(one, twin, Path(place) / f"{seed}-{twin}"))
+                pool.append(row)
+            return pool
+    finally:
+        torch.set_num_threads(before)
+
+
+def trained(recipe: Recipe, twin: int, folder: Path) -> Stretches:
+    """Batches and everything else by the recipe's seed; the weights it begins with by the twin."""
+    setup = prepare(recipe, folder)
+    own = dataclasses.replace(setup.recipe, seed=chance.number(recipe.seed, "twins", twin))
+    setup = dataclasses.replace(setup, model=build_model(own))
+    run = runs.Run(folder)
+    run.checkpoints.mkdir(parents=True)
+    files.write_whole(folder / "config.json", files.as_json(config.to_dict(setup.recipe)))
+    with parallel.world(recipe.device) as world:
+        loop.train(setup, run, world, Report())
+    plain = held.measured(run)
+    return Stretches(plain["sums"], plain["counts"])

@@ -1,0 +1,83 @@
+"""`attnlab check statistics` counts false verdicts, and would notice if there were too many."""
+
+import numpy as np
+import pytest
+
+from attnlab.checks import statistics
+from attnlab.checks.statistics import (
+    Comparison,
+    StatisticsCheck,
+    found_first,
+    paired,
+    pooled,
+    single,
+    told,
+)
+from attnlab.compare.verdicts import Stretches, pairs
+
+
+def silent(text):
+    pass
+
+
+def made_up(check, tick):
+    """In place of real trainings: a loss for every seed and twin, alike over the text."""
+    dice = np.random.default_rng(3)
+    losses = 2 + dice.normal(0, 0.02, (check.seeds, 1)) + dice.normal(0, 0.01, (8, check.twins))
+    return [[Stretches([loss] * 30, [1.0] * 30) for loss in row] for row in losses]
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    monkeypatch.setattr(statistics, "trainings", made_up)
+    return StatisticsCheck(draws=40, deals=60, seeds=8)
+
+
+def test_the_report_has_errors_and_power_and_a_control_that_fails(quick):
+    report = quick.run(silent)
+    assert report["passed"] and report["control_exceeds_the_level"]
+    assert len(report["simulated"]) == 12 and report["real_trainings"] == 48
+    for row in report["simulated"]:
+        assert row["found_%"] >= row["found_before_%"]
+        if row["variants"] == 2:
+            assert row["found_%"] == row["found_before_%"]  # then both are the paired t test
+            assert row["false_%"] == row["false_before_%"]
+    assert [row["seeds"] for row in report["real_twins"]] == [3, 4, 5]
+
+
+def test_the_check_fails_when_nothing_is_corrected(quick, monkeypatch):
+    monkeypatch.setattr(statistics, "pooled", single)
+    assert not quick.run(silent)["passed"]
+
+
+def test_what_was_before_is_each_pair_alone_with_holms_correction():
+    losses = {
+        "0": {0: 1.0, 1: 1.1, 2: 1.2},
+        "1": {0: 1.5, 1: 1.61, 2: 1.7},
+        "2": {0: 1, 1: 2, 2: 3},
+    }
+    one = Comparison(losses)
+    alone = single(one)
+    assert alone["0", "1"] == pairs({k: losses[k] for k in "01"}, 0.95)[0].p
+    assert paired(one)["0", "1"] == pytest.approx(3 * alone["0", "1"])
+    assert set(pooled(one)) == set(alone)
+    assert told([one], paired) == 100.0 and found_first([one], paired) == 50.0
+
+
+def test_twins_share_batches_and_differ_in_their_first_weights(tmp_path):
+    check = StatisticsCheck(steps=2)
+    recipe = statistics.launch.recipe_for("tiny", [*statistics.SMALL, "steps=2"])
+    ends = {
+        (twin, again): statistics.trained(recipe, twin, tmp_path / f"{twin}{again}")
+        for twin, again in ((0, 0), (0, 1), (1, 0))
+    }
+    assert ends[0, 0] == ends[0, 1] and ends[0, 0].loss != ends[1, 0].loss
+    assert ends[0, 0].counts == ends[1, 0].counts and check.twins == 6
+    rows = [(tmp_path / name / "metrics.jsonl").read_text() for name in ("00", "01", "10")]
+    assert rows[0] == rows[1] != rows[2]
+
+
+@pytest.mark.parametrize("setting", ["draws", "deals", "steps", "seeds", "twins"])
+def test_nonsense_is_refused(setting):
+    with pytest.raises(ValueError, match=f"{setting} is 0"):
+        StatisticsCheck(**{setting: 0})
