@@ -72,11 +72,17 @@ def document(recorded: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
 
 
 def who_was_right(answers: Sequence[Mapping[str, Any]]) -> str:
-    """What the documents conclude, for a cell: "✓ 001, 002 ◐ 003 ✗ 000"."""
+    """What the documents conclude, for a cell: "✓ 001, 002 1(d)i ◐ 002 1(d)ii ✗ 000"."""
+    documents = [answer["document"] for answer in answers]
+
+    def named(answer: Mapping[str, Any]) -> str:
+        document: str = answer["document"]
+        return document if documents.count(document) == 1 else f"{document} {answer['part']}"
+
     parts = []
     for mark, sign in SIGNS.items():
-        found = [a["document"] for a in answers if a["marks"]["conclusion"] == mark]
-        parts += [f"{sign} {', '.join(dict.fromkeys(found))}"] if found else []
+        found = [named(one) for one in answers if one["marks"]["conclusion"] == mark]
+        parts += [f"{sign} {', '.join(found)}"] if found else []
     return " ".join(parts)
 
 

@@ -73,8 +73,13 @@ def test_a_bound_that_moved_by_more_than_rounding_is_seen():
 
 def test_who_was_right_is_a_short_line():
     judged = [("001", "right"), ("000", "wrong"), ("003", "right"), ("002", "incomplete")]
-    answers = [{"document": one, "marks": {"conclusion": mark}} for one, mark in judged]
+    answers = [
+        {"document": one, "part": f"1({number})", "marks": {"conclusion": mark}}
+        for number, (one, mark) in enumerate(judged)
+    ]
     assert page.who_was_right(answers) == "✓ 001, 003 ◐ 002 ✗ 000"
+    twice = [*answers, {"document": "001", "part": "2", "marks": {"conclusion": "wrong"}}]
+    assert page.who_was_right(twice) == "✓ 001 1(0), 003 ◐ 002 ✗ 000, 001 2"
     assert page.who_was_right([]) == ""
 
 
