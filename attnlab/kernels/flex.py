@@ -5,6 +5,7 @@ Cost: O(q · band) time.
 """
 
 import functools
+import sys
 from typing import Any
 
 import torch
@@ -36,6 +37,8 @@ def refusal(request: Request) -> str | None:
         return "there is nothing to attend to"
     if request.queries < FEWEST_QUERIES:
         return f"{request.queries} queries are fewer than the {FEWEST_QUERIES} of its main kernel"
+    if request.q.device.type == "cpu" and not _has_vectors():
+        return "FlexAttention needs AVX2 on the CPU, which PyTorch does not use here"
     if request.q.device.type == "cpu" and _cpp_compiler() is None:
         return "FlexAttention needs a C++ compiler on the CPU, and none was found"
     return None
@@ -52,6 +55,11 @@ def attend(request: Request) -> Float[Tensor, "b h q e"]:
     # there may be as many shapes and windows as a person has, and never a silent substitute.
     with torch._dynamo.config.patch(recompile_limit=1 << 10, accumulated_recompile_limit=1 << 12):
         return _compiled()(q, k, v, score, blocks, request.factor, request.group > 1)
+
+
+def _has_vectors() -> bool:
+    """Its CPU kernel is there for x86 with AVX2, and not on macOS."""
+    return torch.backends.cpu.get_cpu_capability().startswith("AVX") and sys.platform != "darwin"
 
 
 @functools.cache
