@@ -9,14 +9,13 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-import attnlab
 from attnlab import config, registry
+from attnlab.checks.machines.check import DOCS, WHERE, recorded
 from attnlab.generate import Sampling, generate
 from attnlab.kernels import hardware, native
 from attnlab.kernels.problems import (
@@ -30,10 +29,9 @@ from attnlab.kernels.problems import (
 )
 from attnlab.models.transformer import Transformer, TransformerSettings
 from attnlab.theory import page, settle
-from attnlab.theory.claim import Evidence, Measure
+from attnlab.theory.claim import Measure
 
 Tick = Callable[[str], None]
-DOCS = Path(attnlab.__file__).parents[1] / "docs"
 DECODED = 1e-9  # float64 through two layers; what decides between two tokens is not below it
 # in the short form: each kind of rule, chance, and bounds that are near
 SHORT_CLAIMS = ["copy", "average-of-two", "noisy-keys", "one-head-swings", "rope-is-rotation"]
@@ -86,7 +84,11 @@ def claims(request: Mapping[str, Any], tick: Tick) -> dict[str, Any]:
             "verdict": outcome.verdict,
             "expected": outcome.claim.about.expected,
             "knob_verdict": outcome.turned.verdict,
-            "measures": [*_measures(outcome.evidence, ""), *_measures(outcome.turned, "knob: ")],
+            "measures": [
+                *_measures(outcome.evidence.measures, WHERE["measures"]),
+                *_measures(outcome.evidence.outside, WHERE["outside"]),
+                *_measures(outcome.turned.measures, WHERE["knob_measures"]),
+            ],
         }
     return found
 
@@ -100,8 +102,8 @@ def known(name: str) -> str:
     return name
 
 
-def _measures(evidence: Evidence, where: str) -> Iterator[dict[str, Any]]:
-    for one in [*evidence.measures, *evidence.outside]:
+def _measures(measures: Sequence[Measure], where: str) -> Iterator[dict[str, Any]]:
+    for one in measures:
         yield {
             "what": where + one.what,
             "value": float(one.value),
@@ -214,12 +216,6 @@ def documents(request: Mapping[str, Any], tick: Tick) -> dict[str, Any]:
         if not path.exists() or path.read_text() != wanted[name]
     ]
     return {"different": different, "compared": len(wanted)}
-
-
-def recorded() -> list[dict[str, Any]]:
-    """The outcomes of all claims as they were when the theory was written."""
-    found: list[dict[str, Any]] = json.loads((DOCS / "theory" / "outcomes.json").read_text())
-    return found
 
 
 if __name__ == "__main__":
