@@ -4,6 +4,7 @@ import gc
 import time
 
 import pytest
+import torch
 from page.pages import client, post, serving
 from page.sliders import moves, waited
 
@@ -40,8 +41,26 @@ def test_with_fewer_cases_the_verdict_is_the_recorded_one_and_the_knob_still_tur
     assert bool(kept["note"]) == bool(live(registry.load("claim", name)))
 
 
+@pytest.fixture(scope="module")
+def patience():
+    """Processor seconds that an answer may take; more where fixed work takes longer, too."""
+    return 0.2 * max(min(processor_time(fixed_work) for _ in range(5)) / FIXED_WORK, 1)
+
+
+FIXED_WORK = 0.036  # processor seconds on a CPU on which every slider is answered in under 0.1
+
+
+def fixed_work():
+    """Small products and long sums, as in the claims; twice as long without vectors of AVX."""
+    small, long = torch.ones(4, 4).double(), torch.ones(30_000).double()
+    for _ in range(20_000):
+        small @ small
+    for _ in range(2_700):
+        long.sum()
+
+
 @pytest.mark.parametrize("name", QUICK)
-def test_a_slider_is_answered_at_once(claims, name, unchecked_shapes):
+def test_a_slider_is_answered_at_once(claims, patience, name, unchecked_shapes):
     """In processor time, and with room: on a quiet machine it is under 0.1 s, see sliders.py."""
     for move in moves(name):
         try:
@@ -49,9 +68,9 @@ def test_a_slider_is_answered_at_once(claims, name, unchecked_shapes):
             took = [processor_time(lambda asked=question: claims.answer(asked)) for _ in "12"]
         except ValueError:  # such as more keys than the width has room for
             continue
-        if took[0] > 0.2:  # a busy neighbour: BLAS waits for its second thread in a loop
+        if took[0] > patience:  # a busy neighbour: BLAS waits for its second thread in a loop
             took[0] = min(waited(claims, name, move) for _ in "123")
-        assert took[0] < 0.2 and took[1] < 0.005, (move, took)
+        assert took[0] < patience and took[1] < 0.005, (move, took)
 
 
 def processor_time(work):
