@@ -3,6 +3,7 @@
 import copy
 import json
 import math
+import platform
 import sys
 
 import pytest
@@ -221,6 +222,18 @@ def test_the_imitation_without_a_compiler_finds_none():
 def test_a_cap_takes_effect():
     machine = next(one for one in imitate.MACHINES if one.name == "default")
     assert imitate.probe(machine)["ATen"] == "DEFAULT"
+
+
+@pytest.mark.needs_compiler
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="flags of x86")
+def test_the_compiled_path_obeys_the_cap_and_is_missing_without_a_compiler():
+    found = {
+        one.name: imitate.run(one, {"parts": []}, 300, silent)["hardware"]["compiled"]
+        for one in imitate.MACHINES
+        if one.name in ("default", "no-compiler")
+    }
+    assert found["default"] == "4 lanes of float32"  # SSE2, which every such CPU has
+    assert found["no-compiler"].startswith("no C compiler")
 
 
 def test_a_child_that_takes_too_long_or_dies_says_so(monkeypatch, tmp_path):

@@ -45,7 +45,7 @@ def main() -> None:
     request = json.loads(sys.argv[1])
     if request["compile_for"] is not None:  # the compiled path obeys the cap too
         native.MACHINES = (request["compile_for"],)
-    found: dict[str, Any] = {"hardware": hardware.description()}
+    found: dict[str, Any] = {"hardware": {**hardware.description(), "compiled": compiled()}}
     parts: dict[str, Callable[[Mapping[str, Any], Tick], Any]] = {
         "claims": claims,
         "kernels": kernels,
@@ -55,6 +55,12 @@ def main() -> None:
     for part in request["parts"]:
         found[part] = parts[part](request, partial(_progress, part))
     say(found)
+
+
+def compiled() -> str:
+    """What our compiled path is here: the wider its vectors, the more instructions it may use."""
+    reason = native.why_unavailable()
+    return reason or f"{native.library(torch.float32).attnlab_lanes()} lanes of float32"
 
 
 def _progress(part: str, text: str) -> None:
