@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
+from attnlab.kernels import hardware
 from attnlab.kernels.request import LinearBias, Request
 
 FEWEST_QUERIES = 128  # below, PyTorch takes a decoding kernel that does not compile for all shapes
@@ -74,6 +75,7 @@ def _cpp_compiler() -> str | None:
 
 @functools.cache
 def _compiled() -> Any:
+    hardware.tag_compiled_code()
     return torch.compile(flex_attention, dynamic=False, fullgraph=True)
 
 
@@ -89,6 +91,7 @@ def _blocks(
 @functools.lru_cache(maxsize=64)
 def _band_blocks(queries: int, keys: int, left: int, right: int, device: torch.device) -> BlockMask:
     band = _band(queries, keys, left, right)
+    hardware.tag_compiled_code()
     # compiled, since the plain way builds the whole queries x keys mask first
     return torch.compile(create_block_mask)(band, None, None, queries, keys, device=device)
 

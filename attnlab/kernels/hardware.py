@@ -70,6 +70,17 @@ def machine_id() -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
+def tag_compiled_code() -> None:
+    """To be called before torch.compile: what it keeps on disk is then for these instructions.
+
+    PyTorch finds compiled code again by what was compiled. With code of AVX2 under AVX-512, or the
+    other way round, outputs were off by 3, or NaN.
+    """
+    tag = f"cpu={torch.backends.cpu.get_cpu_capability()};"
+    if tag not in torch.compiler.config.cache_key_tag:
+        torch.compiler.config.cache_key_tag += tag
+
+
 def description() -> dict[str, str | int]:
     """The machine in a few words, to stand beside numbers that were measured on it."""
     info = Path("/proc/cpuinfo")
