@@ -250,6 +250,9 @@ _TABLE = {
     ("check", "attnlab.checks.fuzz"): {
         "fuzz": ("FuzzCheck", "the page answers or refuses whatever is sent to it; requests"),
     },
+    ("check", "attnlab.checks.machines.check"): {
+        "machines": ("MachinesCheck", "the same verdicts on every machine; machines, short, docs"),
+    },
     ("check", "attnlab.checks.kill"): {
         "kill": ("KillCheck", "killed at any moment, a run ends with the same bits; kills"),
     },

@@ -25,7 +25,7 @@ LAYERS = [
     ["attnlab.bench"],
     ["attnlab.studies"],
     ["attnlab.theory", "attnlab.compare", "attnlab.audit", "attnlab.checks.audit"],
-    ["attnlab.checks.statistics"],
+    ["attnlab.checks.statistics", "attnlab.checks.machines"],
     ["attnlab.page", "attnlab.checks.fuzz"],
     ["attnlab.cli"],
     ["attnlab.__main__"],

@@ -66,6 +66,8 @@ def check(
         report = settings.run(tick)
     if as_json:
         print_json(report)
+    elif hasattr(settings, "show"):
+        settings.show(report, screen)
     else:
         for line in _lines(report):
             screen.print(escape(line), highlight=False, soft_wrap=True)

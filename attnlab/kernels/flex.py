@@ -5,6 +5,7 @@ Cost: O(q · band) time.
 """
 
 import functools
+import sys
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
+from attnlab.kernels import hardware
 from attnlab.kernels.request import LinearBias, Request
 
 FEWEST_QUERIES = 128  # below, PyTorch takes a decoding kernel that does not compile for all shapes
@@ -36,6 +38,8 @@ def refusal(request: Request) -> str | None:
         return "there is nothing to attend to"
     if request.queries < FEWEST_QUERIES:
         return f"{request.queries} queries are fewer than the {FEWEST_QUERIES} of its main kernel"
+    if request.q.device.type == "cpu" and not _has_vectors():
+        return "FlexAttention needs AVX2 on the CPU, which PyTorch does not use here"
     if request.q.device.type == "cpu" and _cpp_compiler() is None:
         return "FlexAttention needs a C++ compiler on the CPU, and none was found"
     return None
@@ -54,6 +58,11 @@ def attend(request: Request) -> Float[Tensor, "b h q e"]:
         return _compiled()(q, k, v, score, blocks, request.factor, request.group > 1)
 
 
+def _has_vectors() -> bool:
+    """Its CPU kernel is there for x86 with AVX2, and not on macOS."""
+    return torch.backends.cpu.get_cpu_capability().startswith("AVX") and sys.platform != "darwin"
+
+
 @functools.cache
 def _cpp_compiler() -> str | None:
     from torch._inductor.cpp_builder import get_cpp_compiler
@@ -66,6 +75,7 @@ def _cpp_compiler() -> str | None:
 
 @functools.cache
 def _compiled() -> Any:
+    hardware.tag_compiled_code()
     return torch.compile(flex_attention, dynamic=False, fullgraph=True)
 
 
@@ -81,6 +91,7 @@ def _blocks(
 @functools.lru_cache(maxsize=64)
 def _band_blocks(queries: int, keys: int, left: int, right: int, device: torch.device) -> BlockMask:
     band = _band(queries, keys, left, right)
+    hardware.tag_compiled_code()
     # compiled, since the plain way builds the whole queries x keys mask first
     return torch.compile(create_block_mask)(band, None, None, queries, keys, device=device)
 

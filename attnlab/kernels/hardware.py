@@ -8,6 +8,7 @@ import functools
 import hashlib
 import os
 import platform
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,9 @@ from pathlib import Path
 import torch
 
 from attnlab import files
+
+# under such a cap products may work that end the process without it, so each has its own answer
+CAPS = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA")
 
 _PROBE = """
 import torch
@@ -39,7 +43,8 @@ def require(dtype: torch.dtype, device: torch.device) -> None:
 def cpu_multiplies(dtype: str) -> bool:
     """Whether a forward and backward pass in the dtype survives here; asked once a machine."""
     try:
-        memory = cache_folder() / f"cpu-{dtype}-{machine_id()}-torch{torch.__version__}"
+        capped = "".join("-" + re.sub(r"\W", "", os.environ.get(cap, "")) for cap in CAPS)
+        memory = cache_folder() / f"cpu-{dtype}-{machine_id()}-torch{torch.__version__}{capped}"
         if memory.exists():
             return memory.read_text() == "works"
     except OSError:
@@ -63,6 +68,30 @@ def machine_id() -> str:
             sorted({x for x in lines if x.startswith(("flags", "Features", "model n"))})
         )
     return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def tag_compiled_code() -> None:
+    """To be called before torch.compile: what it keeps on disk is then for these instructions.
+
+    PyTorch finds compiled code again by what was compiled. With code of AVX2 under AVX-512, or the
+    other way round, outputs were off by 3, or NaN.
+    """
+    tag = f"cpu={torch.backends.cpu.get_cpu_capability()};"
+    if tag not in torch.compiler.config.cache_key_tag:
+        torch.compiler.config.cache_key_tag += tag
+
+
+def description() -> dict[str, str | int]:
+    """The machine in a few words, to stand beside numbers that were measured on it."""
+    info = Path("/proc/cpuinfo")
+    named = re.search(r"model name\s*:\s*(.*)", info.read_text() if info.exists() else "")
+    return {
+        "cpu": named[1].strip() if named else platform.processor() or platform.machine(),
+        "cores": os.cpu_count() or 1,
+        "threads": torch.get_num_threads(),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "torch": torch.__version__,
+    }
 
 
 def cache_folder() -> Path:

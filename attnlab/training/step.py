@@ -15,6 +15,7 @@ from torch.distributed.tensor import DTensor
 
 from attnlab import chance
 from attnlab.data.batches import IGNORE, Batch
+from attnlab.kernels import hardware
 from attnlab.training import parallel
 from attnlab.training.optim import Optimiser
 from attnlab.training.parallel import World
@@ -43,6 +44,7 @@ class Stepper:
         self.asynchronous = world.device.type == "cuda"
         self._loss = None
         if recipe.compile:
+            hardware.tag_compiled_code()
             torch.compiler.reset()  # it gives up on a function it has compiled for eight models
             self._loss = torch.compile(self._plain_loss, dynamic=False)
         self._graph: torch.cuda.CUDAGraph | None = None

@@ -12,6 +12,7 @@ from attnlab.kernels import (
     attention,
     choose,
     dispatch,
+    flex,
     hardware,
 )
 from attnlab.kernels.band import Band
@@ -162,11 +163,30 @@ def test_flex_on_the_cpu_says_that_it_has_no_backward():
         attention(q, q, q, window=5, path="flex")
 
 
+def test_flex_on_a_cpu_without_avx2_says_so(monkeypatch):
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT")
+    q = torch.randn(1, 2, 128, 16)
+    with pytest.raises(ValueError, match="FlexAttention needs AVX2 on the CPU"):
+        attention(q, q, q, window=5, path="flex")
+
+
 @pytest.mark.needs_compiler
 def test_flex_equals_the_definition_going_forward():
     q, k, v = (torch.randn(1, heads, 200, 16) for heads in (4, 2, 2))
+    if not torch.backends.cpu.get_cpu_capability().startswith("AVX"):
+        with pytest.raises(ValueError, match="FlexAttention needs AVX2 on the CPU"):
+            attention(q, k, v, window=33, path="flex")
+        return
     got = attention(q, k, v, window=33, path="flex")
     torch.testing.assert_close(got, attention(q, k, v, window=33, path="reference"))
+
+
+def test_code_compiled_for_other_instructions_is_not_found_again(monkeypatch):
+    monkeypatch.setattr(torch.compiler.config, "cache_key_tag", "mine;")
+    for _ in range(2):
+        flex._compiled.__wrapped__()
+        tag = f"mine;cpu={torch.backends.cpu.get_cpu_capability()};"
+        assert torch.compiler.config.cache_key_tag == tag  # a person's own stays
 
 
 @pytest.fixture
@@ -201,6 +221,18 @@ def test_the_probe_needs_no_place_to_remember(monkeypatch, fresh_probe, tmp_path
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("ATTNLAB_CACHE", str(tmp_path / "file"))
     assert hardware.cpu_multiplies("float32")
+
+
+def test_the_probe_asks_again_under_a_cap(monkeypatch, fresh_probe):
+    """With oneDNN capped products may work that end the process without the cap."""
+    for cap, probe, works in (("SSE41", "", True), (None, "raise SystemExit(1)", False)):
+        monkeypatch.setattr(hardware, "_PROBE", probe)
+        if cap:
+            monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", cap)
+        else:
+            monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
+        hardware.cpu_multiplies.cache_clear()
+        assert hardware.cpu_multiplies("float32") is works
 
 
 def test_choices_can_be_watched():

@@ -83,9 +83,7 @@ def test_the_command_says_its_address_and_ends_with_ctrl_c(tmp_path):
     address = re.search(r"http://127.0.0.1:\d+/\?token=\S+", process.stdout.readline())
     assert address
     with httpx.Client(timeout=30) as opened:
-        began = time.monotonic()
         assert opened.get(address[0], follow_redirects=True).status_code in (200, 404)
-        assert time.monotonic() - began < 5  # under 1 on a machine that does nothing else
     process.send_signal(signal.SIGINT)
     rest, _ = process.communicate(timeout=30)
     assert process.returncode == 0, rest

@@ -29,17 +29,19 @@ def test_a_job_gives_its_result_or_its_error(work):
 
 
 def test_jobs_take_turns_so_a_short_one_does_not_wait_for_a_long_one(work):
+    done = []
+
     def long():
         for step in range(1000):
             time.sleep(0.002)
+            done.append(step)
             yield step
 
     async def both():
         async with aclosing(work.stream(long())) as steps:
             await anext(steps)
-            began = time.monotonic()
             assert await work.answer(lambda: "quick") == "quick"
-            assert time.monotonic() - began < 1
+            assert len(done) < 1000  # it is still at work
 
     asyncio.run(both())
 

@@ -1,7 +1,5 @@
 """Weights: a function of the recipe, refused by name where they do not fit, counted first."""
 
-import time
-
 import pytest
 import torch
 from training.recipes import HERE, begin, small
@@ -119,10 +117,8 @@ def test_bytes_are_counted_without_making_the_model():
     ids=str,
 )
 def test_a_model_larger_than_the_machine_is_refused_before_it_is_made(words):
-    begin_time = time.monotonic()
     with pytest.raises(ValueError, match=r"the weights alone need .* GB and this machine has"):
         build_model(small(*words))
-    assert time.monotonic() - begin_time < 5
 
 
 def test_absurd_widths_are_refused_by_the_settings():

@@ -1,0 +1,1 @@
+"""`attnlab check machines`: the same verdicts on every machine, imitated on this one."""

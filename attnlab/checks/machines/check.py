@@ -1,0 +1,232 @@
+"""`attnlab check machines`: the verdicts are the same on every machine that can be imitated here.
+
+On each the quick claims are settled, the kernels held to the definition, texts decoded through
+every cache and the documents made again; the claims also with other seeds. What must not change is
+a verdict, a greedy text, a document, or that an error is within its limit. Numbers do move, in
+their last digits: the report says which, how far, and how near to its bound each came.
+"""
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from attnlab import files, registry
+from attnlab.checks.machines import imitate, table
+from attnlab.checks.machines.imitate import BASELINE, MACHINES, Machine
+
+PARTS = ("claims", "kernels", "decoding", "documents")
+SHORT_MACHINES = ("default", "no-compiler")
+DOCS = Path(__file__).parents[3] / "docs"
+# the measures of an outcome: as the claim stands, beyond its condition, with its knob turned
+WHERE = {"measures": "", "outside": "beyond: ", "knob_measures": "knob: "}
+# of a recorded number; below the second it is rounding, of which only the size is the same
+RELATIVE, ROUNDING = 1e-6, 1e-9
+
+Tick = Callable[[str], None]
+Key = tuple[str, str]  # a claim and one of its measures
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachinesCheck:
+    machines: tuple[str, ...] = ()  # all that this one can imitate, if none is named
+    parts: tuple[str, ...] = PARTS
+    claims: tuple[str, ...] = ()  # names, or package.module:Class; all quick ones if none
+    seeds: int = 5  # for the claims, from 0 on, on the machine as it is
+    short: bool = False  # two machines, two seeds, a few cases of each part
+    patience: float = 900.0  # seconds that one machine may take
+    docs: Path | None = None  # a folder: machines.md is written there
+
+    def __post_init__(self) -> None:
+        for what, given, right in (
+            ("machine", self.machines, [one.name for one in MACHINES]),
+            ("part", self.parts, list(PARTS)),
+        ):
+            for name in given:
+                if name not in right:
+                    raise ValueError(f"no {what} called {name!r}; {registry.suggest(name, right)}")
+        if not self.parts:
+            raise ValueError(f"parts is empty; choose from {', '.join(PARTS)}")
+        if self.seeds < 1:
+            raise ValueError(f"seeds is {self.seeds}; use 1 or more")
+        if not self.patience > 0:
+            raise ValueError(f"patience is {self.patience}; it is in seconds: use more than 0")
+
+    def run(self, tick: Tick) -> dict[str, Any]:
+        tick("asking what this machine can imitate")
+        chosen, left_out = imitate.usable(
+            self.machines or (SHORT_MACHINES if self.short else tuple(m.name for m in MACHINES))
+        )
+        seeds = range(1, min(self.seeds, 2) if self.short else self.seeds)
+        others = [imitate.with_seed(seed) for seed in seeds if "claims" in self.parts]
+        found = {one.name: self._found(one, tick) for one in [BASELINE, *chosen, *others]}
+        report = judged([BASELINE, *chosen, *others], found, left_out)
+        if self.docs is not None:
+            files.write_whole(self.docs / "machines.md", table.document(report).encode())
+        return report
+
+    def show(self, report: dict[str, Any], screen: Console) -> None:
+        table.show(report, screen)
+
+    def _found(self, machine: Machine, tick: Tick) -> dict[str, Any]:
+        begin = time.perf_counter()
+        parts = ["claims"] if machine.seed else list(self.parts)
+        request = {"parts": parts, "claims": self.claims, "short": self.short}
+        try:
+            found = imitate.run(
+                machine, request, self.patience, lambda text: tick(f"{machine.name}: {text}")
+            )
+        except imitate.Failed as error:
+            found = {"error": str(error)}
+        return {**found, "seconds": time.perf_counter() - begin}
+
+
+def judged(
+    machines: Sequence[Machine],
+    found: Mapping[str, Mapping[str, Any]],
+    left_out: Mapping[str, str],
+) -> dict[str, Any]:
+    """The report: a row for each machine, what moved, and the smallest margins."""
+    here = found[BASELINE.name]
+    numbers = {name: _numbers(one) for name, one in found.items()}
+    moved = {name: _moved(numbers[BASELINE.name], there) for name, there in numbers.items()}
+    moved[BASELINE.name] = set().union(*moved.values())  # elsewhere, so it might have here
+    rows = []
+    for machine in machines:
+        there = found[machine.name]
+        row = {
+            "machine": machine.name,
+            "imitated_by": machine.said,
+            "error": there.get("error"),
+            "verdicts_changed": list(_changes(here, there)),
+            "numbers": len(numbers[machine.name]),
+            "moved": len(moved[machine.name]),
+            "smallest_margin": _smallest(numbers[machine.name], moved[machine.name], 1),
+            "kernels": _worst(there.get("kernels", {})),
+            "decoding": _worst(there.get("decoding", {}).get("errors", {})),
+            "texts_changed": _texts_changed(here, there),
+            "documents": _documents(there),
+            "seconds": round(there["seconds"], 1),
+        }
+        rows.append({**row, "passed": _passed(row)})
+    return {
+        "hardware": here.get("hardware", {}),
+        "not_imitated": dict(left_out),
+        "machines": rows,
+        "verdicts_changed": sum(len(row["verdicts_changed"]) for row in rows),
+        "largest_moves": _largest_moves(numbers, {m.name for m in machines if not m.seed}),
+        "smallest_margins": _smallest(numbers[BASELINE.name], moved[BASELINE.name], 8),
+        "seconds": round(sum(row["seconds"] for row in rows), 1),
+        "passed": all(row["passed"] for row in rows),
+    }
+
+
+def _passed(row: Mapping[str, Any]) -> bool:
+    wrong = (row["error"], row["verdicts_changed"], row["texts_changed"], row["documents"]["off"])
+    within = all((row[part]["worst"] or 0) <= 1 for part in ("kernels", "decoding"))
+    return within and not any(wrong)
+
+
+def _numbers(there: Mapping[str, Any]) -> dict[Key, dict[str, Any]]:
+    return {
+        (name, measure["what"]): measure
+        for name, claim in there.get("claims", {}).items()
+        for measure in claim["measures"]
+    }
+
+
+def _moved(here: Mapping[Key, Any], there: Mapping[Key, Any]) -> set[Key]:
+    """Whatever is not the same to the last bit."""
+    return {
+        key
+        for key in here.keys() & there.keys()
+        if any(here[key][end] != there[key][end] for end in ("value", "bound"))
+    }
+
+
+def _changes(here: Mapping[str, Any], there: Mapping[str, Any]) -> Iterator[str]:
+    for name, claim in there.get("claims", {}).items():
+        base = here.get("claims", {}).get(name, {})
+        pairs = (("verdict", claim.get("expected", base.get("verdict"))),)
+        for which, wanted in (*pairs, ("knob_verdict", base.get("knob_verdict"))):
+            if (now := claim.get(which)) != wanted:
+                yield f"{name}, {which.replace('_', ' ')}: {wanted} → {now}"
+
+
+def _smallest(
+    numbers: Mapping[Key, Mapping[str, Any]], moved: set[Key], most: int
+) -> list[dict[str, Any]]:
+    """Of the numbers that move at all, those nearest to their bound."""
+    known = [key for key in moved if key in numbers and numbers[key]["margin"] is not None]
+    near = sorted(known, key=lambda key: (numbers[key]["margin"], key))[:most]
+    return [{"claim": key[0], **_plain(numbers[key])} for key in near]
+
+
+def _largest_moves(
+    numbers: Mapping[str, Mapping[Key, Mapping[str, Any]]], names: set[str]
+) -> list[dict[str, Any]]:
+    """How far each number went on any machine, in parts of itself; rounding does not count."""
+    moves = []
+    for key, before in numbers[BASELINE.name].items():
+        ways = [
+            (abs(there[key]["value"] - before["value"]) / abs(before["value"]), name)
+            for name in sorted(names)
+            if key in (there := numbers[name]) and abs(before["value"]) > ROUNDING
+        ]
+        part, name = max(ways, default=(0.0, ""))
+        if part > 0:
+            after = numbers[name][key]["value"]
+            move = {"claim": key[0], "what": key[1], "machine": name, "before": before["value"]}
+            moves.append({**move, "after": after, "part": part})
+    return sorted(moves, key=lambda move: -move["part"])[:8]
+
+
+def _worst(cases: Mapping[str, float]) -> dict[str, Any]:
+    """The case nearest to its limit, or furthest beyond it."""
+    if not cases:
+        return {"cases": 0, "worst": None, "case": None}
+    case = max(cases, key=lambda name: cases[name])
+    worst = cases[case]
+    return {"cases": len(cases), "worst": min(worst, 1e300), "case": case}  # JSON has no infinity
+
+
+def _texts_changed(here: Mapping[str, Any], there: Mapping[str, Any]) -> list[str]:
+    before, after = (one.get("decoding", {}).get("texts", {}) for one in (here, there))
+    return [case for case, text in after.items() if before.get(case, text) != text]
+
+
+def recorded() -> list[dict[str, Any]]:
+    """The claims as they came out when the theory was written; none without the documents."""
+    path = DOCS / "theory" / "outcomes.json"
+    return json.loads(path.read_text()) if path.exists() else []
+
+
+def _documents(there: Mapping[str, Any]) -> dict[str, Any]:
+    """Documents that came out differently, and recorded numbers that are further off than told."""
+    made = there.get("documents")
+    if not made:
+        return {"compared": 0, "off": []}
+    now = _numbers(there)
+    then = {
+        (outcome["name"], where + measure["what"]): measure
+        for outcome in recorded()
+        for kind, where in WHERE.items()
+        for measure in outcome[kind]
+    }
+    both = now.keys() & then.keys()
+    off = list(made["different"])
+    for key, end in product(sorted(both), ("value", "bound")):
+        before = math.inf if then[key][end] is None else then[key][end]
+        if not math.isclose(now[key][end], before, rel_tol=RELATIVE, abs_tol=ROUNDING):
+            off.append(f"{key[0]}: {key[1]}, {end} {before:g} → {now[key][end]:g}")
+    return {"compared": made["compared"] + len(both), "off": off}
+
+
+def _plain(measure: Mapping[str, Any]) -> dict[str, Any]:
+    return {n: None if v in (math.inf, -math.inf) or v != v else v for n, v in measure.items()}
