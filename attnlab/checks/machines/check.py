@@ -6,7 +6,6 @@ a verdict, a greedy text, a document, or that an error is within its limit. Numb
 their last digits: the report says which, how far, and how near to its bound each came.
 """
 
-import json
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -201,10 +200,10 @@ def _texts_changed(here: Mapping[str, Any], there: Mapping[str, Any]) -> list[st
     return [case for case, text in after.items() if before.get(case, text) != text]
 
 
-def recorded() -> list[dict[str, Any]]:
+def recorded() -> dict[str, Any]:
     """The claims as they came out when the theory was written; none without the documents."""
     path = DOCS / "theory" / "outcomes.json"
-    return json.loads(path.read_text()) if path.exists() else []
+    return dict(files.read_json(path)) if path.exists() else {"outcomes": []}
 
 
 def _documents(there: Mapping[str, Any]) -> dict[str, Any]:
@@ -215,7 +214,7 @@ def _documents(there: Mapping[str, Any]) -> dict[str, Any]:
     now = _numbers(there)
     then = {
         (outcome["name"], where + measure["what"]): measure
-        for outcome in recorded()
+        for outcome in recorded()["outcomes"]
         for kind, where in WHERE.items()
         for measure in outcome[kind]
     }
