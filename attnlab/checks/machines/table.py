@@ -117,13 +117,14 @@ def _machines(report: Mapping[str, Any]) -> Table:
 
 
 def _note(report: Mapping[str, Any]) -> str:
-    imitated = (f"{row['machine']} by {row['imitated_by']}" for row in report["machines"][1:])
+    others = (row for row in report["machines"] if not row["machine"].startswith("seed-"))
+    imitated = [f"{row['machine']} by {row['imitated_by']}" for row in others if row["imitated_by"]]
     left_out = (f"{name} {why}" for name, why in report["not_imitated"].items())
     parts = [
         "Kernels and decoding: the worst error as a part of its limit, and of how many cases",
         "a number moved if one bit of it is not that of the machine as it is",
         "its margin is its distance from its bound as a part of the larger of the two",
-        f"imitated: {', '.join(imitated)}" if len(report["machines"]) > 1 else "",
+        f"imitated: {', '.join(imitated)}" if imitated else "",
         f"not imitated: {', '.join(left_out)}" if report["not_imitated"] else "",
     ]
     return "; ".join(part for part in parts if part) + "."
