@@ -446,18 +446,7 @@ def machine(device: torch.device) -> dict[str, Any]:
     name = torch.cuda.get_device_name() if device.type == "cuda" else platform.machine()
     return {
         "attnlab": __version__,
-        "torch": torch.__version__,
         "python": platform.python_version(),
         "device": f"{device.type} {name}",
-        "processor": processor(),
-        "instructions": torch.backends.cpu.get_cpu_capability(),
-        "threads": torch.get_num_threads(),
+        **hardware.description(),
     }
-
-
-def processor() -> str:
-    """The name of the CPU, where the system tells it."""
-    listed = Path("/proc/cpuinfo")
-    lines = listed.read_text().splitlines() if listed.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()

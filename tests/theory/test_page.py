@@ -23,7 +23,7 @@ def outcomes(recorded):
 
 
 def test_the_hardware_is_recorded(recorded):
-    assert recorded["hardware"].keys() >= {"torch", "processor", "instructions", "threads"}
+    assert recorded["hardware"].keys() >= {"torch", "cpu", "instructions", "threads"}
 
 
 def test_the_document_and_its_pictures_are_made_from_the_outcomes(recorded):
