@@ -166,19 +166,6 @@ def auroc(higher: Sequence[float], lower: Sequence[float]) -> float | None:
     return wins / (len(higher) * len(lower))
 
 
-def auroc_interval(area: float, higher: int, lower: int) -> Interval:
-    """Of an AUROC from groups of these sizes, by Hanley and McNeil's standard error."""
-    both_above = area / (2 - area)  # that two of the first group beat one of the second
-    above_both = 2 * area**2 / (1 + area)
-    variance = (
-        area * (1 - area)
-        + (higher - 1) * (both_above - area**2)
-        + (lower - 1) * (above_both - area**2)
-    ) / (higher * lower)
-    half = NormalDist().inv_cdf(0.975) * math.sqrt(max(variance, 0))
-    return Interval(area, max(area - half, 0), min(area + half, 1), higher + lower)
-
-
 def power(mean: float, deviation: float, count: int, bound: float, level: float = 0.95) -> float:
     """The chance that the interval of a mean of `count` new values lies above the bound.
 

@@ -11,9 +11,9 @@ import pytest
 from attnlab.statistics import (
     Variance,
     auroc,
-    auroc_interval,
     beyond,
     mean_interval,
+    power,
     residual_variance,
     share_interval,
     student,
@@ -115,24 +115,6 @@ def test_what_is_no_sample_is_refused():
             share_interval(right, count)
 
 
-def test_the_interval_of_an_auroc_holds_the_truth():
-    """Exponential scores, for which Hanley and McNeil's variance is exact: twice as slow a decay
-    gives an area of 2/3. Of 600 samples; five standard errors are 4.4 %."""
-    chance, hits = random.Random(2), 0
-    for _ in range(600):
-        higher = [chance.expovariate(1) for _ in range(40)]
-        lower = [chance.expovariate(2) for _ in range(60)]
-        area = auroc(higher, lower)
-        found = auroc_interval(area, 40, 60)
-        hits += found.low <= 2 / 3 <= found.high
-    assert abs(hits / 600 - 0.95) < 0.045
-
-
-def test_an_auroc_without_doubt_has_no_width():
-    found = auroc_interval(1.0, 5, 7)
-    assert (found.low, found.mean, found.high, found.count) == (1, 1, 1, 12)
-
-
 def test_errors_of_two_sources_add_and_share_their_degrees():
     """Welch and Satterthwaite: equal parts add their degrees, a lone part keeps its own."""
     assert Variance(2.0, 3) + Variance(2.0, 3) == Variance(4.0, 6)
@@ -184,3 +166,22 @@ def test_a_hole_costs_a_degree_and_the_rest_is_fitted():
     assert residual_variance(lonely) is None
     lonely[0, 0] = lonely[1, 1] = 1.0  # two trainings of different seeds say nothing
     assert residual_variance(lonely) is None
+
+
+@pytest.mark.parametrize(
+    ("mean", "deviation", "count", "level"),
+    [(0.2, 0.1, 6, 0.99), (1.0, 1.0, 3, 0.95), (0, 1, 5, 0.9)],
+)
+def test_power_is_how_often_a_new_interval_lies_above_the_bound(mean, deviation, count, level):
+    """Simulated; five standard errors of 4,000 samples."""
+    dice, bound, above = random.Random(3), 0.05 if mean == 0.2 else 0.0, 0
+    for _ in range(4000):
+        found = mean_interval([dice.gauss(mean, deviation) for _ in range(count)], level)
+        above += found.low > bound
+    said = power(mean, deviation, count, bound, level)
+    assert above / 4000 == pytest.approx(said, abs=5 * (said * (1 - said) / 4000) ** 0.5)
+
+
+def test_power_without_spread_is_all_or_nothing_and_one_value_has_none():
+    assert power(1.0, 0.0, 3, 0.5) == 1 and power(0.4, 0.0, 3, 0.5) == 0
+    assert power(9.0, 1.0, 1, 0.0) == 0

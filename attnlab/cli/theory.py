@@ -54,6 +54,8 @@ def claims(
     from attnlab.studies.desk import Interrupted
     from attnlab.theory import settle
 
+    if docs is not None and words:
+        raise ValueError("--docs records claims as they stand; leave --set out")
     if question is not None and names:
         raise ValueError(f"give names or --question, not both: {', '.join(names)}")
     chosen = settle.answering(question) if question is not None else names
@@ -110,7 +112,7 @@ def _tabulate(outcomes: list["Outcome"]) -> None:
         name = f"[bold]{outcome.name}[/]{' ' * (widest - len(outcome.name))}"
         right = who_was_right(outcome.plain()["answers"])
         screen.print(f"{name}  {_verdict(outcome)}  {right}", highlight=False, soft_wrap=True)
-        line = f"  {evidence.kind}: {said(deciding(evidence))}"
+        line = f"  {evidence.kind}: {said(deciding(evidence.measures))}"
         screen.print(f"[dim]{escape(line)}[/]", highlight=False, soft_wrap=True)
     wrong = [outcome.name for outcome in outcomes if not outcome.as_expected]
     line = f"{len(outcomes)} claims; " + (

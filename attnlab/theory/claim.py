@@ -24,9 +24,9 @@ KINDS = {
     "exact": "all cases, in whole numbers or fractions",
     "construction": "an explicit equality, in float64 to 1e-12",
     "counterexample": "small numbers that anybody can check",
-    "statistical": "a seeded sample with an interval",
+    "statistical": "a seeded sample, held to a bound that allows for chance",
     "counted": "operations and bytes, counted",
-    "trained": "models were trained, with several seeds",
+    "trained": "models were trained, several times with other data, and an interval",
 }
 Kind = Literal["exact", "construction", "counterexample", "statistical", "counted", "trained"]
 Verdict = Literal["holds", "refuted", "holds with a condition", "cannot tell"]
@@ -88,6 +88,22 @@ class Measure:
     @property
     def met(self) -> bool:
         return self.answer == "met"
+
+    def plain(self) -> dict[str, Any]:
+        """For JSON, which has no infinity and no NaN: these are text."""
+        numbers = {
+            name: number if number is None or math.isfinite(number) else str(number)
+            for name in ("value", "bound", "low", "high")
+            for number in [getattr(self, name)]
+        }
+        said = {"what": self.what, "rule": self.rule, "draws": list(self.draws)}
+        return {**said, **numbers, "met": self.met, "answer": self.answer}
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> "Measure":
+        low, high = (None if plain[end] is None else float(plain[end]) for end in ("low", "high"))
+        value, bound = float(plain["value"]), float(plain["bound"])
+        return cls(plain["what"], value, plain["rule"], bound, low, high, tuple(plain["draws"]))
 
 
 @dataclass(frozen=True)

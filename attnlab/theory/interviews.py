@@ -6,13 +6,14 @@ Every seed draws other people, so that what differs between seeds is all that ch
 people nobody has told the model about come from the same generator: a matched control. Trainings
 run side by side with one thread each, and are kept with the answers: what was stopped goes on.
 
-Cost: about 70 seconds of one core for a training that reads, 4 for one that does not.
+Cost: about 70 seconds of one core for a training that reads, 10 for one that does not.
 """
 
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from attnlab.compare.fleet import Fleet
 from attnlab.compare.work import Task
 from attnlab.data.biographies import Biographies
 from attnlab.data.corpora import Question
+from attnlab.data.objectives import Questions
 from attnlab.evaluate import Answer, answer_questions
 from attnlab.studies.birthplaces import people
 from attnlab.studies.birthplaces.experiment import BirthplacesStudy
@@ -50,19 +52,28 @@ def interviews(
     arm: str, seeds: Sequence[int], steps: int, *, root: Path, progress: Progress
 ) -> list[Interview]:
     """One for each seed; what is not there yet is trained and asked."""
-    recipes = {seed: recipe(arm, seed, steps) for seed in seeds}
     desk = _desk(root, progress)
-    names = {seed: _named(f"interview {arm}", seed, recipes[seed]) for seed in seeds}
-    together = _named(f"train {arm} {seeds[0]} to", seeds[-1], recipes[seeds[-1]])
+    tasks, names = [], {}
+    for seed in seeds:
+        made = recipe(arm, seed, steps)
+        trained = _digest(config.to_dict(made))
+        asked = _digest(
+            [LONGEST, {group: list(map(astuple, q)) for group, q in questions(seed).items()}]
+        )
+        folder = desk.run(f"{arm}, seed {seed}, {trained}").folder
+        tasks.append(Task(f"{arm}, seed {seed}", folder, made))
+        names[seed] = f"ask {arm}, seed {seed}, {trained} {asked}"
+    every = _digest(sorted(str(task.folder.name) for task in tasks))
     with Run(desk.folder).locked():
-        tasks = [
-            Task(f"{arm}, seed {seed}", desk.run(_named(arm, seed, one)).folder, one)
-            for seed, one in recipes.items()
+        jobs = [
+            Job(
+                f"train {arm}, {len(tasks)} times, {every}",
+                lambda: _train(desk, tasks),
+                _seconds(tasks),
+            )
         ]
-        seconds = _seconds(tasks)
-        jobs = [Job(together, lambda: _train(desk, tasks), seconds)]
         for seed, task in zip(seeds, tasks, strict=True):
-            jobs.append(Job(names[seed], _asked(desk, task, seed), lambda: 5.0))
+            jobs.append(Job(names[seed], _ask(desk, task, seed), lambda: 5.0))
         kept = desk.do(jobs)
     return [
         {group: [Answer(**one) for one in found] for group, found in kept[names[seed]].items()}
@@ -71,12 +82,23 @@ def interviews(
 
 
 def recipe(arm: str, seed: int, steps: int) -> Recipe:
-    """The study's best recipe for so few people, with people of this seed."""
+    """The study's best recipe for so few people, with people of this seed.
+
+    It trains on documents and questions together. Without reading it is the same on the questions
+    alone: model, optimiser, schedule; fewer steps, after which it knows them all by heart.
+    """
     study = BirthplacesStudy(scale="tiny", recipe="best", steps=steps)
-    (made,) = study.stages(arm, seed, len(drawn(seed).load().questions["train"])).values()
-    taken = min(ASKED_ONLY, steps) if arm == "none" else steps
+    corpus = drawn(seed)
+    asked = len(corpus.load().questions["train"])
+    reads = "rotary" if arm == "none" else arm
+    (made,) = study.stages(reads, seed, asked).values()
     # no evaluation on the way: only the end is asked about
-    return dataclasses.replace(made, corpus=drawn(seed), steps=taken, evaluate_every=None)
+    made = dataclasses.replace(made, corpus=corpus, evaluate_every=None)
+    if arm != "none":
+        return made
+    return dataclasses.replace(
+        made, objective=Questions(), batch=min(made.batch, asked), steps=min(ASKED_ONLY, steps)
+    )
 
 
 def drawn(seed: int) -> Biographies:
@@ -110,13 +132,13 @@ def _desk(root: Path, progress: Progress) -> Desk:
     return open_desk(root, "knowledge", identity, progress, again=False, kind="claims")
 
 
-def _named(what: str, seed: int, one: Recipe) -> str:
-    """Another recipe is another training."""
-    made = json.dumps(config.to_dict(one), sort_keys=True, default=str)
-    return f"{what}, seed {seed} {hashlib.sha256(made.encode()).hexdigest()[:6]}"
+def _digest(what: Any) -> str:
+    """Another recipe is another training, and other questions are another interview."""
+    made = json.dumps(what, sort_keys=True, default=str)
+    return hashlib.sha256(made.encode()).hexdigest()[:6]
 
 
-def _seconds(tasks: Sequence[Task]) -> Any:
+def _seconds(tasks: Sequence[Task]) -> Callable[[], float]:
     def expected() -> float:
         waiting = [task for task in tasks if not Run(task.folder).finished]
         alone = [training_seconds(task.recipe) for task in waiting]
@@ -134,7 +156,7 @@ def _train(desk: Desk, tasks: Sequence[Task]) -> None:
             raise RuntimeError(f"{name} {outcome['ending']}: {outcome['why']}")
 
 
-def _asked(desk: Desk, task: Task, seed: int) -> Any:
+def _ask(desk: Desk, task: Task, seed: int) -> Callable[[], Any]:
     def work() -> Any:
         saved = open_saved(str(task.folder), desk.folder, best=False)
         return {

@@ -1,8 +1,8 @@
-"""Knowledge: what pretraining stores, and what a model says about people it never read about.
+"""Knowledge: what reading stores, and what a model says about people it never read about.
 
 Both claims are settled by the same trainings (`interviews.py`), each with people of its own, so an
-interval over them counts all that chance decides: people, places, weights, batches. The bounds were
-fixed before the recorded seeds were run: 0, ½ and 1 by what they mean, MARGIN and LEVEL by choice.
+interval over them counts all that chance decides: people, places, weights, batches. How bounds and
+sizes were chosen, and on which seeds, is in docs/notes.md; the recorded seeds are others.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +17,6 @@ from attnlab.evaluate import Answer as Given
 from attnlab.evaluate import accuracy
 from attnlab.reports.report import Cell, Plot, Series, Table
 from attnlab.statistics import auroc
-from attnlab.studies.birthplaces.findings import ARMS
 from attnlab.studies.birthplaces.people import name_in
 from attnlab.studies.progress import Progress
 from attnlab.theory.claim import (
@@ -35,6 +34,13 @@ from attnlab.theory.claim import (
 from attnlab.theory.interviews import GROUPS, Interview, drawn, interviews, questions
 
 LEVEL = 0.99  # of the intervals: each end is wrong in 0.5 % of runs
+RELIABLE = 0.95  # an AUROC from which one might rely on confidence: 1 pair of 20 in the wrong order
+TOGETHER = {
+    "rotary": "documents and questions",
+    "growing": "the same, rotary with growing frequencies (a mistake)",
+    "by-head": "the same, rotary by head index (a mistake)",
+    "none": "questions alone, again",
+}
 MARGIN = 0.05  # right answers by which "no better than" may be missed
 
 
@@ -44,6 +50,7 @@ class Interviewed(Claim):
 
     trained = True
 
+    seed: int = field(default=100, metadata={"range": (0, 2**31 - 1)})  # the first of the draws
     draws: int = setting(10, low=2, high=50, about="trainings, each with other people")
     steps: int = setting(1500, low=1, high=100_000, about="of each training that reads")
     runs: Path = field(default=Path("runs"), metadata={"about": "where the trainings are kept"})
@@ -62,57 +69,51 @@ class PretrainingCarriesFacts(Interviewed):
     arm: Literal["rotary", "none", "growing", "by-head"] = "rotary"
 
     about = About(
-        statement="Facts come with pretraining: asked about people whom no question of its "
-        "training was about, a model that has read about them does better than always giving the "
-        "most frequent answer, and one that has read nothing does no better (by 5 points of 100 or "
-        "more).",
-        formula="accuracy(pretrained) > accuracy(most frequent answer),   "
-        "accuracy(no pretraining) < accuracy(most frequent answer) + 0.05,   "
-        "accuracy(pretrained) > accuracy(no pretraining)",
-        derivation="""The questions of finetuning are about other people than those of the test.
-            They show what a question looks like and which words are places; they hold no fact
-            that the test asks for. Places are drawn independently of names, so a model that has
-            only seen these questions can do no better, on average over people, than the place
-            that is most frequent in the generator. It may well do worse, since it follows chance
-            resemblances to other names; how much worse is no law.
+        statement="Facts come with reading: asked about people whom no question of its training "
+        "was about, a model that has also read about them does better than always giving the most "
+        "frequent answer, and one trained on the questions alone does no better (by 5 points of "
+        "100 or more).",
+        formula="accuracy(has read) > accuracy(most frequent answer),   "
+        "accuracy(questions alone) < accuracy(most frequent answer) + 0.05,   "
+        "accuracy(has read) > accuracy(questions alone)",
+        derivation="""The questions of training are about other people than those of the test. They
+            show what a question looks like and which words are places; they hold no fact that the
+            test asks for. Places are drawn independently of names, so a model that has only seen
+            these questions can do no better, on average over people, than the place that is most
+            frequent in the generator. It may well do worse, since it follows chance resemblances
+            to other names; how much worse is no law. What it is held against is the most frequent
+            place among the people of its own questions, which is no better either.
 
             A model that has read a sentence about each person has met the answer, although nobody
             asked for it. If it now answers better than the most frequent place does, the fact was
-            stored in its weights by pretraining, and finetuning only taught it how it is asked
-            for.
+            stored in its weights by reading.
+
+            Here documents and questions are trained on together (the best recipe of the
+            birthplaces study), not one after the other as in the course; what differs between the
+            two models is whether there are documents, and the number of steps (1,500 and 400:
+            without documents all is known by heart by then). With pretraining and then
+            finetuning, on real people, the same comes out: attnlab study birthplaces
+            (docs/studies.md).
 
             Every training has people, places, weights and batches of its own, so the interval over
             the trainings is about all of these. The people who were read about are few; the model
-            that read nothing is asked about many more from the same generator, for which it is as
-            (un)prepared.""",
+            that read nothing is asked about many more from the same generator, for which it is
+            prepared no better and no worse.""",
         expected="holds",
         questions=("A4 3(d)", "A4 3(f)", "A4 4(a)"),
         answers=[
             Answer(
                 document="003",
-                part="3(d)",
-                line=47,
-                quote="Dev acc.: 1.2% … Baseline: 5%",
-                conclusion="without pretraining it is no better than one answer for all",
-            ),
-            Answer(
-                document="003",
-                part="3(f)",
-                line=53,
-                quote="Dev acc.: 27.6%",
-                conclusion="with pretraining it is better than one answer for all (5 %)",
-            ),
-            Answer(
-                document="003",
                 part="4(a)",
                 line=85,
                 quote="Via pretraining, the model better learned the facts.",
-                conclusion="pretraining is what the facts come from",
+                conclusion="facts that were read are known, though no question asked for them",
             ),
         ],
-        knob=Knob("no pretraining", {"arm": "none"}),
-        remark="Document 003 also reports 19.2 % with rotary positions (3(g)iii), below its 27.6 % "
-        "with learned ones. Growing frequencies, a lost minus sign, would explain that, and so "
+        knob=Knob("no reading: questions alone", {"arm": "none"}),
+        remark="Document 003 reports 1.2 % without pretraining (line 47), 5 % for one answer, "
+        "27.6 % with pretraining and learned positions (line 53), and 19.2 % with rotary ones "
+        "(line 83). Growing frequencies, a lost minus sign, would explain that, and so "
         "would other mistakes: which one it was cannot be told. With rotary positions done right "
         "the mean of three trainings on the course's data is above that with learned ones "
         "(docs/studies.md).",
@@ -133,15 +134,14 @@ class PretrainingCarriesFacts(Interviewed):
         read, unprepared = ([accuracy(one["read"]) for one in arm] for arm in (having, without))
         guessed = [accuracy([*one["read"], *one["unread"]]) for one in without]
         found = [
-            _mean("pretrained − most frequent answer", _less(read, constant), ">", 0.0),
-            _mean("no pretraining − most frequent answer", _less(guessed, widely), "<", MARGIN),
-            _mean("pretrained − no pretraining", _less(read, unprepared), ">", 0.0),
+            _mean("has read − most frequent answer", _less(read, constant), ">", 0.0),
+            _mean("questions alone − most frequent answer", _less(guessed, widely), "<", MARGIN),
+            _mean("has read − questions alone", _less(read, unprepared), ">", 0.0),
         ]
-        ahead, behind, between = (one.met for one in found)
         shown = {
             "always the most frequent answer": constant,
-            "no pretraining": unprepared,
-            ARMS[self.arm]: read,
+            "questions alone": unprepared,
+            TOGETHER[self.arm]: read,
         }
         rows: list[list[Cell]] = [
             [name, "people read about", 100 * fmean(shares), _percent(shares)]
@@ -153,11 +153,7 @@ class PretrainingCarriesFacts(Interviewed):
             kind="trained",
             trials=2 * self.draws,
             measures=found,
-            marks={
-                "003 3(d)": Marks(mark(behind)),
-                "003 3(f)": Marks(mark(ahead)),
-                "003 4(a)": Marks(mark(ahead and between)),
-            },
+            marks={"003 4(a)": Marks(mark(found[0].met and found[2].met))},
             picture=Plot(
                 title="People who were never asked about",
                 x="training, each with other people",
@@ -190,10 +186,11 @@ class MadeUpAnswers(Interviewed):
 
     about = About(
         statement="Asked about people it has never read about, a model answers with places all the "
-        "same, and with those of people whose names are similar. Its confidence tells people it "
-        "has read about from others, but not reliably.",
+        "same. A name made of two known ones is answered with the place of somebody who shares "
+        "it, more often than by chance. Confidence tells people of the training from others, but "
+        "in more than 1 pair of 20 it does not.",
         formula="share of places among answers about unread people > ½\n"
-        "½ < AUROC(confidence; read about or not) < 1\n"
+        "½ < AUROC(confidence; known or unread) < 0.95\n"
         "P(place of somebody who shares a name) > P(the same with answers shuffled)",
         derivation="""A language model has no way of not answering: after the question it gives a
             distribution over next tokens, and finetuning has taught it that what follows is a
@@ -202,10 +199,12 @@ class MadeUpAnswers(Interviewed):
 
             What differs is how the probability is spread. For a person it has read about, the
             stored fact pulls towards one place; for others nothing does. The probability of the
-            whole answer is the model's confidence. AUROC is the chance that somebody it has read
-            about gets a higher one than somebody it has not: ½ would mean that confidence says
-            nothing, 1 that it tells them apart without fault. The unread people come from the same
-            generator of names and places, so nothing else distinguishes them.
+            whole answer is the model's confidence. AUROC is the chance that a known person gets a
+            higher one than an unread one: ½ would mean that confidence says nothing, 1 that it
+            tells them apart without fault. Known are all the people of the training: it has read
+            about each, and half of them it was also asked about. The unread come from the same
+            generator of names and places. So what is told is what training did with a person, by
+            reading or by asking; the table has the AUROC of those whom it has only read about.
 
             A recombined name has a known person's first name and another's last name. If the
             model answers with what it remembers of similar names, its answer is more often than
@@ -225,9 +224,9 @@ class MadeUpAnswers(Interviewed):
             ),
         ],
         knob=Knob("unread people against other unread people", {"against": "unread"}),
-        remark="Half of the people it has read about were also asked about in training; of the "
-        "others alone its confidence tells less (the table). A shared name is one kind of "
-        "similarity; the document's “most similar vectors” may mean others, which were not tested.",
+        remark="Of people it has only read about confidence tells less (the table). A shared name "
+        "is one kind of similarity; the document's “most similar vectors” may mean others, which "
+        "were not tested.",
     )
 
     def prepare(self, progress: Progress) -> None:
@@ -249,8 +248,8 @@ class MadeUpAnswers(Interviewed):
         above = [share - by_chance for share, by_chance in resembling]
         wrong = [1 - accuracy(one["unread"]) for one in found]
         tests = [
-            _mean("AUROC of confidence, read about or not", areas, ">", 0.5),
-            _mean("the same, below 1", areas, "<", 1.0),
+            _mean("AUROC of confidence, known or unread", areas, ">", 0.5),
+            _mean("the same, not to be relied on", areas, "<", RELIABLE),
             _mean("share of places among answers about unread people", fluent, ">", 0.5),
             _mean("place of somebody who shares a name, above chance", above, ">", 0.0),
         ]

@@ -199,7 +199,8 @@ class TwoHeadsSteady(Noisy):
                     mark(often, complete=always), mark(as_said and often, complete=always)
                 ),
                 "003 1(d)i": Marks(
-                    mark(averages["sum and difference"]), mark(averages["one each"])
+                    mark(self._as_written(steady, means)),
+                    mark(largest(np.eye(self.keys)[:2].mean(axis=0) - self._goal()) <= EQUAL),
                 ),
             },
             picture=self._picture(length),
@@ -215,6 +216,11 @@ class TwoHeadsSteady(Noisy):
             ],
             chance=Chance(false_refutation=FALSE_ALARM, false_confirmation=None),
         )
+
+    def _as_written(self, keys: Array, means: Array) -> bool:
+        """Whether 003's queries average, as long as it writes them: without a factor β."""
+        outputs = [softmax(keys @ (means[0] + sign * means[1]) / 2) for sign in (1, -1)]
+        return largest(np.mean(outputs, axis=0) - self._goal()) <= NEAR
 
     def _goal(self) -> Array:
         """The average of v_a and v_b, where the values are unit vectors: c shows the weights."""

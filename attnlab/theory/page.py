@@ -14,7 +14,7 @@ from attnlab import registry
 from attnlab.reports.markdown import as_markdown
 from attnlab.reports.report import Block, Picture, Plot, Report, Sample, Section, Series, Table
 from attnlab.theory.claim import KINDS, About, Measure
-from attnlab.theory.settle import Outcome, names, said
+from attnlab.theory.settle import Outcome, deciding, names, said
 from attnlab.theory.sources import COURSES, DOCUMENTS, QUESTIONS, UNSETTLED, VOICES
 
 PICTURES = "theory"  # the folder beside theory.md
@@ -102,7 +102,8 @@ def _answer(outcomes: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _counted(marks: Sequence[str]) -> str:
-    return ", ".join(f"{marks.count(mark)} are {mark}" for mark in SIGNS)
+    counts = [(marks.count(mark), mark) for mark in SIGNS]
+    return ", ".join(f"{count} {'is' if count == 1 else 'are'} {mark}" for count, mark in counts)
 
 
 def _contents(outcomes: Sequence[Mapping[str, Any]]) -> Section:
@@ -175,13 +176,13 @@ def _section(outcome: Mapping[str, Any]) -> Section:
 
 def verdict_text(outcome: Mapping[str, Any], about: About) -> str:
     """The verdict with its evidence, and what the knob does, as a paragraph."""
-    measured = "; ".join(said(_measure(one)) for one in outcome["measures"])
+    measured = "; ".join(said(Measure.from_plain(one)) for one in outcome["measures"])
     text = (
         f"Verdict: {outcome['verdict']}. Evidence ({outcome['evidence']}, "
         f"{outcome['trials']:,} {'case' if outcome['trials'] == 1 else 'cases'}): {measured}."
     )
     if outcome["verdict"] == "holds with a condition":
-        beyond = "; ".join(said(_measure(one)) for one in outcome["outside"])
+        beyond = "; ".join(said(Measure.from_plain(one)) for one in outcome["outside"])
         text += f" Condition: {about.condition}. Beyond it: {beyond}."
     if outcome["chance"] is not None:
         text += f" {chance_text(outcome['chance'], outcome['verdict'])}"
@@ -210,11 +211,7 @@ def _probable(power: float) -> str:
 
 def _why(measures: Sequence[Mapping[str, Any]]) -> str:
     """The measure that decided."""
-    for answer in ("missed", "undecided"):
-        for one in measures:
-            if one["answer"] == answer:
-                return said(_measure(one))
-    return said(_measure(measures[0]))
+    return said(deciding([Measure.from_plain(one) for one in measures]))
 
 
 def answers_table(answers: Sequence[Mapping[str, Any]]) -> Table:
@@ -233,11 +230,6 @@ def answers_table(answers: Sequence[Mapping[str, Any]]) -> Table:
             for a in answers
         ],
     )
-
-
-def _measure(plain: Mapping[str, Any]) -> Measure:
-    value = plain["value"] if plain["value"] is not None else float("inf")
-    return Measure(plain["what"], value, plain["rule"], plain["bound"], plain["low"], plain["high"])
 
 
 def _block(plain: Mapping[str, Any]) -> Any:

@@ -6,7 +6,7 @@ of coordinates (a, b) is the complex number z = a + ib.
 
 from dataclasses import dataclass
 from itertools import product
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -112,7 +112,8 @@ class RopeIsRotation(Claim):
                 part="3(g)i",
                 line=105,
                 quote="\\( D \\times D \\) 的矩阵运用一个 \\( D/2 \\times D \\) 的变换矩阵",
-                conclusion="a D/2 × D matrix takes the D × D block form to the complex product",
+                conclusion="a D/2 × D matrix takes the D × D block form to the complex product "
+                "(that it has to be complex is left out)",
             ),
             Answer(
                 document="003",
@@ -171,7 +172,10 @@ class RopeIsRotation(Claim):
         times = np.full(6, self.longest)
         rotated = turned(unit_vectors, times, Rotary(layout="interleaved"))[0, 0].numpy()
         to_complex = np.kron(np.eye(3), np.array([[1], [1j]]))
-        taken_over = np.abs(rotated @ to_complex - to_complex * np.exp(1j * angles)).max()
+
+        def takes_over(matrix: NDArray[Any]) -> bool:
+            off = np.abs(rotated @ matrix - matrix * np.exp(1j * angles)).max()
+            return bool(off <= EQUAL)
 
         def written(by: Array) -> bool:
             cos, sin, one, two = np.cos(by), np.sin(by), x[0::2], x[1::2]
@@ -179,7 +183,8 @@ class RopeIsRotation(Claim):
             return largest(x @ rotated - pairs.ravel()) <= EQUAL
 
         return {
-            "000 3(g)i": Marks(mark(bool(taken_over <= EQUAL))),
+            # by a complex matrix; a real one gives real numbers, which the product is not
+            "000 3(g)i": Marks(mark(takes_over(to_complex), complete=takes_over(to_complex.real))),
             # it holds when θ is read as tθ, and not as it is written
             "003 3(g)i": Marks(mark(written(angles), complete=written(frequencies(3)))),
         }

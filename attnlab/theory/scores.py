@@ -126,7 +126,10 @@ class MultiplicativeAddsNothing(Claim):
                 "004 student 2.1(a)": Marks(
                     mark(free <= EQUAL), mark(free <= EQUAL, complete=tied <= EQUAL)
                 ),
-                "004 GPT-4 2.1(a)": Marks(mark(free > EQUAL), mark(free > EQUAL)),
+                # there is a further matrix; that it makes a difference does not follow
+                "004 GPT-4 2.1(a)": Marks(
+                    mark(free > EQUAL), mark(_more_parameters() > 0, complete=free > EQUAL)
+                ),
             },
             picture=Plot(
                 title="Every attention weight, computed twice"
@@ -137,6 +140,13 @@ class MultiplicativeAddsNothing(Claim):
                 series=[*fits, series("W_s left out", with_matrix, without)],
             ),
         )
+
+
+def _more_parameters() -> int:
+    """Of a multiplicative score than of dot products."""
+    scores = (Multiplicative().build(1, 2), ScaledDot().build(1, 2))
+    more, fewer = (sum(one.numel() for one in score.parameters()) for score in scores)
+    return more - fewer
 
 
 def _compared(

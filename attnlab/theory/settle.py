@@ -1,7 +1,6 @@
 """Settling claims: each is run as it stands and with its knob turned, and held to the record."""
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -51,11 +50,11 @@ class Outcome:
             "condition": about.condition or None,
             "evidence": evidence.kind,
             "trials": evidence.trials,
-            "measured": _plain_measure(first)["value"],
+            "measured": first.plain()["value"],
             "rule": first.rule,
             "bound": first.bound,
-            "measures": [_plain_measure(measure) for measure in evidence.measures],
-            "outside": [_plain_measure(measure) for measure in evidence.outside],
+            "measures": [measure.plain() for measure in evidence.measures],
+            "outside": [measure.plain() for measure in evidence.outside],
             "chance": None if evidence.chance is None else dataclasses.asdict(evidence.chance),
             "questions": list(about.questions),
             # of the claim as it stands: no document said anything about other settings
@@ -67,7 +66,7 @@ class Outcome:
             "settings": config.to_dict(self.claim),
             "knob": {"words": about.knob.words, **config.to_dict(self.claim.turned())},
             "knob_verdict": self.turned.verdict,
-            "knob_measures": [_plain_measure(measure) for measure in self.turned.measures],
+            "knob_measures": [measure.plain() for measure in self.turned.measures],
         }
 
 
@@ -116,18 +115,10 @@ def said(measure: Measure) -> str:
     return f"{measure.what}: {value} ({measure.rule} {measure.bound:g}{undecided})"
 
 
-def deciding(evidence: Evidence) -> Measure:
+def deciding(measures: Sequence[Measure]) -> Measure:
     """The measure that made the verdict: the first that was missed, else undecided, else any."""
     for answer in ("missed", "undecided"):
-        for one in evidence.measures:
+        for one in measures:
             if one.answer == answer:
                 return one
-    return evidence.measures[0]
-
-
-def _plain_measure(measure: Measure) -> dict[str, Any]:
-    plain = dataclasses.asdict(measure)
-    for name in ("value", "low", "high"):  # JSON has no infinity
-        if plain[name] is not None and not math.isfinite(plain[name]):
-            plain[name] = None
-    return {**plain, "draws": list(measure.draws), "met": measure.met, "answer": measure.answer}
+    return measures[0]

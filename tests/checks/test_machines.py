@@ -208,9 +208,7 @@ def test_a_margin_has_no_scale(value, rule, bound, margin):
 
 
 def test_of_an_interval_the_nearer_end_counts():
-    measure = Measure("size", 0.5, "<", 1.0)
-    for name, end in (("low", 0.1), ("high", 0.9)):
-        object.__setattr__(measure, name, end)
+    measure = Measure("size", 0.5, "<", 1.0, low=0.1, high=0.9)
     assert child.margin(measure) == pytest.approx(0.1)
 
 

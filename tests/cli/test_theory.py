@@ -68,6 +68,7 @@ def test_the_document_of_some_claims(attnlab, tmp_path):
         (["copy", "--question", "A4 1(a)"], "give names or --question, not both: copy"),
         (["--question", "A5 1(a)"], "no question is called 'A5 1(a)'; did you mean 'A4 1(a)'?"),
         (["--question", "A4 4(b)"], "no claim settles A4 4(b): it cannot be tested here"),
+        (["copy", "--set", "lead=3", "--docs", "docs"], "--docs records claims as they stand"),
         (["copy", "--set", "laed=3"], "laed: no such setting; did you mean 'lead'?"),
         (["copy", "--set", "lead=50"], "lead is 50.0; it goes from 0 to 40"),
         (["copy", "--set", "keys=2.5"], "keys is '2.5'; it must be a whole number"),

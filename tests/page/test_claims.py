@@ -54,7 +54,7 @@ def test_every_end_of_every_slider_is_answered_or_refused_in_a_line(claims, name
 
 def test_the_list_has_every_claim_and_runs_nothing(tmp_path, monkeypatch):
     made = Claims(tmp_path)
-    monkeypatch.setattr(made, "answer", pytest.fail)
+    monkeypatch.setattr("attnlab.page.claims.answered", pytest.fail)
     listed = made.listed()
     assert [one["name"] for one in listed] == settle.names()
     for one in listed:

@@ -53,11 +53,21 @@ def predicted(values, value, level=1 - 1e-6):
 
 
 def test_a_training_in_little_ends_where_others_did(small, tmp_path):
+    """That it learns as it did; which positions it has, for one, does not show in so little."""
     interviews.interviews("rotary", [100], STEPS, root=tmp_path, progress=Progress())
     (folder,) = tmp_path.glob("claims-knowledge-*/runs/rotary-*")
     assert predicted(RECORDED, last_loss(folder)), (last_loss(folder), RECORDED)
     losses = [row["loss"] for row in Run(folder).read("metrics")]
-    assert not predicted(RECORDED, fmean(losses[:LAST]))  # what has learned little is told apart
+    half = fmean(losses[STEPS // 2 - LAST : STEPS // 2])
+    assert not predicted(RECORDED, half)  # half a training is told apart
+
+
+def test_other_questions_are_another_interview_of_the_same_training(small, tmp_path, monkeypatch):
+    (first,) = interviews.interviews("none", [0], 2, root=tmp_path, progress=Progress())
+    monkeypatch.setattr(interviews, "UNREAD", 30)
+    (second,) = interviews.interviews("none", [0], 2, root=tmp_path, progress=Progress())
+    assert len(second["unread"]) > len(first["unread"])
+    assert len(list(tmp_path.glob("claims-knowledge-*/runs/*"))) == 1
 
 
 def test_the_trainings_are_kept_and_both_claims_use_the_same(small, tmp_path):

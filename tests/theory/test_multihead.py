@@ -34,7 +34,7 @@ def test_head_one_misses_as_often_as_the_normal_law_says():
 def test_keys_that_hardly_vary_leave_no_condition():
     """Then head 1 never misses, and the claim holds as it stands."""
     found = TwoHeadsSteady(stretch=0.01, **FEW).run()
-    assert found.outside[0].value == 0 and found.verdict in ("holds", "refuted")
+    assert found.outside[0].value == 0 and found.verdict == "holds"
     said = marks(TwoHeadsSteady(stretch=0.01, **FEW))
     assert said["001 1(d)ii"] == said["002 1(d)ii"] == ("right", "right")
     assert said["003 1(d)i"] == ("wrong", "right")

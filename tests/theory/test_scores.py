@@ -32,7 +32,7 @@ def test_each_document_is_marked_as_its_answer_deserves(runs):
     assert {claim: found.marks for claim, (found, _) in runs.items()} == {
         MultiplicativeAddsNothing: {
             "004 student 2.1(a)": Marks("right", "incomplete"),
-            "004 GPT-4 2.1(a)": Marks("wrong", "wrong"),
+            "004 GPT-4 2.1(a)": Marks("wrong", "incomplete"),
         },
         ConcatenatedIgnoresTheQuery: {
             "004 student 2.1(b)": Marks("right", "incomplete"),

@@ -9,14 +9,12 @@ import pytest
 import torch
 
 from attnlab import config, registry
-from attnlab.reports.report import Plot
 from attnlab.studies.progress import Progress
 from attnlab.theory import settle
-from attnlab.theory.claim import KINDS, Evidence, Mark, Measure
+from attnlab.theory.claim import KINDS, Mark, Measure
 from attnlab.theory.sources import COURSES, QUESTIONS, UNSETTLED, described
 
 NAMES = [option.name for option in registry.options("claim")]
-PICTURE = Plot(title="nothing", x="", y="", series=[])
 QUICK = settle.names(quick=True)  # those that train: test_knowledge.py, and `attnlab claims`
 
 
@@ -147,10 +145,27 @@ def test_a_measure_in_words():
 def test_the_measure_that_decided_is_the_one_that_was_missed():
     met, missed = Measure("a", 1.0, "≤", 2.0), Measure("b", 3.0, "≤", 2.0)
     open_ = Measure("c", 1.0, "≤", 2.0, low=0.0, high=3.0)
+    assert [settle.deciding(some).what for some in ([met], [met, open_], [met, open_, missed])] == [
+        "a",
+        "c",
+        "b",
+    ]
 
-    def decides(*measures):
-        return settle.deciding(
-            Evidence(kind="exact", trials=1, measures=measures, picture=PICTURE)
-        ).what
 
-    assert decides(met) == "a" and decides(met, open_) == "c" and decides(met, open_, missed) == "b"
+@pytest.mark.parametrize(
+    "measure",
+    [
+        Measure("x", 1.0, "≤", 2.0),
+        Measure("x", math.nan, ">", 1.0),
+        Measure("x", -math.inf, ">", 1.0),
+        Measure("x", math.inf, "≤", 1.0),
+        Measure("x", 1.0, ">", 0.0, 0.5, math.inf),
+        Measure.mean("x", [5.0], ">", 0.0, 0.95),
+        Measure.mean("x", [4.0, 5.0, 6.0], ">", 0.0, 0.95),
+    ],
+)
+def test_a_measure_comes_back_from_json_with_the_same_answer(measure):
+    plain = json.loads(json.dumps(measure.plain(), allow_nan=False))
+    back = Measure.from_plain(plain)
+    assert back.answer == measure.answer == plain["answer"]
+    assert settle.said(back) == settle.said(measure) and back.draws == measure.draws

@@ -221,7 +221,7 @@ def _documents(there: Mapping[str, Any]) -> dict[str, Any]:
     both = now.keys() & then.keys()
     off = list(made["different"])
     for key, end in product(sorted(both), ("value", "bound")):
-        before = math.inf if then[key][end] is None else then[key][end]
+        before = float(then[key][end])  # infinity is text in JSON
         if not math.isclose(now[key][end], before, rel_tol=RELATIVE, abs_tol=ROUNDING):
             off.append(f"{key[0]}: {key[1]}, {end} {before:g} → {now[key][end]:g}")
     return {"compared": made["compared"] + len(both), "off": off}

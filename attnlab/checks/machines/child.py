@@ -128,7 +128,7 @@ def margin(measure: Measure) -> float | None:
     """
     if measure.rule == "=":
         return None
-    ends = [measure.value, getattr(measure, "low", None), getattr(measure, "high", None)]
+    ends = [measure.value, measure.low, measure.high]
     return min(_distance(float(end), float(measure.bound)) for end in ends if end is not None)
 
 
