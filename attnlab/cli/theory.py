@@ -1,5 +1,6 @@
 """The verb that settles the theory: attnlab claims."""
 
+import dataclasses
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,6 +12,7 @@ from rich.table import Table
 from attnlab.cli.app import AsJson, app, errors, print_json, progress, screen
 
 if TYPE_CHECKING:
+    from attnlab.theory.claim import Claim
     from attnlab.theory.settle import Outcome
 
 COLOURS = {
@@ -63,6 +65,8 @@ def claims(
     loaded = {name: settle.load(name, words or []) for name in chosen}
     if quick:
         loaded = {name: claim for name, claim in loaded.items() if not claim.trained}
+    if not loaded:
+        raise ValueError(f"{', '.join(chosen)}: trains models; leave out --quick")
     if plot is not None:
         _check_plot(plot, len(loaded))
     try:
@@ -80,7 +84,7 @@ def claims(
     elif len(shown) == 1:
         _explain(shown[0])
     else:
-        _tabulate(shown)
+        _tabulate(shown, question)
     for outcome in outcomes:
         if not words and not outcome.knob_flips:
             errors.print(f"[bold red]{outcome.name}:[/] its knob changes nothing", highlight=False)
@@ -102,10 +106,13 @@ def _settle(name: str, claim: object) -> "Outcome":
         return settle(name, claim)
 
 
-def _tabulate(outcomes: list["Outcome"]) -> None:
+def _tabulate(outcomes: list["Outcome"], question: str | None = None) -> None:
+    from attnlab.theory import sources
     from attnlab.theory.page import who_was_right
     from attnlab.theory.settle import deciding, said
 
+    for key in sources.asked(question) if question is not None else []:
+        screen.print(f"[cyan]{key}[/]: {sources.QUESTIONS[key]}", highlight=False)
     widest = max(len(outcome.name) for outcome in outcomes)
     for outcome in outcomes:
         evidence = outcome.evidence
@@ -114,6 +121,13 @@ def _tabulate(outcomes: list["Outcome"]) -> None:
         screen.print(f"{name}  {_verdict(outcome)}  {right}", highlight=False, soft_wrap=True)
         line = f"  {evidence.kind}: {said(deciding(evidence.measures))}"
         screen.print(f"[dim]{escape(line)}[/]", highlight=False, soft_wrap=True)
+        if question is not None:
+            screen.print(f"  {escape(outcome.claim.about.statement)}", highlight=False)
+    screen.print(
+        "[dim]What the documents 000 to 004 conclude: ✓ right, ◐ incomplete, ✗ wrong; their words "
+        "and reasons: attnlab claims NAME[/]",
+        highlight=False,
+    )
     wrong = [outcome.name for outcome in outcomes if not outcome.as_expected]
     line = f"{len(outcomes)} claims; " + (
         f"not as recorded: {', '.join(wrong)}" if wrong else "all as recorded"
@@ -130,6 +144,8 @@ def _explain(outcome: "Outcome") -> None:
     screen.print(f"[bold]{outcome.name}[/]  {_verdict(outcome)}\n", highlight=False)
     screen.print(f"{escape(about.statement)}\n", highlight=False)
     screen.print(f"[cyan]{escape(about.formula)}[/]\n", highlight=False)
+    if changes := _changes(outcome.claim):
+        screen.print(f"[yellow]Run with {escape(changes)}.[/]\n", highlight=False)
     for part in [
         *paragraphs(about.derivation),
         verdict_text(plain, about),
@@ -139,7 +155,9 @@ def _explain(outcome: "Outcome") -> None:
     answers = [answers_table(plain["answers"])] if plain["answers"] else []
     for block in [*outcome.evidence.details, *answers]:
         if isinstance(block, Numbers):
-            table = Table(*block.columns, title=block.title, box=None, title_justify="left")
+            table = Table(title=block.title, box=None, title_justify="left")
+            for column in block.columns:  # nothing is cut: a quotation must stay whole
+                table.add_column(column, overflow="fold")
             for row in block.rows:
                 table.add_row(*(escape(formatted(cell)) for cell in row))
             screen.print(table)
@@ -152,6 +170,15 @@ def _explain(outcome: "Outcome") -> None:
             highlight=False,
             soft_wrap=True,
         )
+
+
+def _changes(claim: "Claim") -> str:
+    """The settings that are not those of the record."""
+    return ", ".join(
+        f"{one.name}={getattr(claim, one.name)} (recorded: {one.default})"
+        for one in dataclasses.fields(claim)
+        if getattr(claim, one.name) != one.default and one.name != "runs"
+    )
 
 
 def _verdict(outcome: "Outcome") -> str:
@@ -168,7 +195,7 @@ def _check_plot(path: Path, count: int) -> None:
     if path.suffix != ".svg":
         raise ValueError(f"--plot writes SVG; use {path.with_suffix('.svg')}")
     if path.is_dir() or not path.parent.is_dir():
-        raise ValueError(f"{path} cannot be written; its folder must be there, and it no folder")
+        raise ValueError(f"{path} cannot be written; name a file in a folder that is there")
 
 
 def _draw(outcome: "Outcome", path: Path) -> None:

@@ -6,7 +6,8 @@ another course's. Where several answer a question, they often contradict each ot
 document by its number.
 """
 
-from attnlab import registry
+import difflib
+import unicodedata
 
 DOCUMENTS = {
     "000": "000_7264c0d847ce2ea0.txt: CS224N, assignment 4, in Chinese; proofs partly by ChatGPT",
@@ -87,10 +88,21 @@ UNSETTLED = {
 
 
 def asked(text: str) -> list[str]:
-    """The question of this name, else those that begin so: "A4 1(c)" is both of its parts."""
-    wanted = " ".join(text.lower().split()).removeprefix("cs224n ")
-    exact = [key for key in QUESTIONS if key.lower() == wanted]
-    found = exact or [key for key in QUESTIONS if wanted and key.lower().startswith(wanted)]
+    """The question of this name, else those that begin so: "A4 1(c)" is both of its parts.
+
+    Letters and digits alone count, so that "A4 1c", "a4 1(c)" and "A4 1（c）" are one question.
+    """
+    wanted = _letters(text).removeprefix("cs224n").replace("assignment4", "a4")
+    exact = [key for key in QUESTIONS if _letters(key) == wanted]
+    found = exact or [key for key in QUESTIONS if wanted and _letters(key).startswith(wanted)]
     if not found:
-        raise ValueError(f"no question is called {text!r}; {registry.suggest(text, [*QUESTIONS])}")
+        spelled = {_letters(key): key for key in QUESTIONS}
+        near = difflib.get_close_matches(wanted, spelled, n=3, cutoff=0.5)
+        hint = " or ".join(repr(spelled[one]) for one in near) or ", ".join(QUESTIONS)
+        raise ValueError(f"no question is called {text!r}; such as {hint}")
     return found
+
+
+def _letters(text: str) -> str:
+    plain = unicodedata.normalize("NFKC", text).lower()
+    return "".join(letter for letter in plain if letter.isalnum())

@@ -43,6 +43,23 @@ def test_settings_change_the_run_and_may_change_the_verdict(attnlab):
     assert "✗" not in out and "judged for the claim as it stands: attnlab claims copy" in out
 
 
+def test_a_question_is_answered_in_words(attnlab):
+    code, out, _ = attnlab("claims", "--question", "A4 1c")
+    assert code == 0 and "A4 1(c)i: Which query averages two values when keys are noisy?" in out
+    assert "Keys that scatter a little" in out and "✓ right, ◐ incomplete, ✗ wrong" in out
+
+
+def test_a_quotation_is_not_cut(attnlab):
+    """Columns stand side by side, so a word may be in two lines; none of its letters is lost."""
+    _, out, _ = attnlab("claims", "noisy-keys")
+    assert all(letter in out for letter in "由于协方差矩阵对称故有")
+
+
+def test_what_was_set_is_said(attnlab):
+    _, out, _ = attnlab("claims", "noisy-keys", "--set", "noise=1")
+    assert "Run with noise=1.0 (recorded: 1e-08)" in out
+
+
 def test_the_claims_of_a_question(attnlab):
     code, out, _ = attnlab("claims", "--question", "CMU 2.2(a)", "--json")
     assert code == 0 and "symmetric-attention" in [one["name"] for one in json.loads(out)]
@@ -66,7 +83,8 @@ def test_the_document_of_some_claims(attnlab, tmp_path):
     [
         (["cpoy"], "no claim called 'cpoy'; did you mean 'copy'?"),
         (["copy", "--question", "A4 1(a)"], "give names or --question, not both: copy"),
-        (["--question", "A5 1(a)"], "no question is called 'A5 1(a)'; did you mean 'A4 1(a)'?"),
+        (["--question", "A5 1(a)"], "no question is called 'A5 1(a)'; such as 'A4 1(a)'"),
+        (["made-up-answers", "--quick"], "made-up-answers: trains models; leave out --quick"),
         (["--question", "A4 4(b)"], "no claim settles A4 4(b): it cannot be tested here"),
         (["copy", "--set", "lead=3", "--docs", "docs"], "--docs records claims as they stand"),
         (["copy", "--set", "laed=3"], "laed: no such setting; did you mean 'lead'?"),
@@ -74,7 +92,7 @@ def test_the_document_of_some_claims(attnlab, tmp_path):
         (["copy", "--set", "keys=2.5"], "keys is '2.5'; it must be a whole number"),
         (["copy", "--set", "lead"], "'lead' is not a setting; write key=value"),
         (["average-of-two", "--set", "keys=20"], "20 vectors of width 16 cannot all be"),
-        (["copy", "--plot", "no/such/folder.svg"], "its folder must be there"),
+        (["copy", "--plot", "no/such/folder.svg"], "name a file in a folder that is there"),
         (["copy", "--plot", "picture.png"], "--plot writes SVG; use picture.svg"),
         (["copy", "rope-relative", "--plot", "x.svg"], "--plot draws one claim, not 2"),
     ],

@@ -81,7 +81,9 @@ def test_claims_are_found_by_question():
     first, second = settle.answering("A4 1(c)i"), settle.answering("A4 1(c)ii")
     assert "noisy-keys" in first and "one-head-swings" not in first and "one-head-swings" in second
     assert set(settle.answering("A4 1(c)")) == {*first, *second}
-    with pytest.raises(ValueError, match=r"no question is called 'A4 9'; did you mean 'A4 "):
+    for spelled in ("A4 1c", "a4 1.c", "A4 1（c）", "CS224N Assignment 4, 1(c)"):
+        assert settle.answering(spelled) == settle.answering("A4 1(c)"), spelled
+    with pytest.raises(ValueError, match=r"no question is called 'A4 9'; such as 'A4 "):
         settle.answering("A4 9")
     with pytest.raises(ValueError, match="cannot be tested"):
         settle.answering("A4 4(b)")

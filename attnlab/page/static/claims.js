@@ -16,7 +16,7 @@ export function open(place, wanted, signal) {
     "input",
     {
       type: "search",
-      placeholder: "Filter, by words or by question: A4 1(c)",
+      placeholder: "Filter: window, A4 1(c) …",
       "aria-label": "Filter the claims",
       on: {input: () => sift()},
     },
@@ -262,7 +262,9 @@ function bench(detail, claim, query, signal) {
   function untrained() {
     stop.abort();
     const own = stop = new AbortController();
-    say(claim.verdict, "On record. This claim trains models, which takes minutes.");
+    const takes = "This claim trains models, which takes minutes.";
+    if (knob || Object.keys(changed()).length) say("not run", `With these settings. ${takes}`);
+    else say(claim.verdict, `On record. ${takes} What was found: docs/theory.md.`);
     const begin = make("button", {type: "button", class: "main"}, "Train it now");
     const told = make("p", {class: "note", "aria-live": "polite"});
     begin.addEventListener("click", async () => {
@@ -328,8 +330,8 @@ function answers(list) {
   const rows = list.map(({document, part, line, quote, conclusion, reason, marks}) => [
     `${document} ${part}, line ${line}`,
     `“${quote}”`,
-    judged(marks.conclusion, conclusion),
-    marks.reason ? judged(marks.reason, reason) : "–",
+    judged("concludes", marks.conclusion, conclusion),
+    marks.reason ? judged("because", marks.reason, reason) : "no reason given",
   ]);
   const columns = ["document", "its words", "concludes", "because"];
   return make(
@@ -346,10 +348,11 @@ const MARKS = {
   wrong: {mark: "✗", kind: "bad"},
 };
 
-function judged(word, text) {
+function judged(column, word, text) {
   const {mark, kind} = MARKS[word];
-  return make("span", {}, make("span", {class: `mark ${kind}`}, `${mark} ${word}`), ": ",
-    formulas(text));
+  // on a narrow screen the head of the table is gone
+  return make("span", {}, make("span", {class: "narrow"}, `${column} `),
+    make("span", {class: `mark ${kind}`}, `${mark} ${word}`), ": ", formulas(text));
 }
 
 function paragraphs(text) {
