@@ -166,7 +166,7 @@ def test_what_was_trained_is_shown_until_the_settings_are_others(tab):
         page.wait_for_selector(".plot .line")
         assert "Evidence" in tab.text(".why") and train.count() == 0
         page.get_by_role("switch", name="Turn the knob").click()
-        assert "On record" in tab.text(".why") and page.locator(".plot, .found *").count() == 0
+        assert "takes minutes" in tab.text(".why") and page.locator(".plot, .found *").count() == 0
         train.click()  # it is never answered, and nobody waits for it any more
         page.get_by_role("switch", name="Turn the knob").click()
         assert train.is_enabled()
