@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
-from rich.table import Table
 
 from attnlab.cli.app import AsJson, app, errors, print_json, progress, screen
 
@@ -136,8 +135,9 @@ def _tabulate(outcomes: list["Outcome"], question: str | None = None) -> None:
 
 
 def _explain(outcome: "Outcome") -> None:
-    from attnlab.reports.report import Sample, formatted, paragraphs
+    from attnlab.reports.report import Sample, paragraphs
     from attnlab.reports.report import Table as Numbers
+    from attnlab.reports.terminal import grid
     from attnlab.theory.page import answers_table, verdict_text
 
     about, plain = outcome.claim.about, outcome.plain()
@@ -155,12 +155,7 @@ def _explain(outcome: "Outcome") -> None:
     answers = [answers_table(plain["answers"])] if plain["answers"] else []
     for block in [*outcome.evidence.details, *answers]:
         if isinstance(block, Numbers):
-            table = Table(title=block.title, box=None, title_justify="left")
-            for column in block.columns:  # nothing is cut: a quotation must stay whole
-                table.add_column(column, overflow="fold")
-            for row in block.rows:
-                table.add_row(*(escape(formatted(cell)) for cell in row))
-            screen.print(table)
+            screen.print(grid(block))
         elif isinstance(block, Sample):
             screen.print(f"{escape(block.title)}\n{escape(block.text)}", highlight=False)
     if about.answers and not answers:

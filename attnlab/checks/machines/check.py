@@ -54,6 +54,8 @@ class MachinesCheck:
             raise ValueError(f"parts is empty; choose from {', '.join(PARTS)}")
         if self.seeds < 1:
             raise ValueError(f"seeds is {self.seeds}; use 1 or more")
+        if self.docs is not None and not self.docs.is_dir():
+            raise ValueError(f"docs is {self.docs}; it must be a folder that is there")
         if not self.patience > 0:
             raise ValueError(f"patience is {self.patience}; it is in seconds: use more than 0")
 

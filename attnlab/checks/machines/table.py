@@ -6,22 +6,19 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table as Grid
 
 from attnlab.reports.markdown import as_markdown
-from attnlab.reports.report import Report, Section, Table, formatted
+from attnlab.reports.report import Report, Section, Table
+from attnlab.reports.terminal import grid
 
 COMMAND = "attnlab check machines docs=docs"
 
 
 def show(report: Mapping[str, Any], screen: Console) -> None:
     for one in tables(report):
-        grid = Grid(*one.columns, title=one.title, title_justify="left", box=None, pad_edge=False)
-        for row in one.rows:
-            grid.add_row(*(escape(formatted(cell)) for cell in row))
-        screen.print(grid)
-        if one.note:
-            screen.print(escape(one.note), highlight=False, soft_wrap=True)
+        screen.print(grid(one))
+        for part in one.note.removesuffix(".").split("; ") if one.note else []:
+            screen.print(escape(part), highlight=False, style="dim")
         screen.print()
     for line in complaints(report):
         screen.print(f"[bold red]{escape(line)}[/]", highlight=False, soft_wrap=True)
@@ -67,7 +64,7 @@ is the same everywhere, such as a count, may be as near to its bound as it likes
 def answer(report: Mapping[str, Any]) -> str:
     rows = report["machines"]
     seeds = sum(row["imitated_by"].startswith("seed=") for row in rows)
-    count = f"{len(rows) - seeds} machines and {seeds} more seeds"
+    count = f"{len(rows) - seeds} machines and {seeds} more seed{'' if seeds == 1 else 's'}"
     if report["passed"]:
         return f"On {count} no verdict changes, and every error is within its limit."
     wrong = ", ".join(row["machine"] for row in rows if not row["passed"])
@@ -102,7 +99,8 @@ def _machines(report: Mapping[str, Any]) -> Table:
             [
                 row["machine"],
                 "failed" if row["error"] else len(row["verdicts_changed"]),
-                f"{row['moved']} of {row['numbers']}",
+                # the machine as it is is what the others are compared with
+                f"{row['moved']} of {row['numbers']}" if row is not report["machines"][0] else None,
                 f"{nearest[0]['margin']:.2g} {nearest[0]['claim']}" if nearest else None,
                 _part(row["kernels"]),
                 _part(row["decoding"]),
