@@ -70,8 +70,9 @@ class Variances:
 
     The p-value is the mean of the p-values that the parts' degrees would give, weighted by their
     shares of the variance. It lies between those of the fewest and of the most degrees. Welch and
-    Satterthwaite's degrees take the shares for the truth, and with 1 degree against 29 are wrong
-    twice as often as they may be; this is not (`attnlab check statistics`).
+    Satterthwaite's degrees take the shares for the truth: with 2 degrees against 29 Student's t is
+    then wrong more often than the level allows; this is not (`attnlab check statistics`). With one
+    degree the shares are not known at all, so that one is taken for the whole.
     """
 
     parts: tuple[Variance, ...]
@@ -89,9 +90,9 @@ class Variances:
         return self._beyond(abs(mean) / math.sqrt(self.value))
 
     def _beyond(self, t: float) -> float:
-        whole = self.value
-        if whole == 0:
-            return max(beyond(t, part.degrees) for part in self.parts)
+        whole, fewest = self.value, min(part.degrees for part in self.parts)
+        if whole == 0 or fewest == 1:
+            return beyond(t, fewest)
         return sum(part.value / whole * beyond(t, part.degrees) for part in self.parts)
 
 

@@ -59,10 +59,12 @@ class Stretches:
 
     def batches(self) -> "Stretches":
         """The same in BATCHES parts that follow each other, or as many as there are stretches."""
-        parts = np.array_split(np.arange(len(self.sums)), min(BATCHES, len(self.sums)))
+        count, whole = min(BATCHES, len(self.sums)), len(self.sums)
+        borders = [number * whole // count for number in range(count + 1)]
+        parts = list(itertools.pairwise(borders))
         return Stretches(
-            sums=[math.fsum(self.sums[place] for place in part) for part in parts],
-            counts=[math.fsum(self.counts[place] for place in part) for part in parts],
+            sums=[math.fsum(self.sums[start:end]) for start, end in parts],
+            counts=[math.fsum(self.counts[start:end]) for start, end in parts],
         )
 
 
@@ -98,19 +100,11 @@ class _Difference:
 
 def pairs(losses: Losses, level: float, texts: Texts | None = None) -> list[Pair]:
     """Every two variants once. Without `texts` only seeds are counted as a source of chance."""
-    both = list(itertools.combinations(losses, 2))
-    noise = residual(losses)
-    batches = {
-        name: {seed: text.batches() for seed, text in row.items()}
-        for name, row in (texts or {}).items()
-    }
-    differences = [_difference(losses, noise, texts or {}, batches, *pair) for pair in both]
-    chances = []
-    for one in differences:
-        variance = None if one is None else one.variance
-        chances.append(1.0 if one is None or variance is None else variance.p_value(one.mean))
+    differences = _all_differences(losses, texts)
     found = []
-    for (first, second), one, p in zip(both, differences, holm(chances), strict=True):
+    for ((first, second), one), p in zip(
+        differences.items(), _corrected(differences).values(), strict=True
+    ):
         verdict: Verdict = "cannot tell"
         if one is not None and p <= 1 - level:
             verdict = "better" if one.mean < 0 else "worse"
@@ -127,6 +121,35 @@ def pairs(losses: Losses, level: float, texts: Texts | None = None) -> list[Pair
             )
         )
     return found
+
+
+def p_values(losses: Losses, texts: Texts | None = None) -> dict[tuple[str, str], float]:
+    """Those of `pairs`, without its intervals, which take three times as long."""
+    return _corrected(_all_differences(losses, texts))
+
+
+_Differences = Mapping[tuple[str, str], "_Difference | None"]
+
+
+def _all_differences(losses: Losses, texts: Texts | None) -> _Differences:
+    noise = residual(losses)
+    batches = {
+        name: {seed: text.batches() for seed, text in row.items()}
+        for name, row in (texts or {}).items()
+    }
+    return {
+        pair: _difference(losses, noise, texts or {}, batches, *pair)
+        for pair in itertools.combinations(losses, 2)
+    }
+
+
+def _corrected(differences: _Differences) -> dict[tuple[str, str], float]:
+    """p of every pair, corrected for their number; 1 where nothing can be said."""
+    chances = []
+    for one in differences.values():
+        variance = None if one is None else one.variance
+        chances.append(1.0 if one is None or variance is None else variance.p_value(one.mean))
+    return dict(zip(differences, holm(chances), strict=True))
 
 
 def residual(losses: Losses) -> Variance | None:
