@@ -4,7 +4,7 @@ Intervals are at 95 % unless another level is asked for. Nothing here is random.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from statistics import NormalDist, fmean, stdev
@@ -48,13 +48,12 @@ class Variance:
     value: float
     degrees: int
 
-    def __add__(self, other: "Variance") -> "Variance":
-        """Of a sum of two independent errors; degrees by Welch and Satterthwaite, rounded down."""
-        value = self.value + other.value
-        if value == 0:
-            return Variance(0.0, min(self.degrees, other.degrees))
-        parts = self.value**2 / self.degrees + other.value**2 / other.degrees
-        return Variance(value, max(int(value**2 / parts), 1))
+    def __add__(self, other: "Variance") -> "Variances":
+        """Of a sum of two independent errors."""
+        return Variances((self, other))
+
+    def times(self, factor: float) -> "Variance":
+        return Variance(factor * self.value, self.degrees)
 
     def interval(self, mean: float, level: float, count: int) -> Interval:
         half = student(self.degrees, level) * math.sqrt(self.value)
@@ -63,6 +62,38 @@ class Variance:
     def p_value(self, mean: float) -> float:
         """How often chance alone would give a mean so far from 0."""
         return beyond(abs(mean) / math.sqrt(self.value), self.degrees)
+
+
+@dataclass(frozen=True)
+class Variances:
+    """Of a sum of independent errors, each estimated with degrees of freedom of its own.
+
+    The p-value is the mean of the p-values that the parts' degrees would give, weighted by their
+    shares of the variance. It lies between those of the fewest and of the most degrees. Welch and
+    Satterthwaite's degrees take the shares for the truth: with 2 degrees against 29 Student's t is
+    then wrong more often than the level allows; this is not (`attnlab check statistics`). With one
+    degree the shares are not known at all, so that one is taken for the whole.
+    """
+
+    parts: tuple[Variance, ...]
+
+    @property
+    def value(self) -> float:
+        return sum(part.value for part in self.parts)
+
+    def interval(self, mean: float, level: float, count: int) -> Interval:
+        half = _multiple(self._beyond, level) * math.sqrt(self.value)
+        return Interval(mean, mean - half, mean + half, count)
+
+    def p_value(self, mean: float) -> float:
+        """How often chance alone would give a mean so far from 0."""
+        return self._beyond(abs(mean) / math.sqrt(self.value))
+
+    def _beyond(self, t: float) -> float:
+        whole, fewest = self.value, min(part.degrees for part in self.parts)
+        if whole == 0 or fewest == 1:
+            return beyond(t, fewest)
+        return sum(part.value / whole * beyond(t, part.degrees) for part in self.parts)
 
 
 def weighted_mean_variance(values: ArrayLike, weights: ArrayLike) -> Variance | None:
@@ -74,6 +105,16 @@ def weighted_mean_variance(values: ArrayLike, weights: ArrayLike) -> Variance | 
     shares = shares / shares.sum()
     around = these - (shares * these).sum()
     return Variance(float(count / (count - 1) * ((shares * around) ** 2).sum()), count - 1)
+
+
+def neighbour_correlation(values: ArrayLike) -> float | None:
+    """Of each value with the next, around their mean; None for fewer than three or all equal."""
+    around = np.asarray(values, np.float64)
+    around = around - around.mean()
+    squares = float((around**2).sum())
+    if len(around) < 3 or squares == 0:
+        return None
+    return float((around[1:] * around[:-1]).sum()) / squares
 
 
 def residual_variance(table: ArrayLike) -> Variance | None:
@@ -119,12 +160,17 @@ def share_interval(right: int, count: int) -> Interval:
 @cache
 def student(degrees: int, level: float = 0.95) -> float:
     """How many standard errors to either side hold the level, with so many degrees of freedom."""
+    return _multiple(lambda t: beyond(t, degrees), level)
+
+
+def _multiple(chance: Callable[[float], float], level: float) -> float:
+    """The t beyond which the chance is 1 − level, by bisection."""
     low, high = 0.0, 1.0
-    while beyond(high, degrees) > 1 - level:
+    while chance(high) > 1 - level:
         low, high = high, 2 * high
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (middle, high) if beyond(middle, degrees) > 1 - level else (low, middle)
+        low, high = (middle, high) if chance(middle) > 1 - level else (low, middle)
     return high
 
 

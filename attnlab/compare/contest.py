@@ -72,7 +72,8 @@ class Contest(Study):
     def settings(self) -> dict[str, Any]:
         variants = {variant.label: variant.spec for variant in self.variants}
         common = {"for_all": list(self.entry.common)} if self.entry.common else {}
-        found = {**config.to_dict(self.comparison), "rates": list(self.search.rates)}
+        rates = self.search.rates or ((self.search.single,) if self.search.asked else ())
+        found = {**config.to_dict(self.comparison), "rates": list(rates)}
         return {"variants": variants, **common, **found}
 
     @cached_property
@@ -95,7 +96,7 @@ class Contest(Study):
         """Of the text and of all recipes: a preset may change between two versions of ours."""
         settings = {label: config.to_dict(recipe) for label, recipe in self.recipes.items()}
         for recipe in self.recipes.values():
-            for rate in self.search.rates:
+            for rate in (*self.search.rates, self.search.single):
                 with_rate(recipe, rate)  # refuses what is too high
         if self.comparison.match != "seconds":  # else they are known once a step has been timed
             self.matched({})
@@ -208,7 +209,7 @@ class Contest(Study):
         known = {PACE: desk.result(PACE)} if self.comparison.match == "seconds" else {}
         found = {label: made.recipe for label, made in self.matched(known).items()}
         if not self.search.rates:
-            return found
+            return {label: with_rate(r, self.search.single) for label, r in found.items()}
         chosen = desk.result(SEARCH)
         return {label: with_rate(r, chosen[label]["chosen"]) for label, r in found.items()}
 

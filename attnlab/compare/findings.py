@@ -141,8 +141,9 @@ def _pairs(reading: Reading) -> Section:
         text=f"""With a seed come the same batches for all, so two variants are compared seed by
         seed. {_noise(reading)} {len(rows)} pair{"s are" if len(rows) > 1 else " is"} looked at, by
         Student's t with Holm's correction: the chance of even one wrong "better" or "worse" in this
-        matrix is at most {100 * (1 - reading.level):.3g} % when all variants are about as steady
-        over the seeds.""",
+        matrix is at most {100 * (1 - reading.level):.3g} % when no variant varies more than twice
+        as much over the seeds as the others, and neighbouring thirtieths of the text correlate by
+        0.6 or less. {_neighbours(reading)}""",
         blocks=[
             matrix,
             Table(
@@ -175,6 +176,18 @@ def _noise(reading: Reading) -> str:
         {math.sqrt(reading.noise.value):.3g} (standard deviation, from all variants together,
         {reading.noise.degrees} degrees of freedom); a pair whose own differences vary more is
         judged by those."""
+
+
+def _neighbours(reading: Reading) -> str:
+    """How alike neighbouring stretches of the text were, which the promise depends on."""
+    known = [pair.neighbours for pair in reading.pairs if pair.neighbours is not None]
+    texts = [text for one in reading.contenders for text in one.texts.values()]
+    if not known:
+        return ""
+    stretches = texts[0]
+    return f"""Here differences over neighbouring stretches ({len(stretches.sums)} of
+        {fmean(stretches.counts):.0f} tokens) correlate by {min(known):.2f} to {max(known):.2f}, so
+        the error by text comes from {len(stretches.batches().sums)} long parts of the text."""
 
 
 def _curves(reading: Reading) -> Section:

@@ -11,11 +11,18 @@ from functools import cached_property
 from statistics import fmean, variance
 from typing import Any
 
-import numpy as np
-
-from attnlab.compare.verdicts import Pair, Stretches, Verdict, pairs, residual, turned
+from attnlab.compare.verdicts import (
+    Pair,
+    Stretches,
+    Verdict,
+    over_text,
+    pairs,
+    residual,
+    text_variance,
+    turned,
+)
 from attnlab.compare.words import Comparison, Search
-from attnlab.statistics import Interval, Variance, mean_interval, weighted_mean_variance
+from attnlab.statistics import Interval, Variance, mean_interval
 from attnlab.studies.language import with_ends
 
 LEAST_TURNS = 3  # fewer say nothing about how much the times of a step vary
@@ -168,9 +175,7 @@ class Reading:
         texts = list(one.texts.values())
         if len(one.losses) < 2 or len(texts) < len(one.losses):
             return by_seeds
-        sums = np.array([text.sums for text in texts])
-        counts = np.array([text.counts for text in texts])
-        by_text = weighted_mean_variance((sums / counts).mean(0), counts.mean(0))
+        by_text = text_variance(*over_text([text.batches() for text in texts]))
         if by_text is None:
             return by_seeds
         spread = Variance(variance(one.losses.values()) / len(texts), len(texts) - 1)
@@ -344,6 +349,7 @@ def summary(reading: Reading) -> dict[str, Any]:
                 "difference": None if pair.interval is None else asdict(pair.interval),
                 "seeds_error": pair.seeds_error,
                 "text_error": pair.text_error,
+                "neighbours": pair.neighbours,
                 "p": pair.p,
                 "verdict": pair.verdict,
             }

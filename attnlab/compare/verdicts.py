@@ -9,10 +9,14 @@ differences vary more than that keeps its own, larger variance: one variant that
 than the others must not be judged by their calm.
 
 The held-out text is a sample as well, the same for all seeds: its part of the variance comes from
-the differences by stretches of the text, and more seeds do not reduce it.
+the differences over BATCHES long parts of the text, and more seeds do not reduce it. Neighbouring
+stretches are alike, so many short ones would count the same evidence several times; what is left of
+that between long parts is allowed for by ALLOWANCE.
 
-Holm's correction keeps the chance of any wrong "better" or "worse" among all pairs below 1 − level
-(`attnlab check statistics` measures it).
+Holm's correction keeps the chance of any wrong "better" or "worse" among all pairs at 1 − level or
+below where residuals are normal, no variant varies more than twice as much over the seeds as the
+others, and neighbouring thirtieths of the text correlate by 0.6 or less. `attnlab check statistics`
+simulates that and shows what happens beyond it. The choice of a learning rate is not counted.
 """
 
 import itertools
@@ -23,12 +27,23 @@ from typing import Literal
 
 import numpy as np
 
-from attnlab.statistics import Interval, Variance, residual_variance, weighted_mean_variance
+from attnlab.statistics import (
+    Interval,
+    Variance,
+    Variances,
+    neighbour_correlation,
+    residual_variance,
+    weighted_mean_variance,
+)
 
 Verdict = Literal["better", "worse", "cannot tell"]
 Losses = Mapping[str, Mapping[int, float]]  # by variant and seed
 # losses are made of float32: a spread below that of its rounding says nothing about the noise
 RESOLUTION = 2.0**-23
+# long parts of the held-out text, and how many times larger the variance of its mean is than they
+# say: 1.57 where neighbouring thirtieths of the text correlate by 0.6, the next but one by 0.36, …
+# (docs/notes.md has other numbers of batches)
+BATCHES, ALLOWANCE = 6, 1.6
 
 
 @dataclass(frozen=True)
@@ -41,6 +56,16 @@ class Stretches:
     @property
     def loss(self) -> float:
         return math.fsum(self.sums) / math.fsum(self.counts)
+
+    def batches(self) -> "Stretches":
+        """The same in BATCHES parts that follow each other, or as many as there are stretches."""
+        count, whole = min(BATCHES, len(self.sums)), len(self.sums)
+        borders = [number * whole // count for number in range(count + 1)]
+        parts = list(itertools.pairwise(borders))
+        return Stretches(
+            sums=[math.fsum(self.sums[start:end]) for start, end in parts],
+            counts=[math.fsum(self.counts[start:end]) for start, end in parts],
+        )
 
 
 Texts = Mapping[str, Mapping[int, Stretches]]  # by variant and seed
@@ -55,6 +80,7 @@ class Pair:
     verdict: Verdict  # on the first
     seeds_error: float | None = None  # standard error of the difference by the choice of seeds
     text_error: float | None = None  # and by the choice of the held-out text
+    neighbours: float | None = None  # correlation of the differences over neighbouring stretches
 
 
 @dataclass(frozen=True)
@@ -63,9 +89,10 @@ class _Difference:
     seeds: int
     by_seeds: Variance | None  # None: nothing is known about the noise
     by_text: Variance | None
+    neighbours: float | None
 
     @property
-    def variance(self) -> Variance | None:
+    def variance(self) -> Variance | Variances | None:
         if self.by_seeds is None or self.by_text is None:
             return self.by_seeds
         return self.by_seeds + self.by_text
@@ -73,15 +100,11 @@ class _Difference:
 
 def pairs(losses: Losses, level: float, texts: Texts | None = None) -> list[Pair]:
     """Every two variants once. Without `texts` only seeds are counted as a source of chance."""
-    both = list(itertools.combinations(losses, 2))
-    noise = residual(losses)
-    differences = [_difference(losses, noise, texts or {}, *pair) for pair in both]
-    chances = []
-    for one in differences:
-        variance = None if one is None else one.variance
-        chances.append(1.0 if one is None or variance is None else variance.p_value(one.mean))
+    differences = _all_differences(losses, texts)
     found = []
-    for (first, second), one, p in zip(both, differences, holm(chances), strict=True):
+    for ((first, second), one), p in zip(
+        differences.items(), _corrected(differences).values(), strict=True
+    ):
         verdict: Verdict = "cannot tell"
         if one is not None and p <= 1 - level:
             verdict = "better" if one.mean < 0 else "worse"
@@ -94,9 +117,39 @@ def pairs(losses: Losses, level: float, texts: Texts | None = None) -> list[Pair
                 verdict=verdict,
                 seeds_error=_error(one.by_seeds if one else None),
                 text_error=_error(one.by_text if one else None),
+                neighbours=one.neighbours if one else None,
             )
         )
     return found
+
+
+def p_values(losses: Losses, texts: Texts | None = None) -> dict[tuple[str, str], float]:
+    """Those of `pairs`, without its intervals, which take three times as long."""
+    return _corrected(_all_differences(losses, texts))
+
+
+_Differences = Mapping[tuple[str, str], "_Difference | None"]
+
+
+def _all_differences(losses: Losses, texts: Texts | None) -> _Differences:
+    noise = residual(losses)
+    batches = {
+        name: {seed: text.batches() for seed, text in row.items()}
+        for name, row in (texts or {}).items()
+    }
+    return {
+        pair: _difference(losses, noise, texts or {}, batches, *pair)
+        for pair in itertools.combinations(losses, 2)
+    }
+
+
+def _corrected(differences: _Differences) -> dict[tuple[str, str], float]:
+    """p of every pair, corrected for their number; 1 where nothing can be said."""
+    chances = []
+    for one in differences.values():
+        variance = None if one is None else one.variance
+        chances.append(1.0 if one is None or variance is None else variance.p_value(one.mean))
+    return dict(zip(differences, holm(chances), strict=True))
 
 
 def residual(losses: Losses) -> Variance | None:
@@ -109,29 +162,39 @@ def residual(losses: Losses) -> Variance | None:
     return found
 
 
-def text_variance(first: Sequence[Stretches], second: Sequence[Stretches]) -> Variance | None:
-    """Of the mean difference, by which text was held out; models come in pairs of one seed."""
-    counts = np.array([one.counts for one in first], np.float64)
-    sums = np.array([np.subtract(a.sums, b.sums) for a, b in zip(first, second, strict=True)])
-    return weighted_mean_variance((sums / counts).mean(0), counts.mean(0))
+def text_variance(values: np.ndarray, counts: np.ndarray) -> Variance | None:
+    """Of a mean by which text was held out, from its values in batches of so many tokens."""
+    found = weighted_mean_variance(values, counts)
+    return None if found is None else found.times(ALLOWANCE)
+
+
+def over_text(models: Sequence[Stretches]) -> tuple[np.ndarray, np.ndarray]:
+    """The mean loss of some models in each part of the text, and its tokens."""
+    counts = np.array([one.counts for one in models], np.float64)
+    return (np.array([one.sums for one in models]) / counts).mean(0), counts.mean(0)
 
 
 def _difference(
-    losses: Losses, noise: Variance | None, texts: Texts, first: str, second: str
+    losses: Losses, noise: Variance | None, texts: Texts, batches: Texts, first: str, second: str
 ) -> _Difference | None:
     seeds = [seed for seed in losses[first] if seed in losses[second]]
     if not seeds:
         return None
     values = np.array([losses[first][seed] - losses[second][seed] for seed in seeds])
-    by_text = None
+    by_text, neighbours = None, None
     if all(seed in texts.get(name, {}) for seed in seeds for name in (first, second)):
-        mine, theirs = ([texts[name][seed] for seed in seeds] for name in (first, second))
-        by_text = text_variance(mine, theirs)
+
+        def apart(of: Texts) -> tuple[np.ndarray, np.ndarray]:
+            mine, counts = over_text([of[first][seed] for seed in seeds])
+            return mine - over_text([of[second][seed] for seed in seeds])[0], counts
+
+        by_text = text_variance(*apart(batches))
+        neighbours = neighbour_correlation(apart(texts)[0])
     by_seeds = None
     if noise is not None and len(seeds) > 1:  # one seed never tells
         larger = max(2 * noise.value, float(values.var(ddof=1)))
         by_seeds = Variance(larger / len(seeds), noise.degrees)
-    return _Difference(float(values.mean()), len(seeds), by_seeds, by_text)
+    return _Difference(float(values.mean()), len(seeds), by_seeds, by_text, neighbours)
 
 
 def _interval(one: _Difference | None, level: float) -> Interval | None:

@@ -13,7 +13,9 @@ from attnlab.checks.statistics import (
     single,
     told,
 )
+from attnlab.compare import verdicts
 from attnlab.compare.verdicts import Stretches, pairs
+from attnlab.statistics import neighbour_correlation
 
 
 def silent(text):
@@ -43,11 +45,36 @@ def test_the_report_has_errors_and_power_and_a_control_that_fails(quick):
             assert row["found_%"] == row["found_before_%"]  # then both are the paired t test
             assert row["false_%"] == row["false_before_%"]
     assert [row["seeds"] for row in report["real_twins"]] == [3, 4, 5]
+    text = [(row["variants"], row["seeds"]) for row in report["text_varies_too"]]
+    assert {(2, 2), (2, 3), (2, 4), (4, 4)} <= set(text)
+    assert set(report["text_varies_too"][0]["false_%"]) == {
+        "neighbours_0",
+        "neighbours_0.6",
+        "neighbours_0.7",
+    }
+    power = report["power_of_4_variants"]
+    assert {row["spread"] for row in power} == {statistics.SPREAD, statistics.LAB_SPREAD}
+    assert {row["text_spread"] for row in power} == {0.0, *statistics.TEXT_SPREADS}
 
 
 def test_the_check_fails_when_nothing_is_corrected(quick, monkeypatch):
     monkeypatch.setattr(statistics, "pooled", single)
     assert not quick.run(silent)["passed"]
+
+
+def test_the_check_fails_when_stretches_are_taken_for_independent(quick, monkeypatch):
+    monkeypatch.setattr(verdicts, "BATCHES", 30)
+    monkeypatch.setattr(verdicts, "ALLOWANCE", 1.0)
+    assert not quick.run(silent)["passed"]
+
+
+def test_simulated_text_is_alike_from_stretch_to_stretch():
+    fresh = np.random.default_rng(2).normal(size=(3, 20_000))
+    for alike in (0.0, 0.6):
+        waves = statistics._waves(fresh, alike)
+        assert waves.std() == pytest.approx(1, abs=0.02)
+        for row in waves:
+            assert neighbour_correlation(row) == pytest.approx(alike, abs=0.03)
 
 
 def test_what_was_before_is_each_pair_alone_with_holms_correction():

@@ -189,6 +189,21 @@ def test_a_search_needs_text_of_its_own(tmp_path):
     assert found.settings()["rates"] == []
 
 
+def test_a_single_rate_is_taken_by_all_and_costs_no_search_and_no_text(tmp_path):
+    once = run(tmp_path, *small_words(tmp_path, *FOUR[:2], "seeds=2", "rates=3"))
+    assert once.results["tuning"]["rates"] == []
+    assert "Learning rates were not searched: one multiple" in once.results["answer"]
+    runs = {folder.name for folder in (once.folder / "runs").iterdir()}
+    assert runs == {f"{label}-seed-{seed}" for label in ("learned", "rotary") for seed in (0, 1)}
+    report = (once.folder / "report.md").read_text()
+    assert "over 500 held-out tokens" in report and "## Learning rates" not in report
+    kept = json.loads((once.folder / "runs/rotary-seed-0/config.json").read_text())
+    assert kept["optimiser"]["rate"] == pytest.approx(0.03)
+    plain = contest(tmp_path, *FOUR[:2], "seeds=2", "tune=none")
+    other = contest(tmp_path, *FOUR[:2], "seeds=2", "rates=3")
+    assert plain.settings()["rates"] == [] and other.settings()["rates"] == [3.0]
+
+
 def test_what_is_done_is_not_done_again(two, monkeypatch):
     again = contest(two.folder.parent, *SEARCHED)
     monkeypatch.setattr(again.hands, "train", lambda *a: pytest.fail("trained again"))

@@ -1,12 +1,13 @@
 """What is said follows from the numbers."""
 
 import dataclasses
+import math
 
 import pytest
 
 from attnlab.compare.findings import TIMES, findings
 from attnlab.compare.reading import About, Contender, Cost, Reading, answer, listed, summary
-from attnlab.compare.verdicts import Stretches
+from attnlab.compare.verdicts import ALLOWANCE, Stretches
 from attnlab.compare.words import Comparison, Search
 
 TIMED = ("step_ms", "fastest_ms", "slowest_ms")
@@ -151,7 +152,28 @@ def test_losses_are_of_the_stretches_and_their_text_widens_the_interval():
     reading = Reading(about(3), [still, wavy])
     assert still.losses == wavy.losses == {0: 2.0, 1: 2.0, 2: 2.0}
     assert reading.loss(still).high == pytest.approx(2.0)
-    assert reading.loss(wavy).high == pytest.approx(2 + 12.706 * 0.5, abs=1e-3)
+    # two stretches, 1 degree, and a variance that is allowed for as larger than they say
+    wanted = 2 + 12.706 * 0.5 * math.sqrt(ALLOWANCE)
+    assert reading.loss(wavy).high == pytest.approx(wanted, abs=1e-3)
+
+
+def test_the_report_says_how_alike_neighbouring_stretches_are():
+    def over(slope, seeds=2):
+        sums = [100 * (2.0 + slope * place) for place in range(12)]
+        sums = [[total + 0.1 * seed * slope for total in sums] for seed in range(seeds)]
+        return {s: {**trained(9.0), "held": Stretches(sums[s], [100.0] * 12)} for s in range(seeds)}
+
+    flat, rising = (
+        dataclasses.replace(one, trained=over(slope)) for one, slope in ((GOOD, 0.0), (BAD, 0.1))
+    )
+    found = findings(about(2), [flat, rising])
+    (pair,) = found.summary["pairs"]
+    # a straight line of 12 values
+    assert pair["neighbours"] == pytest.approx(0.75, abs=0.01)
+    said = " ".join(found.sections[1].text.split())
+    assert "neighbouring stretches (12 of 100 tokens) correlate by 0.75 to 0.75" in said
+    assert "comes from 6 long parts of the text" in said
+    assert "correlate by 0.75" not in str(findings(about(3), [GOOD, BAD]).sections[1].text)
 
 
 def test_without_noise_nothing_is_told_and_that_is_said():

@@ -7,7 +7,16 @@ from statistics import fmean, stdev
 import numpy as np
 import pytest
 
-from attnlab.compare.verdicts import RESOLUTION, Stretches, holm, pairs, turned
+from attnlab.compare.verdicts import (
+    ALLOWANCE,
+    BATCHES,
+    RESOLUTION,
+    Stretches,
+    holm,
+    p_values,
+    pairs,
+    turned,
+)
 from attnlab.statistics import beyond, mean_interval
 
 
@@ -86,9 +95,9 @@ def test_without_some_trainings_the_rest_is_fitted():
     assert found["a", "b"].seeds_error < 0.1  # seeds differ by 10
 
 
-def stretches(losses, wave, count=10):
-    """The loss of every seed over stretches of the text that differ by a wave of this height."""
-    bumps = [wave * (-1) ** number for number in range(count)]
+def stretches(losses, wave, count=12, length=2):
+    """The loss of every seed over stretches that differ by a wave of this height and length."""
+    bumps = [wave * (-1) ** (number // length) for number in range(count)]
     return {
         seed: Stretches([100 * (loss + bump) for bump in bumps], [100.0] * count)
         for seed, loss in losses.items()
@@ -104,9 +113,79 @@ def test_text_on_which_variants_differ_by_turns_widens_the_interval():
     assert same.interval.low == pytest.approx(alone.interval.low)
     unlike = {"a": alike["a"], "b": stretches(losses["b"], -0.5)}
     other = pairs(losses, 0.95, unlike)[0]
-    assert other.text_error == pytest.approx(1 / math.sqrt(9))  # ± 1 over 10 stretches
+    # ± 1 over 6 batches
+    assert other.text_error == pytest.approx(math.sqrt(ALLOWANCE / 5))
     assert other.verdict == "cannot tell" and other.interval.mean == pytest.approx(-0.1003333)
     assert other.seeds_error == alone.seeds_error
+
+
+def test_neighbours_that_are_alike_are_one_piece_of_evidence():
+    """Cut more finely, the same text gives the same error: stretches are not independent."""
+    losses = {"a": {0: 1.0, 1: 2.0, 2: 3.0}, "b": {0: 1.1, 1: 2.101, 2: 3.1}}
+
+    def error(fine):
+        shape = {"count": 12 * fine, "length": 2 * fine}
+        texts = {name: stretches(losses[name], 0.5 * sign, **shape) for name, sign in SIGNS}
+        return pairs(losses, 0.95, texts)[0]
+
+    assert error(5).text_error == pytest.approx(error(1).text_error)
+    assert error(5).neighbours > 0.8 and error(1).neighbours == pytest.approx(1 / 12)
+
+
+SIGNS = (("a", 1), ("b", -1))
+
+
+def test_batches_follow_each_other_and_hold_every_token_once():
+    whole = Stretches([float(n) for n in range(40)], [2.0] * 39 + [1.0])
+    found = whole.batches()
+    assert len(found.sums) == BATCHES and found.loss == whole.loss
+    assert found.sums[0] == sum(range(6)) and found.counts == [12.0, 14.0, 14.0, 12.0, 14.0, 13.0]
+    few = Stretches([1.0, 2.0], [1.0, 1.0])
+    assert few.batches() == few
+
+
+def test_allowance_is_what_batches_of_alike_stretches_miss():
+    """Where neighbouring thirtieths correlate by 0.6: the exact variances of such series."""
+    places = np.arange(30)
+    covariance = 0.6 ** np.abs(places[:, None] - places)
+    batches = np.kron(np.eye(BATCHES), np.full(30 // BATCHES, BATCHES / 30))
+    of_batches = batches @ covariance @ batches.T
+    of_mean = of_batches.mean()
+    expected = (np.trace(of_batches) - BATCHES * of_mean) / (BATCHES - 1) / BATCHES
+    assert of_mean / expected == pytest.approx(1.57, abs=0.01)
+    assert of_mean / expected <= ALLOWANCE
+
+
+def test_p_values_are_those_of_the_pairs():
+    losses = {"a": {0: 1.0, 1: 2.0}, "b": {0: 1.5, 1: 2.6}, "c": {0: 1.0, 1: 2.2}, "d": {}}
+    texts = {name: stretches(row, 0.01) for name, row in losses.items()}
+    for given in (None, texts):
+        found = {(one.first, one.second): one.p for one in pairs(losses, 0.95, given)}
+        assert p_values(losses, given) == found
+
+
+def alike_text(dice, variants, seeds, alike=0.6, count=30):
+    """Losses of equal variants, dominated by text whose stretches are like the next."""
+    waves = np.empty((variants, count))
+    waves[:, 0] = dice.normal(size=variants)
+    for place in range(1, count):
+        fresh = dice.normal(size=variants) * math.sqrt(1 - alike**2)
+        waves[:, place] = alike * waves[:, place - 1] + fresh
+    table = dice.normal(0, 0.0125, (variants, seeds, 1)) + 0.08 * waves[:, None]
+    return {
+        str(v): {s: Stretches(row.tolist(), [1.0] * count) for s, row in enumerate(rows)}
+        for v, rows in enumerate(table)
+    }
+
+
+def test_alike_stretches_do_not_make_equal_variants_differ():
+    """Each of 30 stretches taken for independent, every fourth comparison is wrong."""
+    dice, wrong = np.random.default_rng(1), 0
+    for _ in range(300):
+        texts = alike_text(dice, variants=4, seeds=4)
+        losses = {name: {s: one.loss for s, one in row.items()} for name, row in texts.items()}
+        wrong += any(p <= 0.05 for p in p_values(losses, texts).values())
+    assert wrong <= 0.05 * 300 + 3 * (300 * 0.05 * 0.95) ** 0.5
 
 
 def test_stretches_count_by_their_tokens():

@@ -67,7 +67,7 @@ def test_the_lab_is_four_variants_and_can_be_changed():
     ]
     assert parse(["lab", "seeds=2"]).comparison.seeds == 2
     assert len(parse(["lab", "alibi=tiny:model.positions=alibi"]).variants) == 5
-    assert "seeds=4" in LAB and entry.search.rates == (1.0, 2.0, 4.0)
+    assert "seeds=4" in LAB and entry.search.rates == (1.0, 2.0, 4.0, 8.0)
 
 
 @pytest.mark.parametrize(
@@ -86,6 +86,24 @@ def test_the_lab_is_four_variants_and_can_be_changed():
 def test_rates_are_searched_where_a_preset_was_tuned_for_one_of_the_variants(words, rates, why):
     found = parse(words).search
     assert found.rates == rates and why in found.why
+
+
+@pytest.mark.parametrize("words", [["lab", "tune=none"], ["--tune=none", "lab", "seeds=2"]])
+def test_tune_none_overrides_the_rates_of_the_lab(words):
+    found = parse(words)
+    assert found.comparison.rates == () and found.search.rates == ()
+    assert found.search.why == "tune=none was asked for" and found.search.single == 1.0
+
+
+def test_of_several_words_for_tune_the_last_counts():
+    assert parse(["lab", "tune=none", "tune=rate"]).search.rates == parse(["lab"]).search.rates
+
+
+@pytest.mark.parametrize("more", [[], ["tune=rate"]])
+def test_a_single_rate_is_no_search(more):
+    found = parse(["lab", "rates=2", *more]).search
+    assert found.rates == () and found.single == 2.0
+    assert found.why == "one multiple of the rate was given, × 2, and all take it"
 
 
 def test_presets_that_were_tuned_exist():
@@ -123,7 +141,8 @@ def test_presets_that_were_tuned_exist():
         (["lab", "match=seconds", "seconds=-1"], "seconds is -1"),
         (["lab", "rates=1,-2"], "rates are"),
         (["lab", "rates=1,1"], "each multiple once"),
-        (["lab", "tune=none"], "rates=1,2,4 needs tune=rate"),
+        (["tiny", "tiny:clip=2", "tune=none", "rates=1,2"], "rates=1,2 needs tune=rate"),
+        (["lab", "tune=none", "rates=1,2"], "rates=1,2 needs tune=rate"),
         (["lab", "tune=rates"], "did you mean 'rate'?"),
         (["lab", "seed=-1"], "seed is -1"),
     ],
