@@ -38,7 +38,7 @@ STOPS = (
     Stop(
         "A fair fight: four ways to attend, same text, same batches, same budget",
         "compare lab",
-        150,
+        170,
         lambda root: compare(["lab"], root=root),
     ),
 )
