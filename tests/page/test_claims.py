@@ -120,8 +120,8 @@ def test_an_unknown_claim_is_404(claims):
 
 
 def test_the_documents_answer_for_the_claim_as_it_stands_on_the_page_too(claims):
-    assert claims.known(claims.question("copy", {}))["answers"]
-    assert claims.known(claims.question("copy", {"knob": True}))["answers"] == []
+    assert claims.answer(claims.question("copy", {}))["answers"]
+    assert claims.answer(claims.question("copy", {"knob": True}))["answers"] == []
     assert answered(claims.question("copy", {"settings": {"lead": 3.0}}))["answers"] == []
 
 
