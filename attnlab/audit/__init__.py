@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from attnlab.audit.contract import Certificate, Contract, Finding
     from attnlab.audit.examine import assert_contract, audit
-    from attnlab.audit.subject import Subject
+    from attnlab.audit.subject.base import Subject
 
 __all__ = ["Certificate", "Contract", "Finding", "Subject", "assert_contract", "audit"]
 _HOMES = {
     "Certificate": "contract",
     "Contract": "contract",
     "Finding": "contract",
-    "Subject": "subject",
+    "Subject": "subject.base",
     "assert_contract": "examine",
     "audit": "examine",
 }

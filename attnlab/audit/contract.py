@@ -45,7 +45,7 @@ class Finding:
     detail: str  # in one sentence: what was done and seen
     measured: Any = None
     declared: Any = None
-    example: Any = None  # of a failure: what `attnlab/audit/example.py` needs to repeat it
+    example: Any = None  # of a failure: what `audit/repro/smallest.py` needs to repeat it
 
 
 @dataclass(frozen=True, kw_only=True)

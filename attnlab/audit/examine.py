@@ -5,12 +5,12 @@ from dataclasses import replace
 from typing import Any
 
 from attnlab import config, registry
-from attnlab.audit.adapters import arrange, subject_for
-from attnlab.audit.bench import Bench
 from attnlab.audit.contract import Certificate, Contract, Finding
-from attnlab.audit.layouts import unclear
+from attnlab.audit.probe.layouts import unclear
+from attnlab.audit.probe.probe import Probe
 from attnlab.audit.properties.property import Property
-from attnlab.audit.subject import Subject
+from attnlab.audit.subject.adapters import arrange, subject_for
+from attnlab.audit.subject.base import Subject
 
 PICTURED = 23  # positions of the influence matrix that a certificate shows
 
@@ -41,19 +41,19 @@ def examine(
 ) -> Certificate:
     """All registered properties, and `more` that only some subjects have."""
     arrange(subject, contract.layout)
-    bench = Bench(subject, contract)
+    probe = Probe(subject, contract)
     every = [registry.load("property", option.name)() for option in registry.options("property")]
     findings = []
     reason: str | None = None
     for examined in (*every, *more):
         tick(examined.name)
-        reason = unclear(bench) if reason is None else reason  # after a tick: it runs the code
+        reason = unclear(probe) if reason is None else reason  # after a tick: it runs the code
         if reason:  # of which axis is time, everything else depends
             findings.append(Finding(name=examined.name, verdict="cannot tell", detail=reason))
         else:
-            findings.append(_examined(examined, bench))
+            findings.append(_examined(examined, probe))
     try:
-        matrix = bench.influence(PICTURED).clamp(max=1e100).tolist()
+        matrix = probe.influence(PICTURED).clamp(max=1e100).tolist()
     except Exception:  # the findings say what happened
         matrix = []
     return Certificate(
@@ -64,11 +64,11 @@ def examine(
     )
 
 
-def _examined(examined: Property, bench: Bench) -> Finding:
+def _examined(examined: Property, probe: Probe) -> Finding:
     """Code that breaks down under a probe has a finding too."""
     try:
-        found = examined.examine(bench)
-        blind = bench.blind(examined.tolerance(bench)) if found.verdict == "pass" else ""
+        found = examined.examine(probe)
+        blind = probe.blind(examined.tolerance(probe)) if found.verdict == "pass" else ""
         return replace(found, verdict="cannot tell", detail=blind) if blind else found
     except Exception as error:
         reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"

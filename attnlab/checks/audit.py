@@ -17,14 +17,14 @@ import torch
 
 from attnlab import registry
 from attnlab.attention.heads import HeadedAttention
-from attnlab.audit.adapters import subject_for
-from attnlab.audit.bench import Bench
+from attnlab.audit.bugs.cases import FAMILIES, Case, cases
+from attnlab.audit.bugs.controls import CONTROLS
 from attnlab.audit.contract import Contract, Finding
-from attnlab.audit.development.cases import FAMILIES, Case, cases
-from attnlab.audit.development.controls import CONTROLS
 from attnlab.audit.examine import examine
+from attnlab.audit.probe.probe import Probe
 from attnlab.audit.properties.sight import Causality
-from attnlab.audit.subject import Subject
+from attnlab.audit.subject.adapters import subject_for
+from attnlab.audit.subject.base import Subject
 from attnlab.models.transformer import TransformerSettings
 
 MISTAKES = ("rotary-growing", "rotary-by-head")  # registered as mistakes, so no controls
@@ -103,7 +103,7 @@ class AuditCheck:
         return (sum(bool(one.caught_by) for one in mutants) - lost) / len(mutants)
 
 
-def _looks_away(self: Causality, bench: Bench) -> Finding:
+def _looks_away(self: Causality, probe: Probe) -> Finding:
     return self.finding("pass", "not looked at")
 
 

@@ -14,8 +14,8 @@ from attnlab import config, files
 from attnlab.cli.app import SETTINGS, AsJson, Words, app, errors, print_json, progress, screen
 
 if TYPE_CHECKING:
-    from attnlab.audit.child import Answer
     from attnlab.audit.contract import Contract
+    from attnlab.audit.sandbox import Answer
 
 COLOURS = {"pass": "green", "fail": "bold red", "not applicable": "dim", "cannot tell": "yellow"}
 
@@ -54,10 +54,10 @@ def audit(
     not declared is measured and reported. Exit code 1 if something fails, 2 if nothing could be
     audited.
     """
-    from attnlab.audit import child
+    from attnlab.audit import sandbox
 
-    limits = child.Limits(seconds=timeout, gibibytes=memory)
-    request = child.Request(
+    limits = sandbox.Limits(seconds=timeout, gibibytes=memory)
+    request = sandbox.Request(
         target=target, words=tuple(words or ()), contract=_contract(contract, declare or [])
     )
     _check_places(html, repro)
@@ -67,9 +67,9 @@ def audit(
     with progress() as tick:
         if in_process:
             with redirect_stdout(sys.stderr):  # what the code prints is not the answer
-                answer = child.made_here(request, tick)
+                answer = sandbox.made_here(request, tick)
         else:
-            answer = child.asked(request, limits, tick)
+            answer = sandbox.asked(request, limits, tick)
     if as_json:
         print_json(answer.plain())
     if answer.certificate is None:
@@ -85,8 +85,8 @@ def audit(
 
 def _sweep(as_json: bool, seconds: float) -> None:
     """Every architecture of the installed transformers, each in a process of its own."""
-    from attnlab.audit.hf import architectures
-    from attnlab.audit.hf_sweep import sweep
+    from attnlab.audit.hf.models import architectures
+    from attnlab.audit.hf.sweep import sweep
 
     try:
         names = architectures()

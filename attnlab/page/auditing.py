@@ -105,7 +105,7 @@ def _examples() -> list[Target]:
     """The files in examples/, if this is a checkout: our own code, so it is run here."""
 
     def make(path: Path, name: str) -> Any:
-        from attnlab.audit.load import from_file
+        from attnlab.audit.subject.load import from_file
 
         return from_file(f"{path}:{name}", {"width": 32})
 
@@ -125,7 +125,7 @@ def _examples() -> list[Target]:
 
 
 def _bugs() -> list[Target]:
-    from attnlab.audit.development.cases import cases
+    from attnlab.audit.bugs.cases import cases
 
     found = []
     for family, number in BUGS.items():
@@ -144,7 +144,7 @@ def _target(
     def subject() -> Any:
         import torch
 
-        from attnlab.audit.adapters import subject_for
+        from attnlab.audit.subject.adapters import subject_for
 
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
@@ -177,7 +177,7 @@ def audited(target: Target, contract: Contract) -> dict[str, Any]:
     import torch
 
     from attnlab.audit.examine import examine
-    from attnlab.audit.example import examples_of
+    from attnlab.audit.repro.smallest import examples_of
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from attnlab import config, registry
 from attnlab.attention.heads import HeadedAttention
 from attnlab.audit import Contract, Subject, assert_contract, audit
-from attnlab.audit.adapters import arrange, subject_for
-from attnlab.audit.bench import Bench
-from attnlab.audit.load import from_file
+from attnlab.audit.probe.probe import Probe
+from attnlab.audit.subject.adapters import arrange, subject_for
+from attnlab.audit.subject.load import from_file
 from attnlab.models.transformer import TransformerSettings
 
 MISTAKES = ("rotary-growing", "rotary-by-head")
@@ -154,12 +154,12 @@ def test_every_field_of_a_contract_is_held_to(field):
     """Declared wrongly it does not pass; of a cache or a mask that is not there nothing is told."""
     wrong, name = FIELDS[field]
     torch.manual_seed(0)
-    bench = Bench(subject_for(Rotary(field != "causal"), {}, "code"), Contract())
+    probe = Probe(subject_for(Rotary(field != "causal"), {}, "code"), Contract())
     examined = registry.load("property", name)()
-    assert examined.examine(bench).verdict in ("pass", "not applicable")
+    assert examined.examine(probe).verdict in ("pass", "not applicable")
     contract = Contract(**{field: wrong})
-    arrange(bench.subject, contract.layout)
-    found = examined.examine(Bench(bench.subject, contract))
+    arrange(probe.subject, contract.layout)
+    found = examined.examine(Probe(probe.subject, contract))
     assert found.verdict == ("cannot tell" if field in ("cache", "padding") else "fail")
 
 

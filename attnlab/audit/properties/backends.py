@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnlab.audit.bench import Bench, apart
 from attnlab.audit.contract import Finding
+from attnlab.audit.probe.probe import Probe, apart
 from attnlab.audit.properties.property import Property, unsteady
-from attnlab.audit.subject import Subject
+from attnlab.audit.subject.base import Subject
 
 FLEX = "flex_attention"
 REAL = 8  # positions of a padded text that are not padding
@@ -30,23 +30,23 @@ class Backends(Property):
 
     name = "backends"
 
-    def examine(self, bench: Bench) -> Finding:
-        backends: Mapping[str, Subject] = bench.subject.backends or {"usual": bench.subject}
+    def examine(self, probe: Probe) -> Finding:
+        backends: Mapping[str, Subject] = probe.subject.backends or {"usual": probe.subject}
         flex, untried = flexible(next(iter(backends.values())))
         if len(backends) + len(flex) < 2:
             only = f"attention is computed in one way only{untried}"
             return self.finding("not applicable", only)
-        reason = unsteady(bench)
+        reason = unsteady(probe)
         if reason:
             return self.finding("cannot tell", reason)
         (usual, first), *others = backends.items()
         worst = 0.0
         for name, other in [*others, *flex.items()]:
             with uncompiled() if name in flex else nullcontext():
-                for what, one, two in _pairs(bench, first, other, few=name in flex):
+                for what, one, two in _pairs(probe, first, other, few=name in flex):
                     off = apart(one, two)
                     worst = max(worst, off if off < float("inf") else 0.0)
-                    if not off <= bench.tolerance:
+                    if not off <= probe.tolerance:
                         detail = f"{name} differs from {usual} by {off:.2g} {what}"
                         example = {"backends": [usual, name], "what": what, "size": _plain(off)}
                         return self.finding("fail", detail, measured=_plain(off), example=example)
@@ -81,15 +81,15 @@ def _plain(size: float) -> float | None:
 
 
 def _pairs(
-    bench: Bench, first: Subject, other: Subject, few: bool = False
+    probe: Probe, first: Subject, other: Subject, few: bool = False
 ) -> Iterator[tuple[str, Tensor, Tensor]]:
     """Outputs that must be equal, and of what; a few where each of them takes long."""
     with torch.no_grad():
         for length in (23,) if few else (1, 2, 7, 23):
-            x = bench.draw(2, length)
+            x = probe.draw(2, length)
             yield f"at length {length}", first.run(x), other.run(x)
         if first.pads and other.pads:
-            x = bench.draw(2, 13)
+            x = probe.draw(2, 13)
             places = {"right": slice(0, REAL), "left": slice(13 - REAL, 13)}
             for side, real in ((side, places[side]) for side in first.sides):
                 padding = torch.ones(2, 13, dtype=torch.bool)
@@ -99,7 +99,7 @@ def _pairs(
                 yield f"beside padding on the {side}", one[1:], two[1:]
         if first.caches and other.caches:
             pieces = PIECES[-3:] if few else PIECES
-            x = bench.draw(2, sum(pieces))
+            x = probe.draw(2, sum(pieces))
             one, two = (_stepped(subject, x, pieces) for subject in (first, other))
             yield "when stepped with a cache", one, two
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from attnlab.audit.bench import Bench, apart
 from attnlab.audit.contract import Finding, Verdict
+from attnlab.audit.probe.probe import Probe, apart
 from attnlab.audit.properties.property import Property, unsteady
 
 
@@ -15,26 +15,26 @@ class Cache(Property):
     name = "cache"
     field = "cache"
 
-    def examine(self, bench: Bench) -> Finding:
-        subject, declared = bench.subject, self.declared(bench)
+    def examine(self, probe: Probe) -> Finding:
+        subject, declared = probe.subject, self.declared(probe)
         if not subject.caches:
             verdict: Verdict = "cannot tell" if declared else "not applicable"
             detail = "no cache was found to step it with; give a Subject with new_cache and step"
             return self.finding(verdict, detail, declared=declared)
-        reason = unsteady(bench)
+        reason = unsteady(probe)
         if reason:
             return self.finding("cannot tell", reason, declared=declared)
-        window = bench.contract.window or 4
+        window = probe.contract.window or 4
         length = 3 * window + 5
         worst = 0.0
         refused: dict[str, str] = {}
         tried = 0
         for seed in range(2):  # a second text, after a first: nothing may be left of it
-            x = bench.draw(2, length, seed)
-            whole = bench.run(x)
+            x = probe.draw(2, length, seed)
+            whole = probe.run(x)
             for sizes in chunkings(length, window):
                 try:
-                    found = in_pieces(bench, x, whole, sizes)
+                    found = in_pieces(probe, x, whole, sizes)
                 except Exception as error:  # not every code takes pieces of every size
                     said = " ".join(str(error).split())[:80]
                     refused.setdefault(_pieces(sizes), f"{type(error).__name__}: {said}")
@@ -77,16 +77,16 @@ def chunkings(length: int, window: int) -> Iterator[list[int]]:
             yield [first, length - first]
 
 
-def in_pieces(bench: Bench, x: Tensor, whole: Tensor, sizes: list[int]) -> tuple[int | None, float]:
+def in_pieces(probe: Probe, x: Tensor, whole: Tensor, sizes: list[int]) -> tuple[int | None, float]:
     """The first position that differs from the whole text's, and the largest difference so far."""
-    cache, start, worst = bench.subject.new_cache(), 0, 0.0
+    cache, start, worst = probe.subject.new_cache(), 0, 0.0
     for size in sizes:
         piece = slice(start, start + size)
-        found = bench.step(x[:, piece], cache)
+        found = probe.step(x[:, piece], cache)
         given = min(found.shape[1], size)  # all that it has, or the last position only
         off = apart(found[:, -given:], whole[:, piece][:, -given:])
         worst = max(worst, off)
-        if off > bench.tolerance:
+        if off > probe.tolerance:
             return start, off
         start += size
     return None, worst

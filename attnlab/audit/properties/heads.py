@@ -9,9 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnlab.audit.bench import SAFETY, Bench, replaced
 from attnlab.audit.contract import Finding
-from attnlab.audit.identify import (
+from attnlab.audit.probe.identify import (
     SEEN_LENGTH,
     Applied,
     attended,
@@ -26,8 +25,9 @@ from attnlab.audit.identify import (
     shaped,
     weights_of,
 )
+from attnlab.audit.probe.probe import SAFETY, Probe, replaced
 from attnlab.audit.properties.property import Property, unsteady
-from attnlab.audit.subject import Attention
+from attnlab.audit.subject.base import Attention
 
 # query and key/value heads: ratios 2, 4 and 7; 6 : 3 because `head // kv_heads` is right at 4 : 2
 SHAPES = ((4, 2), (6, 3), (8, 2), (14, 2), (7, 1))
@@ -42,28 +42,28 @@ class Heads(Property):
     name = "heads"
     field = "kv_heads"
 
-    def examine(self, bench: Bench) -> Finding:
-        declared = self.declared(bench)
-        reason = unsteady(bench)
+    def examine(self, probe: Probe) -> Finding:
+        declared = self.declared(probe)
+        reason = unsteady(probe)
         if reason:
             return self.finding("cannot tell", reason, declared=declared)
-        if isinstance(bench.subject, Attention):
-            return self._of_function(bench, bench.subject)
-        return self._of_module(bench)
+        if isinstance(probe.subject, Attention):
+            return self._of_function(probe, probe.subject)
+        return self._of_module(probe)
 
-    def _of_function(self, bench: Bench, subject: Attention) -> Finding:
+    def _of_function(self, probe: Probe, subject: Attention) -> Finding:
         assert subject.heads is not None and subject.kv_heads is not None
-        declared = self.declared(bench)
+        declared = self.declared(probe)
         own = (subject.heads, subject.kv_heads)
-        fixed = own[0] != own[1] or _has_weights(bench)
+        fixed = own[0] != own[1] or _has_weights(probe)
         tried: list[str] = []
         measured: list[int] = []
-        count = bench.contract.heads or own[0]
+        count = probe.contract.heads or own[0]
         asked = (count, declared or count)
         for heads, kv_heads in (own,) if fixed else dict.fromkeys((asked, own, *SHAPES)):
             variant = subject if (heads, kv_heads) == own else shaped(subject, heads, kv_heads)
             try:
-                found = reading(variant, bench)
+                found = reading(variant, probe)
             except Exception as error:
                 if (heads, kv_heads) == own:
                     raise
@@ -74,7 +74,7 @@ class Heads(Property):
                 continue  # it says that it takes no such heads
             if found is None:
                 continue
-            wrong = found.complaint(talking=_has_weights(bench))
+            wrong = found.complaint(talking=_has_weights(probe))
             if wrong:
                 detail = f"with {heads} heads and {kv_heads} key/value heads {wrong}"
                 example = {"heads": heads, "kv_heads": kv_heads, "length": found.length}
@@ -89,16 +89,16 @@ class Heads(Property):
         detail += f" (heads {', '.join(tried)}); neighbours share" if shared else f" ({tried[0]})"
         return self.finding("pass", detail, measured=measured, declared=declared)
 
-    def _of_module(self, bench: Bench) -> Finding:
-        declared = self.declared(bench)
-        x = bench.draw(2, SEEN_LENGTH)
-        seen = observed(bench, x)
-        wrong = scrambled(bench, x, seen) or bends_with_length(bench)
+    def _of_module(self, probe: Probe) -> Finding:
+        declared = self.declared(probe)
+        x = probe.draw(2, SEEN_LENGTH)
+        seen = observed(probe, x)
+        wrong = scrambled(probe, x, seen) or bends_with_length(probe)
         if wrong:
             return self.finding("fail", wrong, declared=declared, example={"length": SEEN_LENGTH})
         alone = "which inputs move an output does not depend on the length"
-        if not seen and not sighted(bench):
-            detail = f"nothing moves by more than {bench.tolerance:.1g}, which rounding explains"
+        if not seen and not sighted(probe):
+            detail = f"nothing moves by more than {probe.tolerance:.1g}, which rounding explains"
             return self.finding("cannot tell", detail, declared=declared)
         if not seen:
             if declared is not None:
@@ -117,11 +117,11 @@ class Heads(Property):
                     wrong = f"heads share keys as {keys} and values as {values}"
             elif count > 1 and keys != _repeated(heads, count) and not (tiled and declared is None):
                 wrong = f"query heads read key/value heads {keys}, {_named(keys, count)}"
-            wanted = declared if declared is not None else self._made_for(bench, count)
+            wanted = declared if declared is not None else self._made_for(probe, count)
             if count != wanted and not wrong:
                 wrong = f"{count} different key/value heads are read, and there must be {wanted}"
-            if bench.contract.heads not in (None, heads) and not wrong:
-                wrong = f"there are {heads} heads, and {bench.contract.heads} are declared"
+            if probe.contract.heads not in (None, heads) and not wrong:
+                wrong = f"there are {heads} heads, and {probe.contract.heads} are declared"
             if wrong:
                 example = {"length": SEEN_LENGTH, "map": keys, "wanted": wanted}
                 return self.finding(
@@ -134,14 +134,14 @@ class Heads(Property):
             detail += f"; mind that heads are {_named(keys, count)}: declare kv_heads to have it so"
         return self.finding("pass", detail, measured=keys, declared=declared)
 
-    def _made_for(self, bench: Bench, count: int) -> int:
+    def _made_for(self, probe: Probe, count: int) -> int:
         """As many as the code says of itself; of many layers each may have its own number."""
-        subject = bench.subject
+        subject = probe.subject
         return subject.kv_heads if subject.layers == 1 and subject.kv_heads else count
 
 
-def _has_weights(bench: Bench) -> bool:
-    module = bench.subject.module
+def _has_weights(probe: Probe) -> bool:
+    module = probe.subject.module
     return module is not None and any(True for _ in module.parameters())
 
 
@@ -182,7 +182,7 @@ class Reading:
         return ""
 
 
-def reading(subject: Attention, bench: Bench) -> Reading | None:
+def reading(subject: Attention, probe: Probe) -> Reading | None:
     """By replacing one query, or all keys or values of a head; None for a shape not kept."""
     length = 5
     q, k, v = drawn(subject, 1, length, 1)
@@ -190,7 +190,7 @@ def reading(subject: Attention, bench: Bench) -> Reading | None:
     before = attended(subject, q, k, v)
     if before.shape[1] != q.shape[1]:
         return None
-    tolerance = Bench(subject, bench.contract, bench.seed).tolerance
+    tolerance = Probe(subject, probe.contract, probe.seed).tolerance
 
     def moved(part: int, at: tuple[Any, ...]) -> Tensor:
         given = [q.clone(), k.clone(), v.clone()]
@@ -246,13 +246,13 @@ def groups(parts: Tensor) -> list[int]:
     return numbers
 
 
-def scrambled(bench: Bench, x: Tensor, seen: list[Applied]) -> str:
+def scrambled(probe: Probe, x: Tensor, seen: list[Applied]) -> str:
     """Whether an input ends up elsewhere in time in some heads: heads cut across tokens."""
     if not seen:
         return ""
     for at in (1, 4):
-        other = bench.draw(2, SEEN_LENGTH, 8)
-        changed = observed(bench, replaced(x, other, slice(at, at + 1)))
+        other = probe.draw(2, SEEN_LENGTH, 8)
+        changed = observed(probe, replaced(x, other, slice(at, at + 1)))
         if not changed:
             return ""
         for what in ("q", "k", "v"):
@@ -277,12 +277,12 @@ def scrambled(bench: Bench, x: Tensor, seen: list[Applied]) -> str:
     return ""
 
 
-def sighted(bench: Bench) -> bool:
+def sighted(probe: Probe) -> bool:
     """Whether inputs move outputs by more than rounding does, so that sight can be told."""
-    return bool((bench.influence(3) > bench.tolerance).any())
+    return bool((probe.influence(3) > probe.tolerance).any())
 
 
-def bends_with_length(bench: Bench) -> str:
+def bends_with_length(probe: Probe) -> str:
     """Whether who moves whom depends on the length: heads laid across tokens do that.
 
     Sight that depends on what the inputs are (routing) is left alone.
@@ -290,7 +290,7 @@ def bends_with_length(bench: Bench) -> str:
     short, long = 6, 11
 
     def seen(length: int, seed: int) -> Tensor:
-        return (bench.influence(length, seed) > bench.tolerance)[:short, :short]
+        return (probe.influence(length, seed) > probe.tolerance)[:short, :short]
 
     found = [seen(length, 0) for length in (short, long)]
     differ = (found[0] != found[1]).nonzero().tolist()
@@ -319,26 +319,26 @@ class Scale(Property):
     name = "scale"
     field = "scale"
 
-    def examine(self, bench: Bench) -> Finding:
-        declared = self.declared(bench)
-        reason = unsteady(bench)
+    def examine(self, probe: Probe) -> Finding:
+        declared = self.declared(probe)
+        reason = unsteady(probe)
         if reason:
             return self.finding("cannot tell", reason, declared=declared)
-        if isinstance(bench.subject, Attention):
-            subject = bench.subject
+        if isinstance(probe.subject, Attention):
+            subject = probe.subject
             assert subject.heads is not None
             found: float | str = scale_of_function(subject)
             width, heads = subject.head_width, subject.heads
         else:
-            seen = observed(bench, bench.draw(2, SEEN_LENGTH))
+            seen = observed(probe, probe.draw(2, SEEN_LENGTH))
             if not seen:
                 return self.finding("cannot tell", UNSEEN, declared=declared)
-            found = scale_seen(seen[0], floor_of(bench.subject))
+            found = scale_seen(seen[0], floor_of(probe.subject))
             heads, width = seen[0].q.shape[1], seen[0].q.shape[3]
         if isinstance(found, str):
             return self.finding("cannot tell", found, declared=declared)
         # heads may be modules of their own, of which one is seen at a time
-        name = _factor(found, max(heads, bench.subject.heads or 1), width)
+        name = _factor(found, max(heads, probe.subject.heads or 1), width)
         detail = f"scores are {found:.4g} times query · key: {name} (head width {width})"
         near = 1e-3 * abs(found)
         if declared is not None:
@@ -346,7 +346,7 @@ class Scale(Property):
             if wrong:
                 detail += f", and {declared:.4g} is declared"
         else:
-            wrong = name == _MODEL and not _asked_for(bench, found)
+            wrong = name == _MODEL and not _asked_for(probe, found)
             if wrong:
                 detail += "; heads are compared over the head width: declare scale=… if it is meant"
         example = {"scale": found, "wanted": declared} if wrong else None
@@ -369,9 +369,9 @@ def _factor(found: float, heads: int, width: int) -> str:
     return next(near, "a factor of its own")
 
 
-def _asked_for(bench: Bench, found: float) -> bool:
+def _asked_for(probe: Probe, found: float) -> bool:
     """Whether a setting has this number, as it is or under a root: then it is a choice."""
-    module = bench.subject.module
+    module = probe.subject.module
     for one in [] if module is None else module.modules():
         for holder in (getattr(one, "config", None), getattr(one, "settings", None)):
             for name, value in getattr(holder, "__dict__", {}).items():
@@ -393,22 +393,22 @@ class Weights(Property):
 
     name = "weights"
 
-    def examine(self, bench: Bench) -> Finding:
-        reason = unsteady(bench)
+    def examine(self, probe: Probe) -> Finding:
+        reason = unsteady(probe)
         if reason:
             return self.finding("cannot tell", reason)
-        subject = bench.subject
+        subject = probe.subject
         if isinstance(subject, Attention):
-            if not linear_in_values(subject, bench.tolerance):
+            if not linear_in_values(subject, probe.tolerance):
                 return self.finding("cannot tell", "outputs are no weighted sums of the values")
             q, k, _ = drawn(subject, 2, 23, 1)
             seen = [weights_of(subject, q, k)]
         else:
-            seen = [one.weights.double() for one in observed(bench, bench.draw(2, SEEN_LENGTH))]
+            seen = [one.weights.double() for one in observed(probe, probe.draw(2, SEEN_LENGTH))]
             if not seen:
                 return self.finding("cannot tell", UNSEEN)
         for weights in seen:
-            wrong = self._wrong(bench, weights)
+            wrong = self._wrong(probe, weights)
             if wrong:
                 example = {"length": weights.shape[-1], "future": "must not see" in wrong}
                 return self.finding("fail", wrong, measured=_worst(weights), example=example)
@@ -424,11 +424,11 @@ class Weights(Property):
             detail += f"; there are weights below 0, down to {lowest:.3g}"
         return self.finding("pass", detail, measured=off)
 
-    def _wrong(self, bench: Bench, weights: Tensor) -> str:
+    def _wrong(self, probe: Probe, weights: Tensor) -> str:
         if not weights.isfinite().all():
             return "there are weights that are no finite numbers"
         future = weights.triu(1).abs()
-        if bench.contract.causal and float(future.max()) > SAFETY * _eps(bench):
+        if probe.contract.causal and float(future.max()) > SAFETY * _eps(probe):
             _, head, i, j = (future == future.max()).nonzero()[0].tolist()
             return (
                 f"query {i} of head {head} gives {float(future.max()):.2g} to key {j}, which it "
@@ -445,7 +445,7 @@ class Weights(Property):
         worst = _worst(weights)
         if float(sums.max() - sums.min()) < HALF and float(weights.min()) >= 0:
             return f"rows add up to {worst:.4g} everywhere: something multiplies them after softmax"
-        subject = bench.subject
+        subject = probe.subject
         if isinstance(subject, Attention) and not _sunk(subject) and forms_of(subject) is not None:
             return f"weights are exponentials of scores, but rows add up to {worst:.4g}"
         return ""
@@ -456,8 +456,8 @@ def _worst(weights: Tensor) -> float:
     return float(sums[(sums - 1).abs().argmax()])
 
 
-def _eps(bench: Bench) -> float:
-    return float(torch.finfo(bench.subject.dtype).eps)
+def _eps(probe: Probe) -> float:
+    return float(torch.finfo(probe.subject.dtype).eps)
 
 
 def _sunk(subject: Attention) -> bool:

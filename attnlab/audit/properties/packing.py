@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnlab.audit.adapters import POSITIONS
-from attnlab.audit.bench import Bench, apart
 from attnlab.audit.contract import Finding
+from attnlab.audit.probe.probe import Probe, apart
 from attnlab.audit.properties.property import Property, unsteady
+from attnlab.audit.subject.adapters import POSITIONS
 
 SEGMENTS = (
     *("segment_ids", "sequence_ids", "document_ids", "segment_id", "sequence_id", "document_id"),
@@ -80,21 +80,21 @@ def told(
 class Packing(Property):
     name = "packing"
 
-    def examine(self, bench: Bench) -> Finding:
+    def examine(self, probe: Probe) -> Finding:
         detail = "it is told nothing of which text a position belongs to"
-        if not offered(bench):
+        if not offered(probe):
             return self.finding("not applicable", detail)
-        reason = unsteady(bench)
+        reason = unsteady(probe)
         if reason:
             return self.finding("cannot tell", reason)
-        known = telling(bench)
+        known = telling(probe)
         if known is None:
             return self.finding("not applicable", detail)
         name, ask, restarts = known
         worst, elsewhere = 0.0, ""
         for lengths in LENGTHS:
-            for what, text, off in _differences(bench, ask, lengths):
-                if off <= bench.tolerance:
+            for what, text, off in _differences(probe, ask, lengths):
+                if off <= probe.tolerance:
                     worst = max(worst, off)
                 elif what == "alone" and text and not restarts:
                     elsewhere = "; later texts stand elsewhere, and may differ from alone"
@@ -114,28 +114,28 @@ def _plain(size: float) -> float | None:
     return size if size < float("inf") else None
 
 
-def offered(bench: Bench) -> bool:
+def offered(probe: Probe) -> bool:
     """Whether it takes something of that name at all."""
-    takes = _named(bench.subject)[1]
-    own = getattr(bench.subject, "packed", None) is not None
-    return own or any(True for _ in _ways(takes, bench.subject.module))
+    takes = _named(probe.subject)[1]
+    own = getattr(probe.subject, "packed", None) is not None
+    return own or any(True for _ in _ways(takes, probe.subject.module))
 
 
 Asked = Callable[[Tensor, tuple[int, ...]], Tensor]
 
 
-def telling(bench: Bench) -> tuple[str, Asked, bool] | None:
+def telling(probe: Probe) -> tuple[str, Asked, bool] | None:
     """By what it is told, how it is asked, and whether later texts must be as alone too."""
-    subject = bench.subject
-    far = bench.contract.positions in FAR
+    subject = probe.subject
+    far = probe.contract.positions in FAR
     own = getattr(subject, "packed", None)
     if own is not None:
         return "its own packed", torch.no_grad()(own), True
-    way = way_of(bench)
+    way = way_of(probe)
     if way is None:
         return None
     call, takes = _named(subject)
-    causal = bool(bench.contract.causal)
+    causal = bool(probe.contract.causal)
 
     def ask(x: Tensor, lengths: tuple[int, ...]) -> Tensor:
         with torch.no_grad():
@@ -145,15 +145,15 @@ def telling(bench: Bench) -> tuple[str, Asked, bool] | None:
     return way[0], ask, far or any(one in POSITIONS for one in takes)
 
 
-def way_of(bench: Bench) -> Way | None:
+def way_of(probe: Probe) -> Way | None:
     """The first way that runs, and of a mask: that shuts out what it is to shut out."""
-    call, takes = _named(bench.subject)
+    call, takes = _named(probe.subject)
     if call is None:
         return None
-    for way in _ways(takes, bench.subject.module):
+    for way in _ways(takes, probe.subject.module):
         try:
-            if not way[1] or _shuts_out(bench, call, takes, way):
-                call(bench.draw(1, 5), **told(way, (3, 2), takes, False, bench.subject.dtype))
+            if not way[1] or _shuts_out(probe, call, takes, way):
+                call(probe.draw(1, 5), **told(way, (3, 2), takes, False, probe.subject.dtype))
                 return way
         except Exception:  # it takes something else by this name
             continue
@@ -172,13 +172,13 @@ def _ways(takes: list[str], module: nn.Module | None) -> Iterator[Way]:
             yield from ((name, form, axes) for form in FORMS for axes in (2, 4, 3))
 
 
-def _shuts_out(bench: Bench, call: Any, takes: list[str], way: Way) -> bool:
+def _shuts_out(probe: Probe, call: Any, takes: list[str], way: Way) -> bool:
     """Whether texts of one position each, told apart so, are apart: else it is another mask, or
     the code has other ways from one position to another, of which a mask tells nothing."""
     takes = [one for one in takes if one not in POSITIONS]  # of the mask, and nothing else
     with torch.no_grad():
-        given = told(way, (1,) * ALONE, takes, False, bench.subject.dtype)
-        x, other = bench.draw(1, ALONE), bench.draw(1, ALONE, 1)
+        given = told(way, (1,) * ALONE, takes, False, probe.subject.dtype)
+        x, other = probe.draw(1, ALONE), probe.draw(1, ALONE, 1)
         before = call(x, **given)
         if not bool(torch.isfinite(before).all()):
             return False
@@ -186,11 +186,11 @@ def _shuts_out(bench: Bench, call: Any, takes: list[str], way: Way) -> bool:
             changed = x.clone()
             changed[:, at] = other[:, at]
             kept = [n for n in range(ALONE) if n != at]
-            if apart(call(changed, **given)[:, kept], before[:, kept]) > bench.tolerance:
+            if apart(call(changed, **given)[:, kept], before[:, kept]) > probe.tolerance:
                 return False
         # one that sees nothing at all, or everything, would be told apart by any mask
-        whole = told(way, (ALONE,), takes, False, bench.subject.dtype)
-        return apart(call(x, **whole), before) > bench.tolerance
+        whole = told(way, (ALONE,), takes, False, probe.subject.dtype)
+        return apart(call(x, **whole), before) > probe.tolerance
 
 
 def _named(subject: Any) -> tuple[Any, list[str]]:
@@ -202,11 +202,11 @@ def _named(subject: Any) -> tuple[Any, list[str]]:
 
 
 def _differences(
-    bench: Bench, ask: Asked, lengths: tuple[int, ...]
+    probe: Probe, ask: Asked, lengths: tuple[int, ...]
 ) -> Iterator[tuple[str, int, float]]:
     """What was done, to which text, and how far it moved."""
     total = sum(lengths)
-    x, other = bench.draw(1, total), bench.draw(1, total, 3)
+    x, other = probe.draw(1, total), probe.draw(1, total, 3)
     packed = ask(x, lengths)
     start = 0
     for text, size in enumerate(lengths):

@@ -3,7 +3,7 @@
 Axes: b batch, h query heads, t time, d head width, p pairs of coordinates; query i, key j.
 
 Texts that say the same everywhere are told apart by positions alone. Of a function the scores are
-measured, of a module they are watched (`attnlab/audit/identify.py`); where that shows nothing, only
+measured, of a module they are watched (`audit/probe/identify.py`); where that shows nothing, only
 what the outputs betray is claimed.
 """
 
@@ -17,9 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from attnlab.attention.positions import alibi_slopes
-from attnlab.audit.bench import Bench, apart, replaced
 from attnlab.audit.contract import Contract, Finding
-from attnlab.audit.identify import (
+from attnlab.audit.probe.identify import (
     CLOSE,
     SEEN_LENGTH,
     Applied,
@@ -37,8 +36,9 @@ from attnlab.audit.identify import (
     turning,
     unlike,
 )
+from attnlab.audit.probe.probe import Probe, apart, replaced
 from attnlab.audit.properties.property import Property, unsteady
-from attnlab.audit.subject import Attention, Subject, normal
+from attnlab.audit.subject.base import Attention, Subject, normal
 
 ROWS = 8  # texts that are compared: more than two coordinates could be explained by
 FAR = 300  # from 256 on bfloat16 cannot count
@@ -85,25 +85,25 @@ class Positions(Property):
     name = "positions"
     field = "positions"
 
-    def examine(self, bench: Bench) -> Finding:
-        declared = self.declared(bench)
-        reason = unsteady(bench)
+    def examine(self, probe: Probe) -> Finding:
+        declared = self.declared(probe)
+        reason = unsteady(probe)
         if reason:
             return self.finding("cannot tell", reason, declared=declared)
-        found = identified(bench)
+        found = identified(probe)
         facts: dict[str, Any] = {"measured": found.plain(), "declared": declared}
-        wrong = found.wrong or self._broken(bench.contract, found)
+        wrong = found.wrong or self._broken(probe.contract, found)
         note, drifts = "", False
         if not wrong and found.kind == "rotary" and not found.bent:
-            wrong = drift(bench, found, bench.subject.dtype)
-            note = drift(bench, found, torch.bfloat16)
-            if bench.contract.dtype == "bfloat16":
+            wrong = drift(probe, found, probe.subject.dtype)
+            note = drift(probe, found, torch.bfloat16)
+            if probe.contract.dtype == "bfloat16":
                 wrong = wrong or note
             drifts = bool(wrong)
         if wrong:
             met = {"kind": found.kind, "layer": found.layer, "heads": len(found.slopes)}
             return self.finding("fail", wrong, example={**met, "drifts": drifts}, **facts)
-        unknown = self._open(bench.contract, found)
+        unknown = self._open(probe.contract, found)
         if unknown:
             return self.finding("cannot tell", unknown, **facts)
         # nobody said that it would run in bfloat16
@@ -173,18 +173,18 @@ def _round(base: float) -> str:
     return f"{near if abs(base / near - 1) < 1e-3 else base:.6g}"
 
 
-def identified(bench: Bench) -> Found:
-    if isinstance(bench.subject, Attention):
-        return _of_function(bench, bench.subject)
-    x = constant(bench, ROWS, SEEN_LENGTH)
-    seen = observed(bench, x)
+def identified(probe: Probe) -> Found:
+    if isinstance(probe.subject, Attention):
+        return _of_function(probe, probe.subject)
+    x = constant(probe, ROWS, SEEN_LENGTH)
+    seen = observed(probe, x)
     if not seen:
-        return _from_outside(bench)
-    start = _edge(bench, x, seen[0])
+        return _from_outside(probe)
+    start = _edge(probe, x, seen[0])
     if start > SEEN_LENGTH - 3:
         return Found(None, "something before attention mixes positions, and hides them")
     found = [
-        replace(_of_layer(bench, one, n, start), layer=n, start=start)
+        replace(_of_layer(probe, one, n, start), layer=n, start=start)
         for n, one in enumerate(seen if start == 0 else seen[:1])  # the edge grows with each layer
     ]
     if found[0].kind == "absolute" or found[0].kind is None:
@@ -194,19 +194,19 @@ def identified(bench: Bench) -> Found:
     return next((one for one in kinds if one.wrong), kinds[0] if kinds else found[0])
 
 
-def _of_function(bench: Bench, subject: Attention) -> Found:
+def _of_function(probe: Probe, subject: Attention) -> Found:
     forms = forms_of(subject)
     if forms is None:
-        if blind(bench):
+        if blind(probe):
             return Found("none", "the order of earlier inputs does not matter")
         return Found(None, "weights are no softmax of products of queries and keys")
     turned = [turning(matrix, forms.floor) for matrix in forms.matrix]
     return _named(turned, forms.bias, forms.floor)
 
 
-def _edge(bench: Bench, x: Tensor, before: Applied) -> int:
+def _edge(probe: Probe, x: Tensor, before: Applied) -> int:
     """From where on equal inputs have equal pasts: a convolution before attention looks back."""
-    changed = observed(bench, replaced(x, bench.draw(ROWS, SEEN_LENGTH, 9), slice(0, 1)))
+    changed = observed(probe, replaced(x, probe.draw(ROWS, SEEN_LENGTH, 9), slice(0, 1)))
     if not changed:
         return SEEN_LENGTH
     parts = [(getattr(before, what), getattr(changed[0], what)) for what in ("q", "k", "v")]
@@ -214,8 +214,8 @@ def _edge(bench: Bench, x: Tensor, before: Applied) -> int:
     return max(int(moved.nonzero().max()), 0) if moved.any() else 0
 
 
-def _of_layer(bench: Bench, one: Applied, layer: int, start: int) -> Found:
-    floor = floor_of(bench.subject)
+def _of_layer(probe: Probe, one: Applied, layer: int, start: int) -> Found:
+    floor = floor_of(probe.subject)
     if not _steady(one.v[:, :, start:], floor):
         if layer:
             return Found(None, "what comes before this layer tells positions apart")
@@ -341,26 +341,26 @@ def _listed(numbers: Any) -> str:
     return ", ".join(shown) + (", …" if len(numbers) > 6 else "")
 
 
-def blind(bench: Bench) -> bool:
+def blind(probe: Probe) -> bool:
     """Whether the last output does not care about the order of the inputs before it."""
     for length in (3, 7):
-        x = bench.draw(2, length, 3)
+        x = probe.draw(2, length, 3)
         order = [*reversed(range(length - 1)), length - 1]
-        before = bench.run(x)[:, -1:]
-        other = replaced(x, bench.draw(2, length, 4), slice(0, length - 1))
-        if apart(bench.run(other)[:, -1:], before) <= bench.tolerance:
+        before = probe.run(x)[:, -1:]
+        other = replaced(x, probe.draw(2, length, 4), slice(0, length - 1))
+        if apart(probe.run(other)[:, -1:], before) <= probe.tolerance:
             return False  # nothing that is done to them would show
-        if apart(bench.run(x[:, order])[:, -1:], before) > bench.tolerance:
+        if apart(probe.run(x[:, order])[:, -1:], before) > probe.tolerance:
             return False
     return True
 
 
-def _from_outside(bench: Bench) -> Found:
+def _from_outside(probe: Probe) -> Found:
     """Without a look inside: what outputs betray."""
-    if blind(bench):
+    if blind(probe):
         return Found("none", "the order of earlier inputs does not matter to the last output")
-    if bench.subject.placed:
-        moved = _shift(bench)
+    if probe.subject.placed:
+        moved = _shift(probe)
         if moved is not None and moved <= slack(2 * SEEN_LENGTH):
             same = "moving all positions leaves the outputs as they are"
             return Found("relative", same, outside=True)
@@ -370,29 +370,29 @@ def _from_outside(bench: Bench) -> Found:
     return Found(None, "queries and keys are compared where it cannot be seen")
 
 
-def _shift(bench: Bench) -> float | None:
+def _shift(probe: Probe) -> float | None:
     """How far outputs move, as a part of their size, when all positions move; None if they may not.
 
     By little: what many do at large positions is asked elsewhere.
     """
-    x = bench.draw(2, SEEN_LENGTH, 3)
+    x = probe.draw(2, SEEN_LENGTH, 3)
     places = torch.arange(SEEN_LENGTH).expand(2, -1)
     try:
-        here, there = bench.run(x, positions=places), bench.run(x, positions=places + 5)
+        here, there = probe.run(x, positions=places), probe.run(x, positions=places + 5)
     except Exception:
         return None
     return apart(here, there) / (float(here.abs().max()) or 1.0)
 
 
-def drift(bench: Bench, found: Found, dtype: torch.dtype) -> str:
+def drift(probe: Probe, found: Found, dtype: torch.dtype) -> str:
     """Whether angles lose their precision far from the start, as those in half precisions do."""
-    subject = bench.subject
+    subject = probe.subject
     try:
         with in_precision(subject, dtype):
             if isinstance(subject, Attention):
                 said = _drift_of(subject)
             else:
-                said = _drift_seen(bench, found)
+                said = _drift_seen(probe, found)
     except Exception:  # no such precision, or no such positions: then there is no such error
         return ""
     return f"{said} in {str(dtype).removeprefix('torch.')}: angles are rounded" if said else ""
@@ -418,15 +418,15 @@ def _drift_of(subject: Attention) -> str:
     return f"scores at position {FAR} differ by {off:.2g} of their size" if off > 4 * CLOSE else ""
 
 
-def _drift_seen(bench: Bench, found: Found) -> str:
+def _drift_seen(probe: Probe, found: Found) -> str:
     """Steps from position to position must be equal, and not all 0 where they were not."""
     assert found.turned is not None
-    if not bench.subject.placed:
-        return _uneven(observed(bench, constant(bench, ROWS, FAR)), found, 0)
-    x = constant(bench, ROWS, SEEN_LENGTH)
+    if not probe.subject.placed:
+        return _uneven(observed(probe, constant(probe, ROWS, FAR)), found, 0)
+    x = constant(probe, ROWS, SEEN_LENGTH)
     for start in STARTS:
         places = (start + torch.arange(SEEN_LENGTH)).expand(ROWS, -1)
-        said = _uneven(observed(bench, x, positions=places), found, start)
+        said = _uneven(observed(probe, x, positions=places), found, start)
         if said:
             return said
     return ""

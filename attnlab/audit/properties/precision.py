@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attnlab.audit.bench import Bench, apart, typical
 from attnlab.audit.contract import Finding
+from attnlab.audit.probe.probe import Probe, apart, typical
 from attnlab.audit.properties.property import Property, unsteady
 
 # A step in half precision has 13 bits (float16) or 16 (bfloat16) fewer than float32; sums over a
@@ -21,28 +21,28 @@ LARGE = 2.0**-8
 class Precision(Property):
     name = "precision"
 
-    def tolerance(self, bench: Bench) -> float:
+    def tolerance(self, probe: Probe) -> float:
         return 0.0  # it measures what is lost, and calls nothing equal
 
-    def examine(self, bench: Bench) -> Finding:
-        subject = bench.subject
+    def examine(self, probe: Probe) -> Finding:
+        subject = probe.subject
         if subject.dtype is not torch.float64:
             return self.finding("not applicable", f"it runs in {subject.dtype} only")
-        reason = unsteady(bench)
+        reason = unsteady(probe)
         if reason:
             return self.finding("cannot tell", reason)
-        x = bench.draw()
-        exact = bench.run(x)
-        rough = _in_float32(bench, x)
+        x = probe.draw()
+        exact = probe.run(x)
+        rough = _in_float32(probe, x)
         if rough is None:
             return self.finding("cannot tell", "it does not run in float32")
         eps = torch.finfo(torch.float32).eps
         # by a change that half precision would notice, brought down to that of float32
-        moved = apart(bench.nudged_run(LARGE, 0), exact) * eps / LARGE
+        moved = apart(probe.nudged_run(LARGE, 0), exact) * eps / LARGE
         explained = max(moved, eps * float(exact.abs().max()))
         # of the middle position: a token that goes to another expert has not lost precision. A
         # step in half precision may be the same in both copies; then it shows as roughness
-        lost = max(typical(rough.double(), exact), bench.rounding)
+        lost = max(typical(rough.double(), exact), probe.rounding)
         bits = math.log2(max(lost / explained, 1.0))
         detail = f"in float32 it loses {bits:.1f} bits beyond what rounding its inputs costs"
         if bits <= MOST_BITS:
@@ -51,14 +51,14 @@ class Precision(Property):
         return self.finding("fail", detail, measured=round(bits, 1))
 
 
-def _in_float32(bench: Bench, x: Tensor) -> Tensor | None:
+def _in_float32(probe: Probe, x: Tensor) -> Tensor | None:
     """The outputs of a float32 copy; the weights are put back as they were."""
-    module = bench.subject.module
+    module = probe.subject.module
     kept = copy.deepcopy(module.state_dict()) if module is not None else None
     try:
         if module is not None:
             module.float()
-        return bench.run(x.float() if x.is_floating_point() else x)
+        return probe.run(x.float() if x.is_floating_point() else x)
     except (RuntimeError, ValueError, TypeError):
         return None
     finally:

@@ -4,8 +4,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from attnlab.audit.bench import Bench
 from attnlab.audit.contract import Finding, Verdict
+from attnlab.audit.probe.probe import Probe
 
 
 @dataclass(frozen=True)
@@ -14,17 +14,17 @@ class Property(ABC):
     field: ClassVar[str | None] = None  # of the contract
 
     @abstractmethod
-    def examine(self, bench: Bench) -> Finding: ...
+    def examine(self, probe: Probe) -> Finding: ...
 
-    def tolerance(self, bench: Bench) -> float:
+    def tolerance(self, probe: Probe) -> float:
         """What it calls equal; too coarse a one is no reason to pass."""
-        return bench.tolerance
+        return probe.tolerance
 
     def finding(self, verdict: Verdict, detail: str, **facts: Any) -> Finding:
         return Finding(name=self.name, verdict=verdict, detail=detail, **facts)
 
-    def declared(self, bench: Bench) -> Any:
-        return getattr(bench.contract, self.field) if self.field else None
+    def declared(self, probe: Probe) -> Any:
+        return getattr(probe.contract, self.field) if self.field else None
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,8 @@ class Moved:
         }
 
 
-def unsteady(bench: Bench) -> str | None:
+def unsteady(probe: Probe) -> str | None:
     """Why nothing can be said of code that answers differently every time."""
-    if bench.steady:
+    if probe.steady:
         return None
-    return f"two identical calls differ by {bench.noise:.1e}: the code is not deterministic"
+    return f"two identical calls differ by {probe.noise:.1e}: the code is not deterministic"

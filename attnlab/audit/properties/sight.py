@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attnlab.audit.bench import LENGTHS, SIZES, Bench, movement, replaced, sized
 from attnlab.audit.contract import Finding
+from attnlab.audit.probe.probe import LENGTHS, SIZES, Probe, movement, replaced, sized
 from attnlab.audit.properties.property import Moved, Property, unsteady
 
 LONGEST = 100  # of the texts in which a window is looked for
@@ -19,20 +19,20 @@ class Causality(Property):
     name = "causality"
     field = "causal"
 
-    def tolerance(self, bench: Bench) -> float:
-        return bench.fine
+    def tolerance(self, probe: Probe) -> float:
+        return probe.fine
 
-    def examine(self, bench: Bench) -> Finding:
-        declared = self.declared(bench)
+    def examine(self, probe: Probe) -> Finding:
+        declared = self.declared(probe)
         if declared is False:
             return self.finding("not applicable", "declared to see both ways", declared=False)
-        reason = unsteady(bench)
+        reason = unsteady(probe)
         if reason:
             return self.finding("cannot tell", reason, declared=declared)
-        leak = first_leak(bench)
+        leak = first_leak(probe)
         if leak is None:
             cases = f"lengths {', '.join(map(str, LENGTHS))}"
-            if bench.subject.continuous:
+            if probe.subject.continuous:
                 cases += f", inputs up to ×{SIZES[-1]:g}"
             detail = f"no output before a change moved ({cases})"
             return self.finding("pass", detail, measured=True, declared=declared)
@@ -40,24 +40,24 @@ class Causality(Property):
             f"output {leak.output} moves by {leak.size:.2g} when inputs from "
             f"{leak.inputs[0]} on change, at length {leak.length}"
         )
-        if declared is None and sees_both_ways(bench):
+        if declared is None and sees_both_ways(probe):
             detail = f"sees both ways: {text}; declare causal=true if it must not"
             return self.finding("pass", detail, measured=False)
         return self.finding("fail", text, measured=False, declared=declared, example=leak.plain())
 
 
-def first_leak(bench: Bench) -> Moved | None:
+def first_leak(probe: Probe) -> Moved | None:
     """The leak in the shortest text, if there is one."""
     for length in sorted({*LENGTHS, 3, 5}):
         for seed in range(2):
-            for size in SIZES if bench.subject.continuous else SIZES[:1]:
-                x = sized(bench.draw(2, length, seed), size)
-                before = bench.run(x)
+            for size in SIZES if probe.subject.continuous else SIZES[:1]:
+                x = sized(probe.draw(2, length, seed), size)
+                before = probe.run(x)
                 for cut in cuts(length):
-                    other = bench.draw(2, length, seed + 5)
-                    moved = bench.run(replaced(x, other, slice(cut, None), size))
+                    other = probe.draw(2, length, seed + 5)
+                    moved = probe.run(replaced(x, other, slice(cut, None), size))
                     change = movement(moved[:, :cut], before[:, :cut])
-                    if float(change.max()) > bench.fine * size:
+                    if float(change.max()) > probe.fine * size:
                         at = int(change.argmax())
                         return Moved(length, at, (cut, length - 1), float(change.max()))
     return None
@@ -71,9 +71,9 @@ def cuts(length: int) -> list[int]:
     return sorted(near | {p + d for p in (4, 8, 16, 32, 64) for d in (-1, 0, 1) if p + d < length})
 
 
-def sees_both_ways(bench: Bench) -> bool:
+def sees_both_ways(probe: Probe) -> bool:
     """Whether the reach is symmetric, as with two-way attention or a two-sided window."""
-    seen = bench.influence(23) > bench.tolerance
+    seen = probe.influence(23) > probe.tolerance
     return bool((seen == seen.T).all())
 
 
@@ -84,13 +84,13 @@ class Window(Property):
     name = "window"
     field = "window"
 
-    def examine(self, bench: Bench) -> Finding:
-        declared = self.declared(bench)
-        reason = unsteady(bench)
+    def examine(self, probe: Probe) -> Finding:
+        declared = self.declared(probe)
+        reason = unsteady(probe)
         if reason:
             return self.finding("cannot tell", reason, declared=declared)
         length = min(max(3 * (declared or 0) + 2, 23), LONGEST)
-        seen = support(bench, length)
+        seen = support(probe, length)
         counts, gap = keys_seen(seen), first_gap(seen)
         widest = int(counts.max())
         if declared is None:
@@ -108,7 +108,7 @@ class Window(Property):
                 detail = f"no window: besides later inputs a query sees {keys}"
                 return self.finding("pass", detail, measured=None)
             return self.finding("pass", f"a query sees {keys}; " + named(widest), measured=widest)
-        layers = bench.subject.layers
+        layers = probe.subject.layers
         wanted = declared if layers == 1 else layers * (declared - 1) + 1
         if wanted >= length:
             detail = f"a window of {declared} is no narrower than the {length} inputs tried"
@@ -133,12 +133,12 @@ class Window(Property):
         return self.finding("fail", detail, measured=widest, declared=declared, example=example)
 
 
-def support(bench: Bench, length: int) -> Tensor:
+def support(probe: Probe, length: int) -> Tensor:
     """Which inputs move which outputs, by any of two replacements or by gradient."""
-    seen = bench.influence(length) > bench.tolerance
-    slopes = bench.gradient(length)
+    seen = probe.influence(length) > probe.tolerance
+    slopes = probe.gradient(length)
     if slopes is not None:
-        seen |= slopes > bench.tolerance
+        seen |= slopes > probe.tolerance
     return seen
 
 

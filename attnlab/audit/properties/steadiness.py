@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import torch
 
-from attnlab.audit.bench import LENGTHS, Bench
 from attnlab.audit.contract import Finding
+from attnlab.audit.probe.probe import LENGTHS, Probe
 from attnlab.audit.properties.property import Property, unsteady
 
 
@@ -15,29 +15,29 @@ class Evaluation(Property):
 
     name = "evaluation"
 
-    def tolerance(self, bench: Bench) -> float:
+    def tolerance(self, probe: Probe) -> float:
         return 0.0
 
-    def examine(self, bench: Bench) -> Finding:
-        reason = unsteady(bench)
+    def examine(self, probe: Probe) -> Finding:
+        reason = unsteady(probe)
         if reason:
-            return self.finding("fail", reason, measured=bench.noise)
-        return self.finding("pass", "identical calls give identical outputs", measured=bench.noise)
+            return self.finding("fail", reason, measured=probe.noise)
+        return self.finding("pass", "identical calls give identical outputs", measured=probe.noise)
 
 
 @dataclass(frozen=True)
 class Finite(Property):
     name = "finite"
 
-    def tolerance(self, bench: Bench) -> float:
+    def tolerance(self, probe: Probe) -> float:
         return 0.0
 
-    def examine(self, bench: Bench) -> Finding:
-        sizes = (1.0, 1e3) if bench.subject.continuous else (1.0,)
+    def examine(self, probe: Probe) -> Finding:
+        sizes = (1.0, 1e3) if probe.subject.continuous else (1.0,)
         for length in LENGTHS:
             for size in sizes:
-                x = bench.draw(2, length)
-                out = bench.run(x * size if bench.subject.continuous else x)
+                x = probe.draw(2, length)
+                out = probe.run(x * size if probe.subject.continuous else x)
                 wrong = (~torch.isfinite(out)).flatten(2).any(-1).nonzero().tolist()
                 if wrong:
                     row, at = wrong[0]

@@ -23,11 +23,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attnlab.audit.adapters import TOKENS
-from attnlab.audit.bench import SAFETY, Bench
 from attnlab.audit.contract import Finding, Verdict
+from attnlab.audit.probe.probe import SAFETY, Probe
 from attnlab.audit.properties.property import Property, unsteady
-from attnlab.audit.subject import Tokens, normal
+from attnlab.audit.subject.adapters import TOKENS
+from attnlab.audit.subject.base import Tokens, normal
 
 LABELS = ("labels", "targets")
 SHIFTS = {0: "not shifted", 1: "shifted once", 2: "shifted twice", -1: "shifted backwards"}
@@ -52,15 +52,15 @@ class LossFunction(Tokens):
 class Training(Property):
     name = "training"
 
-    def tolerance(self, bench: Bench) -> float:
+    def tolerance(self, probe: Probe) -> float:
         return 0.0  # losses and gradients have tolerances of their own
 
-    def examine(self, bench: Bench) -> Finding:
+    def examine(self, probe: Probe) -> Finding:
         every = {"loss": self._loss, "parts": self._parts, "spans": self._spans}
-        seen = {name: examined(bench) for name, examined in every.items()}
+        seen = {name: examined(probe) for name, examined in every.items()}
         found = [one for one in seen.values() if one]
         if not found:
-            detail = "no loss, accumulate or corrupt was found; see attnlab/audit/properties"
+            detail = "no loss, accumulate or corrupt was found; see audit/properties"
             return self.finding("not applicable", detail)
         worst: Verdict = "pass"
         for verdict in ("cannot tell", "fail"):
@@ -70,21 +70,21 @@ class Training(Property):
         example: dict[str, Any] = {
             name: one[1] for name, one in seen.items() if one and one[0] == "fail"
         }
-        if "loss" in example and method(bench, "loss") is None:
-            example["word"] = label_word(bench)
+        if "loss" in example and method(probe, "loss") is None:
+            example["word"] = label_word(probe)
         return self.finding(
             worst, told, measured=[one[1] for one in found], example=example or None
         )
 
-    def _loss(self, bench: Bench) -> tuple[Verdict, str] | None:
-        whole = method(bench, "loss")
-        given = whole or _with_labels(bench)
-        if given is None or bench.subject.continuous:
+    def _loss(self, probe: Probe) -> tuple[Verdict, str] | None:
+        whole = method(probe, "loss")
+        given = whole or _with_labels(probe)
+        if given is None or probe.subject.continuous:
             return None
-        reason = unsteady(bench)
+        reason = unsteady(probe)
         if reason:
             return "cannot tell", reason
-        shift, factor = shift_of(bench, given)
+        shift, factor = shift_of(probe, given)
         if shift is None:
             return "cannot tell", "the loss is no cross-entropy of a token near by"
         name = SHIFTS[shift]
@@ -94,15 +94,15 @@ class Training(Property):
             return "pass", detail
         place = f"i{shift:+d}" if shift else "i"
         detail = f"labels are {name}: the loss compares output i with token {place}{size}"
-        if shift == 1 and whole is not None and reads_padding(bench, whole):
+        if shift == 1 and whole is not None and reads_padding(probe, whole):
             return "fail", "the loss moves with tokens that stand in padding"
         return ("pass" if shift == 1 else "fail"), detail
 
-    def _parts(self, bench: Bench) -> tuple[Verdict, str] | None:
-        accumulate, module = method(bench, "accumulate"), bench.subject.module
+    def _parts(self, probe: Probe) -> tuple[Verdict, str] | None:
+        accumulate, module = method(probe, "accumulate"), probe.subject.module
         if accumulate is None or module is None:
             return None
-        x = bench.draw(8, 11)
+        x = probe.draw(8, 11)
         ragged = torch.arange(11) >= torch.tensor([11, 3, 11, 11, 2, 4, 9, 11])[:, None]
         padded = "padding" in inspect.signature(accumulate).parameters
         for padding in (None, ragged) if padded else (None,):
@@ -126,8 +126,8 @@ class Training(Property):
                     return "fail", detail
         return "pass", "gradients in 1, 2 and 4 parts are equal"
 
-    def _spans(self, bench: Bench) -> tuple[Verdict, str] | None:
-        corrupt = method(bench, "corrupt")
+    def _spans(self, probe: Probe) -> tuple[Verdict, str] | None:
+        corrupt = method(probe, "corrupt")
         if corrupt is None:
             return None
         text = list(range(TEXT))
@@ -152,9 +152,9 @@ class Training(Property):
         return "pass", f"texts can be put back together{text_of_never}"
 
 
-def method(bench: Bench, name: str) -> Callable[..., Any] | None:
+def method(probe: Probe, name: str) -> Callable[..., Any] | None:
     """Of the subject or its module; one that begins with tokens, not a loss that is a layer."""
-    for holder in (bench.subject, bench.subject.module):
+    for holder in (probe.subject, probe.subject.module):
         found = getattr(holder, name, None)
         if callable(found):
             takes = list(inspect.signature(found).parameters)
@@ -163,22 +163,22 @@ def method(bench: Bench, name: str) -> Callable[..., Any] | None:
     return None
 
 
-def _with_labels(bench: Bench) -> Callable[[Tensor], Tensor] | None:
-    labelled: Callable[[Tensor], Tensor] | None = getattr(bench.subject, "labelled", None)
+def _with_labels(probe: Probe) -> Callable[[Tensor], Tensor] | None:
+    labelled: Callable[[Tensor], Tensor] | None = getattr(probe.subject, "labelled", None)
     if labelled is not None:
         return labelled
-    module = bench.subject.module
+    module = probe.subject.module
     if module is None:
         return None
-    word = label_word(bench)
+    word = label_word(probe)
     if not word:
         return None
     return lambda tokens: scalar_in(module(tokens, **{word: tokens}))
 
 
-def label_word(bench: Bench) -> str:
+def label_word(probe: Probe) -> str:
     """What a module calls its labels; empty if it takes none."""
-    module = bench.subject.module
+    module = probe.subject.module
     takes = [] if module is None else inspect.signature(module.forward).parameters
     return next((one for one in takes if one in LABELS), "")
 
@@ -195,7 +195,7 @@ def scalar_in(found: Any) -> Tensor:
     )
 
 
-def shift_of(bench: Bench, loss: Callable[[Tensor], Tensor]) -> tuple[int | None, float]:
+def shift_of(probe: Probe, loss: Callable[[Tensor], Tensor]) -> tuple[int | None, float]:
     """How far the labels are from the logits they are compared with, and the loss's factor.
 
     A mean and a sum are both fine, so a loss may be any one multiple of the cross-entropy.
@@ -203,10 +203,10 @@ def shift_of(bench: Bench, loss: Callable[[Tensor], Tensor]) -> tuple[int | None
     losses: list[float] = []
     expected: dict[int, list[float]] = {shift: [] for shift in SHIFTS}
     for seed in range(TEXTS):
-        x = bench.draw(2, 11, seed)
+        x = probe.draw(2, 11, seed)
         with torch.no_grad():
             losses.append(float(loss(x)))
-        logits = bench.run(x).double()
+        logits = probe.run(x).double()
         for shift in SHIFTS:
             expected[shift].append(float(_cross_entropy(logits, x, shift)))
     factors = {
@@ -221,11 +221,11 @@ def shift_of(bench: Bench, loss: Callable[[Tensor], Tensor]) -> tuple[int | None
     return best, float(factors[best].mean())
 
 
-def reads_padding(bench: Bench, loss: Callable[..., Tensor]) -> bool:
+def reads_padding(probe: Probe, loss: Callable[..., Tensor]) -> bool:
     """Whether tokens behind the end count; the first of them may be the end's own mark."""
     if "padding" not in inspect.signature(loss).parameters:
         return False
-    x, other = bench.draw(3, 11), bench.draw(3, 11, 1)
+    x, other = probe.draw(3, 11), probe.draw(3, 11, 1)
     padding = torch.arange(11) >= torch.tensor([5, 11, 8])[:, None]
     behind = torch.arange(11) > torch.tensor([5, 11, 8])[:, None]
     with torch.no_grad():

@@ -1,4 +1,0 @@
-"""The development set: known bugs in attention code re-made small, each beside its correct twin.
-
-from attnlab.audit.development.cases import cases
-"""

@@ -1,0 +1,1 @@
+"""The audit inside other tools: pytest, and a training loop."""

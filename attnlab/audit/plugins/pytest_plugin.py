@@ -1,0 +1,124 @@
+"""The audit in pytest: one test for each property of code, and a fixture for one's own tests.
+
+    pytest --attnlab-audit "model.py:Attention width=32" --attnlab-declare causal=true
+
+    def test_attention_keeps_its_contract(attnlab_audit):
+        attnlab_audit(Attention(32), causal=True)
+
+Every run of pytest loads this module, so it imports nothing that takes long: the code is audited
+in a process of its own (`audit/sandbox.py`), once, when its first test runs.
+"""
+
+import shlex
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from attnlab.audit.sandbox import Answer
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("attnlab", "audit of attention code")
+    group.addoption(
+        "--attnlab-audit",
+        action="append",
+        default=[],
+        metavar="'FILE.PY:NAME [KEY=VALUE …]'",
+        help="audit this code, with options of its constructor; may be given again",
+    )
+    group.addoption(
+        "--attnlab-declare",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="what the audited code must do, such as causal=true; may be given again",
+    )
+    group.addoption(
+        "--attnlab-timeout",
+        type=float,
+        default=60.0,
+        metavar="SECONDS",
+        help="that an audit may take",
+    )
+
+
+@pytest.hookimpl(tryfirst=True)  # so that -k and -m choose among these too
+def pytest_collection_modifyitems(
+    session: pytest.Session, config: pytest.Config, items: list[pytest.Item]
+) -> None:
+    for text in config.getoption("--attnlab-audit"):
+        target, *words = shlex.split(text) or [""]
+        audited = Audited.from_parent(session, name=target, words=tuple(words))
+        items.extend(audited.collect())
+
+
+@pytest.fixture
+def attnlab_audit() -> Callable[..., Any]:
+    """`assert_contract`: audits a module or a function, and fails the test that breaks its word."""
+    from attnlab.audit import assert_contract
+
+    return assert_contract
+
+
+class Audited(pytest.Collector):
+    """Code on the command line."""
+
+    def __init__(self, *, words: tuple[str, ...], **given: Any) -> None:
+        super().__init__(**given)
+        self._words = words
+
+    def collect(self) -> Iterator["Examined"]:
+        from attnlab import registry
+
+        for option in registry.options("property"):
+            yield Examined.from_parent(self, name=option.name)
+
+    @cached_property
+    def answer(self) -> "Answer":
+        from attnlab import config
+        from attnlab.audit import sandbox
+        from attnlab.audit.contract import Contract
+
+        contract = config.override(Contract(), self.config.getoption("--attnlab-declare"))
+        limits = sandbox.Limits(seconds=self.config.getoption("--attnlab-timeout"))
+        request = sandbox.Request(target=self.name, words=self._words, contract=contract)
+        return sandbox.asked(request, limits)
+
+
+class Broken(Exception):
+    """A property that the code does not have."""
+
+
+class Examined(pytest.Item):
+    """One property of it."""
+
+    parent: Audited
+
+    def runtest(self) -> None:
+        answer = self.parent.answer
+        if answer.certificate is None:
+            raise Broken(f"{self.parent.name} was not audited: {answer.detail}")
+        found = [one for one in answer.certificate.findings if one.name == self.name]
+        if not found or found[0].verdict in ("not applicable", "cannot tell"):
+            reason = f"{found[0].verdict}: {found[0].detail}" if found else "not examined"
+            pytest.skip(reason)
+        if found[0].verdict == "fail":
+            smallest = [
+                f"\nsmallest: {one['sentence']}"
+                for one in answer.examples
+                if one["name"] == self.name and one["sentence"]
+            ]
+            raise Broken(f"{self.parent.name}, {self.name}: {found[0].detail}{''.join(smallest)}")
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], *rest: Any) -> Any:
+        """What was found; where in here it was raised tells nobody anything."""
+        if isinstance(excinfo.value, Broken | ValueError):
+            return str(excinfo.value)
+        return super().repr_failure(excinfo)
+
+    def reportinfo(self) -> tuple[Path, None, str]:
+        return Path(self.parent.name.rpartition(":")[0]), None, f"{self.parent.name}::{self.name}"

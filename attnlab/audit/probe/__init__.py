@@ -1,0 +1,1 @@
+"""Instruments: what runs a subject, measures influence, and watches attention at work."""

@@ -1,0 +1,1 @@
+"""A failure at its smallest, and a script that shows it without this package."""

@@ -1,0 +1,408 @@
+"""A stage: code made afresh and called as the audit called it, here and in a script without us.
+
+How the code is called is recorded from the subject and put into words (`audit/subject/calls.py`):
+`code(x, mask=~padding)`. From these the functions of a script are written, and the same text is run
+here. Weights and inputs follow from seeds of torch alone, so a script makes the same ones.
+
+Axes: b batch, t time, e width of the outputs, h heads, g key/value heads, d head width.
+"""
+
+import copy
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnlab.audit.probe.watch import Watch, _Watch
+from attnlab.audit.repro import prelude as printed
+from attnlab.audit.repro.prelude import drawn, filled, kept_in, prepared
+from attnlab.audit.subject.adapters import HEADS, KV_HEADS
+from attnlab.audit.subject.base import Attention, Subject, Tokens, Vectors
+from attnlab.audit.subject.caches import Decoder, copied
+from attnlab.audit.subject.calls import KNOWN, Call, recorded, takes_by_name
+from attnlab.audit.subject.load import expression, from_file, parts_of, settings_of
+
+ROWS, LENGTH = 2, 5  # of the inputs with which a call is recorded
+TOOLS = {  # what the text of a stage may name
+    **KNOWN,
+    **{name: one for name, one in vars(printed).items() if inspect.isfunction(one)},
+    "Any": Any,
+    "copy": copy,
+    "_Watch": _Watch,
+    "Watch": Watch,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Heading:
+    """What a script says of the code, and how it makes it."""
+
+    title: str
+    usage: str
+    needs: str
+    constants: str
+    making: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stepping:
+    """How code decodes, in words: `kept` is what it is given back, `start` where it goes on."""
+
+    call: Call
+    make: str = ""  # what is kept at first; empty if nothing is given to the code
+    word: str = ""  # by which it is looked for among what the code gives; empty if it is not there
+    counts: bool = False
+    held: bool = False  # the code keeps it: every text has a copy of its own
+    setup: str = ""  # by which that copy makes room
+    method: str = ""  # that takes one position at a time
+
+    def new(self) -> list[str]:
+        """The body of new_cache."""
+        entries = []
+        if self.make:
+            entries.append('"kept": ' + ("None" if "len(x)" in self.make else self.make))
+        if self.held:
+            entries.append('"code": copy.deepcopy(code)')
+        entries += ['"start": 0'] if self.counts or self.setup or "len(x)" in self.make else []
+        return [f"return {{{', '.join(entries)}}}"]
+
+    def step(self, outputs: str) -> list[str]:
+        """The body of step."""
+        told = '"""The outputs of x, which goes on where the cache ends."""'
+        lines, counts = [], '"start"' in self.new()[0]
+        if self.held:
+            lines += ['code = cache["code"]  # it keeps what it has seen itself']
+        if self.setup:
+            lines += ['if cache["start"] == 0:', f"    {self.setup}"]
+            lines += ["    code.to(next(code.parameters()).dtype)"]
+        if "len(x)" in self.make:
+            lines += ['if cache["start"] == 0:', f'    cache["kept"] = {self.make}']
+        names = ["kept"] * bool(self.make) + ["start"] * counts
+        if names:
+            values = ", ".join(f'cache["{name}"]' for name in names)
+            lines += [f"{', '.join(names)} = {values}"]
+        lines += [f"found = {self.call.text(f'code.{self.method}' if self.method else 'code')}"]
+        if self.word:
+            lines += [f"given = kept_in(found, {self.word!r})"]
+            lines += ['cache["kept"] = kept if given is None else given']
+        lines += ['cache["start"] = start + x.shape[1]'] * counts
+        if not self.method:
+            return [told, *lines, f"return {outputs}"]
+        lines += ["outputs.append(tensor_in(found).reshape(len(x), 1, -1))"]
+        loop = ["outputs = []", "for x in x.split(1, dim=1):  # it takes one position at a time"]
+        return [told, *loop, *(f"    {line}" for line in lines), "return torch.cat(outputs, dim=1)"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    target: str
+    options: Mapping[str, Any]
+    code: Any
+    dtype: torch.dtype
+    width: int
+    tokens: bool = False
+    heads: tuple[int, int, int] | None = None  # (h, g, d) of code that takes q, k and v
+    asking: Call | None = None  # None: the code is a Subject itself, and is asked as one
+    padded: Call | None = None
+    stepping: Stepping | None = None
+    otherwise: Mapping[str, str] = field(default_factory=dict)  # named so, it computes another way
+    turned: str = ""  # brings the outputs' axes into the order [b, t, …]
+    block: int = 1  # lengths the code takes are multiples of this
+    einsums: bool = False  # to be watched as they are written: heads share keys in them
+    decorators: tuple[str, ...] = ("@torch.no_grad()",)  # of what calls it in a script
+
+    def tools(self, fails: Callable[..., Any]) -> list[Any]:
+        """What a comparison takes first, in its order."""
+        names = tools_of(fails)
+        space = {**self.known(), "code": self.code}
+        exec(_compiled(self.text(names)), space)
+        return [space[name] for name in names]
+
+    def known(self) -> dict[str, Any]:
+        """What the text of it may name."""
+        return TOOLS
+
+    def printed(self) -> tuple[Any, ...]:
+        """What a script needs besides what all of them may need."""
+        return ()
+
+    def ways(self, finding: str, tolerance: float) -> "Iterator[tuple[Stage, float]]":
+        """Where to look for a failure, and what rounding explains there."""
+        yield self, tolerance
+
+    def as_met(self, met: Mapping[str, Any]) -> "Stage":
+        """As the audit met a failure, not as it began."""
+        if self.heads and "kv_heads" in met:
+            return self.with_heads((met["heads"], met["kv_heads"], self.heads[2]))
+        return self
+
+    def again(self) -> "Stage":
+        """With the code as it is before its first call."""
+        return replace(self, code=_fresh(self.target, self.options, self.dtype))
+
+    def head_counts(self) -> dict[str, int]:
+        if self.heads is None:
+            return {}
+        return {"heads": self.heads[0], "kv_heads": self.heads[1], "head_width": self.heads[2]}
+
+    def with_less(self, names: Sequence[str], less: int, wide: bool) -> "Stage | None":
+        """The same code made with fewer heads, layers or inputs; None where it does not say how."""
+        if self.heads and not isinstance(self.code, nn.Module):
+            h, g, d = self.heads
+            if names is HEADS and less < h:
+                return self.with_heads((less, max(1, g * less // h), d))
+            return self.with_heads((h, less, d)) if names is KV_HEADS and less < g else None
+        known = {**_defaults(type(self.code)), **_defaults(settings_of(self.target))}
+        known.update(self.options)
+        name = next((one for one in names if type(known.get(one)) is int), None)
+        if name is None or less >= known[name] or (wide and known[name] != self.width):
+            return None
+        options = {**self.options, name: less}
+        stage = replace(self, options=options, code=_fresh(self.target, options, self.dtype))
+        if self.heads and names in (HEADS, KV_HEADS):
+            h, g, d = self.heads
+            return stage.with_heads((less, g, d) if names is HEADS else (h, less, d))
+        return replace(stage, width=less) if wide else stage
+
+    def with_heads(self, heads: tuple[int, int, int]) -> "Stage":
+        return replace(self, heads=heads, width=(heads[0] + 2 * heads[1]) * heads[2])
+
+    def heading(self, tools: Sequence[str]) -> Heading:
+        path, name = parts_of(self.target)
+        file = Path(path).name
+        making = ["module = loaded(Path(__file__).parent, sys.argv[1:], FILE)"]
+        making += [f"code = {expression(self.target, self.options)}"]
+        making += [f"prepared(code, {self.dtype})"] * isinstance(self.code, nn.Module)
+        return Heading(
+            title=f"{name} in {file}",
+            usage=f"[path of {file}]",
+            needs="torch only",
+            constants=f"FILE = {path!r}  # as it was given; one beside this script comes first",
+            making="\n".join(making),
+        )
+
+    def text(self, tools: Sequence[str]) -> str:
+        """The tools as a script has them, where the code is called `code`."""
+        if self.asking is None:
+            return self._own_text(tools)
+        tokens = str(self.width) if self.tokens else "None"
+        shape = f"(batch, length, {self.width})"
+        lines = []
+        if self.heads:
+            lines += [f"heads = {self.heads}  # of queries, of keys, and their width"]
+        elif "heads" in tools:
+            lines += ["heads = None  # it takes no queries and keys, but makes them"]
+        watch = "None" if self.heads else "Watch" if self.einsums else "_Watch"
+        lines += [f"watch = {watch}"] * ("watch" in tools)
+        lines += _function(
+            "draw(batch: int, length: int, seed: int)",
+            [f"return drawn({shape}, {tokens}, seed, {self.dtype})"],
+        )
+        lines += self._asking("ask", "")
+        lines += self._otherwise() if "other" in tools else []
+        lines += self._asking("tell", "**given") if "tell" in tools else []
+        lines += self._stepping() if "step" in tools else []
+        return "\n".join(lines).lstrip("\n")
+
+    def _own_text(self, tools: Sequence[str]) -> str:
+        """Of a Subject, which says itself how it is called."""
+        placed = ", positions=(~padding).cumsum(1).sub(1).clamp(min=0)" if self.code.placed else ""
+        body = ["if padding is None:", "    return code.run(x)"]
+        body += [f"return code.run(x, padding=padding{placed})"]
+        lines = ["heads = None"] * ("heads" in tools) + ["watch = _Watch"] * ("watch" in tools)
+        lines += ["draw = code.draw"]
+        lines += _function("ask(x: Any, padding: Any = None)", body, self.decorators)
+        if "step" in tools:
+            step = ["return code.step(x, cache)"]
+            lines += ["", "", "new_cache = code.new_cache"]
+            lines += _function("step(x: Any, cache: Any)", step, self.decorators)
+        return "\n".join(lines)
+
+    def _otherwise(self) -> list[str]:
+        more = ", ".join(f"{name}={value}" for name, value in self.otherwise.items())
+        return self._asking("other", more)
+
+    def _stepping(self) -> list[str]:
+        assert self.stepping is not None
+        outputs = f"tensor_in(found){self.turned}.flatten(2)"
+        return [
+            *_function("new_cache()", self.stepping.new()),
+            *_function("step(x: Any, cache: Any)", self.stepping.step(outputs), self.decorators),
+        ]
+
+    def _asking(self, name: str, more: str) -> list[str]:
+        """A function of a script that calls the code, with more arguments than usual."""
+        takes = "**given: Any" if "given" in more else "padding: Any = None"
+        assert self.asking is not None
+        pads = self.padded is not None and "given" not in more
+        body, cut = [], ""
+        if self.block > 1:
+            cut = "[:, :length]"
+            body += [f"length, x = x.shape[1], filled(x, {self.block})  # a multiple, as it wants"]
+            if pads:
+                body += [f"padding = None if padding is None else filled(padding, {self.block}, 1)"]
+        if self.heads:
+            body += ["h, g, d = heads", "parts = x.unflatten(-1, (-1, d)).transpose(1, 2)"]
+            body += ["q, k, v = parts.split([h, g, g], dim=1)"]
+        usual = f"found = {self.asking.text(more=more)}"
+        if pads and self.padded is not None:
+            body += ["if padding is None:", f"    {usual}"]
+            body += ["else:", f"    found = {self.padded.text(more=more)}"]
+        else:
+            body += [usual]
+        body += [f"return tensor_in(found){self.turned}.flatten(2){cut}"]
+        return _function(f"{name}(x: Any, {takes})", body, self.decorators)
+
+
+def _function(signature: str, body: Sequence[str], decorators: Sequence[str] = ()) -> list[str]:
+    return ["", "", *decorators, f"def {signature} -> Any:", *(f"    {line}" for line in body)]
+
+
+@lru_cache(maxsize=256)
+def _compiled(text: str) -> CodeType:
+    return compile(text, "<stage>", "exec")
+
+
+def tools_of(fails: Callable[..., Any]) -> list[str]:
+    takes = inspect.signature(fails).parameters.values()
+    return [one.name for one in takes if one.kind is not one.KEYWORD_ONLY]
+
+
+def for_subject(subject: Subject, target: str, options: Mapping[str, Any]) -> Stage:
+    """The stage for what the audit had as this subject."""
+    if target.startswith("hf:"):
+        from attnlab.audit.hf.stage import for_model
+
+        return for_model(subject, target, options)
+    if not Path(parts_of(target)[0]).is_file():
+        raise ValueError(f"{target} is not in a file of its own; a script needs one")
+    code = _fresh(target, options, subject.dtype)
+    common = {"target": target, "options": options, "code": code, "dtype": subject.dtype}
+    if isinstance(code, Subject):
+        return Stage(**common, width=0, stepping=Stepping(call=Call()) if code.caches else None)
+    if not isinstance(subject, Vectors):
+        raise ValueError(f"{subject.name} is called by an adapter that a script would need")
+    facts: dict[str, Any] = {"width": subject.width, "tokens": isinstance(subject, Tokens)}
+    facts["block"] = subject.block
+    if isinstance(subject, Attention):
+        assert subject.heads is not None and subject.kv_heads is not None
+        facts["heads"] = (subject.heads, subject.kv_heads, subject.head_width)
+        facts["turned"] = "" if subject.layout == "bthd" else ".transpose(1, 2)"
+    else:
+        facts["turned"] = ".transpose(0, 1)" if subject.layout == "tbc" else ""
+    if subject.module is None:
+        assert isinstance(subject, Attention)
+        return Stage(**common, **facts, asking=_function_call(code, subject, options))
+    facts.update(_module_calls(subject, subject.module))
+    if "heads" not in facts:
+        facts["einsums"] = _writes_einsums(subject)
+    return Stage(**common, **facts)
+
+
+def _module_calls(subject: Vectors, module: nn.Module) -> dict[str, Any]:
+    """How it is asked, and where words can be found for it: with padding, otherwise, in steps."""
+    shape = (ROWS, LENGTH, subject.width)
+    x = drawn(shape, subject.width if isinstance(subject, Tokens) else None, 0, subject.dtype)
+    padding = torch.tensor([[False] * LENGTH, [True] * 2 + [False] * (LENGTH - 2)])
+    given = {"x": filled(x, subject.block)}
+    if isinstance(subject, Attention):
+        given["q"], given["k"], given["v"] = subject.split(given["x"])
+    known = subject.wording(padded=False)
+    found: dict[str, Any] = {}
+    found["asking"] = first = recorded(module, lambda: subject.run(x), known, **given)
+    if subject.pads:
+        how = {"padding": padding}
+        if subject.placed:  # as the audit does: a text begins at 0 behind its padding
+            how["positions"] = (~padding).cumsum(1).sub(1).clamp(min=0)
+        whole = filled(padding, subject.block, True)
+        with suppress(ValueError):
+            run, masked = partial(subject.run, x, **how), subject.wording(padded=True)
+            found["padded"] = recorded(module, run, masked, **given, padding=whole)
+    if len(subject.backends) > 1:  # the second is the same code, asked with one more word
+        other = list(subject.backends.values())[1]
+        with suppress(ValueError):
+            second = recorded(module, partial(other.run, x), known, **given)
+            more = second.named.items() - first.named.items()
+            found["otherwise"] = dict(sorted(more))
+    decoder = getattr(subject, "decoder", None)
+    if subject.caches and decoder is not None:
+        for piece in (x, x[:, :1]):  # some take single steps only
+            with suppress(Exception):  # of a person's code
+                found["stepping"] = _stepping_of(decoder, piece, known)
+                break
+    return found
+
+
+def _stepping_of(decoder: Decoder, x: Tensor, known: Mapping[str, str]) -> Stepping:
+    if decoder.held and copied(decoder.module) is None:
+        raise ValueError("it keeps what it has seen, and cannot be copied")
+    words, outputs = dict(known), []
+    if decoder.word is not None:
+        words[decoder.word] = "kept"
+    if decoder.start is not None:
+        count = "torch.arange(start, start + x.shape[1])"
+        words[decoder.start] = "start" if decoder.counted else count
+
+    def run() -> None:
+        outputs.append(decoder.step(x, decoder.new_cache()))
+
+    if decoder.method:
+        told = [*decoder.flags, *filter(None, (decoder.word, decoder.start))]
+        call = Call(
+            ("x[:, 0]" if decoder.flat else "x",), {one: words.get(one, "True") for one in told}
+        )
+    else:
+        call = recorded(decoder.module, run, words, x=x)
+    word = decoder.word or ""
+    gives = bool(decoder.method) or kept_in(outputs[0], word) is not None
+    dtype = f"dtype={decoder.dtype()}"
+    return Stepping(
+        call=call,
+        make=decoder.make.replace("dtype=dtype", dtype) if word else "",
+        word=word if gives else "",
+        counts=decoder.start is not None,
+        held=decoder.held,
+        setup=decoder.setup.replace("dtype=dtype", dtype),
+        method=decoder.method,
+    )
+
+
+def _writes_einsums(subject: Vectors) -> bool:
+    """Whether heads share keys in an einsum, so that only the einsum shows which."""
+    watch = Watch(7)
+    with suppress(Exception), torch.no_grad(), watch:  # of a person's code
+        subject.run(subject.draw(1, watch.length, 0))
+    return watch.folds
+
+
+def _fresh(target: str, options: Mapping[str, Any], dtype: torch.dtype) -> Any:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        code = from_file(target, options)
+    return prepared(code, dtype) if isinstance(code, nn.Module) else code
+
+
+def _defaults(made: Any) -> dict[str, Any]:
+    try:
+        takes = inspect.signature(made).parameters
+    except (TypeError, ValueError):
+        return {}
+    return {name: one.default for name, one in takes.items() if type(one.default) is int}
+
+
+def _function_call(code: Any, subject: Attention, options: Mapping[str, Any]) -> Call:
+    """Of q, k and v in the order of axes that it has."""
+    turned = ".transpose(1, 2)" if subject.layout == "bthd" else ""
+    takes = list(inspect.signature(code).parameters)
+    named = {key: repr(value) for key, value in options.items() if key in takes}
+    given = tuple(f"{one}{turned}" for one in "qkv")
+    if takes_by_name(code):
+        return Call(named={**dict(zip(takes, given, strict=False)), **named})
+    return Call(given, named)

@@ -1,0 +1,388 @@
+"""A person's file, loaded and audited in a process of its own that may crash, hang or eat memory.
+
+    parent: asked(request, limits) -> Answer        child: python -m attnlab.audit.sandbox FD
+
+The request goes in on the child's standard input as JSON. Lines of JSON come back on a pipe of
+their own, so whatever the code prints stays out of them; of that, the end is kept, to be shown
+when the process dies. Nothing is unpickled: what comes back is plain data, whoever wrote it.
+
+The time is limited by the parent, the memory in the child once torch is loaded, so that what torch
+itself takes does not count. Where the system does not tell how much that is (it does on Linux),
+memory is not limited.
+"""
+
+import dataclasses
+import json
+import math
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from attnlab import config
+from attnlab.audit.contract import Certificate, Contract, Finding, finite
+
+Tick = Callable[[str], None]
+TAIL = 4_000  # bytes of what the code printed that are kept
+LINES = 3  # of them that are shown
+PATIENCE = 2  # seconds that Python may take to end, after which it is killed
+GRACE = 10  # seconds after its limit when a child without a parent ends itself
+LONGEST = 600  # letters of a reason
+NEEDS_MEMORY = ("MemoryError", "can't allocate memory", "Cannot allocate memory", "bad_alloc")
+NEEDS_GPU = (
+    "Found no NVIDIA driver",
+    "not compiled with CUDA",
+    "No CUDA GPUs are available",
+    "active drivers ([])",  # Triton
+    "Cannot access accelerator device",
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Limits:
+    seconds: float = 60.0
+    gibibytes: float = 8.0
+
+    def __post_init__(self) -> None:
+        for name, value, option in (
+            ("time", self.seconds, "--timeout 60"),
+            ("memory", self.gibibytes, "--memory 8"),
+        ):
+            if not 0 < value < 1e6:
+                raise ValueError(f"the limit of {name} is {value:g}; use more than 0, as {option}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Request:
+    """What to audit: words of a command line, so that nothing needs to be pickled."""
+
+    target: str
+    words: tuple[str, ...] = ()  # options of its constructor, key=value
+    contract: Contract = Contract()
+
+    def plain(self) -> dict[str, Any]:
+        return {
+            "target": self.target,
+            "words": list(self.words),
+            "contract": config.to_dict(self.contract),
+        }
+
+    @classmethod
+    def of(cls, plain: Mapping[str, Any]) -> "Request":
+        contract = config.from_dict(Contract, plain["contract"])
+        return cls(target=plain["target"], words=tuple(plain["words"]), contract=contract)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Answer:
+    """A certificate, or in one line why there is none; `examples` are of its failures."""
+
+    target: str
+    certificate: Certificate | None = None
+    detail: str = ""
+    examples: tuple[dict[str, Any], ...] = ()
+
+    def plain(self) -> dict[str, Any]:
+        """For `--json`."""
+        if self.certificate is None:
+            return {
+                "target": self.target,
+                "verdict": "cannot tell",
+                "checks": [],
+                "detail": self.detail,
+            }
+        return self.certificate.plain()
+
+
+def asked(request: Request, limits: Limits, tick: Tick = lambda text: None) -> Answer:
+    """The audit of a file, made in a child process that ends before this returns."""
+    with _child(limits) as (process, messages):
+        assert process.stdin is not None and process.stdout is not None
+        watch = _Watch(process, messages, limits, tick)
+        # a child that dies at once does not read
+        with suppress(BrokenPipeError), process.stdin:
+            process.stdin.write(json.dumps({**request.plain(), **vars(limits)}).encode())
+        found = watch.answer()
+        if found is not None:
+            return _answer_of(request.target, found)
+        _end(process, 0 if watch.late else PATIENCE)  # its own exit code if possible
+        return Answer(target=request.target, detail=watch.reason(request.target))
+
+
+def made_here(request: Request, tick: Tick = lambda text: None) -> Answer:
+    """The same in this process: nothing protects it from the code."""
+    try:
+        return _made(request, tick)
+    except SystemExit as error:
+        detail = f"the code called sys.exit({error.code!r}) while it was loaded or run"
+    except KeyboardInterrupt:  # a person's, most likely; `main` knows better
+        raise
+    except BaseException as error:  # code may raise what is no Exception
+        detail = clear(error)
+    return Answer(target=request.target, detail=detail)
+
+
+def _made(request: Request, tick: Tick) -> Answer:
+    import torch
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)  # the same weights in every audit of the same code
+        made = _made_of_model if request.target.startswith("hf:") else _made_of_file
+        certificate, examples = made(request, tick)
+    return Answer(
+        target=request.target,
+        certificate=certificate,
+        examples=tuple(finite(dataclasses.asdict(one)) for one in examples),
+    )
+
+
+def _made_of_file(request: Request, tick: Tick) -> tuple[Certificate, list[Any]]:
+    from attnlab.audit.examine import examine
+    from attnlab.audit.repro.smallest import examples_of
+    from attnlab.audit.subject.adapters import subject_for
+    from attnlab.audit.subject.load import from_file, options_of
+
+    options = options_of(request.words)
+    code = from_file(request.target, options)
+    subject = subject_for(code, options, request.target.rpartition(":")[2])
+    certificate = examine(subject, request.contract, tick)
+    tick("its failures again, made smaller")
+    return certificate, examples_of(certificate, subject, request.target, options)
+
+
+def _made_of_model(request: Request, tick: Tick) -> tuple[Certificate, list[Any]]:
+    from attnlab.audit.hf.models import certificate_of, subject_of
+    from attnlab.audit.repro.smallest import examples_of
+    from attnlab.audit.subject.load import options_of
+
+    fields = config.to_dict(request.contract)
+    declared = {name: value for name, value in fields.items() if value is not None}
+    options = options_of(request.words)
+    for name in options.keys() - {"attn_implementation"}:
+        raise ValueError(
+            f"a model has no option {name!r}, only attn_implementation; "
+            f"what it must do is declared: --declare {name}=…"
+        )
+    try:
+        tick(f"{request.target}: build")
+        subject = subject_of(request.target.removeprefix("hf:"), **options)
+        certificate = certificate_of(subject, tick, **declared)
+    except ModuleNotFoundError as error:
+        raise ValueError(f"{error}; pip install 'attnlab[hf]'") from None
+    tick("its failures again, made smaller")
+    return certificate, examples_of(certificate, subject, request.target, options)
+
+
+def clear(error: BaseException) -> str:
+    """Why nothing was audited, in one line that a person can act upon."""
+    named = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+    text = " ".join(f"{named}{error}".split())
+    if any(sign in text for sign in NEEDS_GPU):
+        advice = "it needs a GPU, and there is none here; audit it on a machine that has one"
+        return f"{advice} ({text[:LONGEST]})"
+    if isinstance(error, MemoryError) or any(sign in text for sign in NEEDS_MEMORY):
+        return f"memory ran out; allow more with --memory, or make it smaller ({text[:LONGEST]})"
+    return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} … {text[-LONGEST // 3 :]}"
+
+
+def _answer_of(target: str, plain: Mapping[str, Any]) -> Answer:
+    found = plain["certificate"]
+    if found is None:
+        return Answer(target=target, detail=plain["detail"])
+    fields = {
+        **found,
+        "contract": config.from_dict(Contract, found["contract"]),
+        "findings": tuple(Finding(**finding) for finding in found["findings"]),
+        "influence": tuple(tuple(row) for row in found["influence"]),
+    }
+    return Answer(
+        target=target, certificate=Certificate(**fields), examples=tuple(plain["examples"])
+    )
+
+
+@contextmanager
+def _child(limits: Limits) -> Iterator[tuple[subprocess.Popen[bytes], BinaryIO]]:
+    """The process, and where its messages are read; afterwards nothing of it is left."""
+    reads, writes = os.pipe()
+    # the same modules are found as here, and none by chance in the current folder
+    path = os.pathsep.join(folder or str(Path.cwd()) for folder in sys.path)
+    command = [sys.executable, "-P", "-X", "faulthandler", "-m", __name__, str(writes)]
+    with (
+        os.fdopen(reads, "rb", buffering=0) as messages,
+        tempfile.TemporaryDirectory(prefix="attnlab_", ignore_cleanup_errors=True) as scratch,
+    ):
+        try:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "PYTHONPATH": path, "TMPDIR": scratch},
+                pass_fds=(writes,),
+                start_new_session=True,  # what it starts can be ended with it
+            )
+        finally:
+            os.close(writes)
+        try:
+            yield process, messages  # type: ignore[misc]
+        finally:
+            _end(process)
+            for stream in (process.stdin, process.stdout):
+                if stream is not None:
+                    with suppress(BrokenPipeError):
+                        stream.close()
+
+
+def _end(process: subprocess.Popen[bytes], patience: float = 0.2) -> None:
+    """Kill what is left of the process and of those it started, and collect it."""
+    with suppress(subprocess.TimeoutExpired):  # it may be about to end by itself
+        process.wait(patience)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+class _Watch:
+    """Reads what a child says and prints, until it answers, dies or takes too long."""
+
+    def __init__(
+        self, process: subprocess.Popen[bytes], messages: BinaryIO, limits: Limits, tick: Tick
+    ) -> None:
+        self._process, self._limits, self._tick = process, limits, tick
+        self._messages = messages
+        self._doing, self.late = "", False
+        self._printed, self._unread = b"", b""
+        self._until = time.monotonic() + limits.seconds
+
+    def answer(self) -> dict[str, Any] | None:
+        with selectors.DefaultSelector() as selector:
+            assert self._process.stdout is not None
+            selector.register(self._messages, selectors.EVENT_READ)
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            while not self.late:
+                left = self._until - time.monotonic()
+                ready = [key.fileobj for key, _ in selector.select(min(0.5, max(left, 0)))]
+                for stream in ready:
+                    piece = os.read(stream.fileno(), 1 << 16)  # type: ignore[union-attr]
+                    if not piece:
+                        selector.unregister(stream)
+                    if stream is not self._messages:
+                        self._printed = (self._printed + piece)[-TAIL:]
+                        continue
+                    found = self._heard(piece)
+                    if found is not None or not piece:
+                        return found
+                # something that it started may hold the pipes open
+                if not ready and self._process.poll() is not None:
+                    return None
+                self.late = time.monotonic() >= self._until
+        return None
+
+    def _heard(self, piece: bytes) -> dict[str, Any] | None:
+        *lines, self._unread = (self._unread + piece).split(b"\n")
+        for line in lines:
+            message = json.loads(line)
+            if "answer" in message:
+                return message["answer"]  # type: ignore[no-any-return]
+            self._doing = message["doing"]
+            self._tick(self._doing)
+        return None
+
+    def reason(self, target: str) -> str:
+        """Why it did not answer."""
+        code = self._process.returncode
+        if self.late:
+            what = f"no answer within {self._limits.seconds:g} s; allow more with --timeout"
+        elif code == -signal.SIGKILL:
+            what = "the process was killed from outside, as when the machine's memory runs out"
+        elif code < 0:
+            what = f"the code crashed: {signal.strsignal(-code)} ({signal.Signals(-code).name})"
+        else:
+            what = f"the code ended its process with exit code {code}, as os._exit does"
+        where = f" while it examined {self._doing}" if self._doing else " while it was loaded"
+        return (
+            what + where + self._last_lines(Path(target.rpartition(":")[0].removesuffix(":")).name)
+        )
+
+    def _last_lines(self, file: str) -> str:
+        text, crash, dump = self._printed.decode(errors="replace").partition("Fatal Python error")
+        lines = [line.strip() for line in (dump if crash else text).splitlines()]
+        if crash:  # of the interpreter's dump, where in their file it was; the rest is ours
+            frames = [line for line in lines if line.startswith("File ")]
+            shown = [line for line in frames if file and file in line][:1] or frames[:1]
+        else:
+            shown = [line for line in lines if line][-LINES:]
+        return f"; it printed: {' | '.join(shown)}" if shown else ""
+
+
+def main() -> None:
+    """The child: limits itself, audits, says what it does as it goes."""
+    with os.fdopen(int(sys.argv[1]), "wb", buffering=0) as messages:
+        given = json.loads(sys.stdin.buffer.read())
+
+        def say(**message: Any) -> None:
+            messages.write(json.dumps(message, allow_nan=False).encode() + b"\n")
+
+        # ends it even in compiled code, and without a parent
+        signal.alarm(math.ceil(given["seconds"]) + GRACE)
+        _limit_memory(given["gibibytes"])
+        _use_one_thread()
+        request = Request.of(given)
+        try:
+            answer = made_here(request, lambda text: say(doing=text))
+        except KeyboardInterrupt:  # no terminal reaches a session of its own
+            detail = "the code raised KeyboardInterrupt, as if somebody had pressed Ctrl-C"
+            answer = Answer(target=request.target, detail=detail)
+        certificate = None
+        if answer.certificate is not None:
+            certificate = {
+                **{
+                    field.name: finite(getattr(answer.certificate, field.name))
+                    for field in dataclasses.fields(answer.certificate)
+                },
+                "contract": config.to_dict(answer.certificate.contract),
+                "findings": [finite(vars(one)) for one in answer.certificate.findings],
+            }
+        say(
+            answer={
+                "certificate": certificate,
+                "detail": answer.detail,
+                "examples": list(answer.examples),
+            }
+        )
+    os._exit(0)  # threads and exit handlers of the code have no say
+
+
+def _limit_memory(gibibytes: float) -> None:
+    try:
+        import resource
+
+        import torch
+
+        pages = Path("/proc/self/statm").read_text().split()
+    except (ImportError, OSError):  # no such limit on this system
+        return
+    # CUDA reserves addresses far beyond what it uses, so there only data can be counted
+    cuda = torch.cuda.is_available()
+    kind = resource.RLIMIT_DATA if cuda else resource.RLIMIT_AS
+    used = int(pages[5 if cuda else 0]) * resource.getpagesize()
+    _, most = resource.getrlimit(kind)
+    wanted = used + int(gibibytes * 2**30)
+    resource.setrlimit(kind, (wanted if most < 0 else min(wanted, most), most))
+
+
+def _use_one_thread() -> None:
+    import torch
+
+    torch.set_num_threads(1)  # for inputs as small as these, threads only wait for each other
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Strangers' code as a subject: loaded, and called by the signature it has."""

@@ -1,0 +1,183 @@
+"""The adapter for `transformers`: built tiny, run whole, step by step and behind padding."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from audit.workers import unlucky
+
+from attnlab.audit.contract import Certificate, Contract
+from attnlab.audit.probe.probe import Probe, apart
+from attnlab.audit.properties.backends import Backends
+from attnlab.audit.properties.decoding import Cache
+
+pytest.importorskip("transformers")
+
+from attnlab.audit.hf import models as hf
+from attnlab.audit.hf import sweep as hf_sweep  # needs transformers
+
+
+@pytest.fixture(scope="module")
+def llama() -> hf.HuggingFace:
+    return hf.HuggingFace(hf.model_of("llama"), "llama")
+
+
+def verdicts(certificate: Certificate) -> dict[str, str]:
+    return {finding.name: finding.verdict for finding in certificate.findings}
+
+
+# one of every kind: learned positions, encoder made decoder, sliding and full layers, latent keys
+# and experts, mamba and attention, a nest of configurations
+@pytest.mark.parametrize(
+    "arch", ["gpt2", "bert", "gemma3", "deepseek_v3", "jamba", "lfm2", "qwen4_exp", "opt"]
+)
+def test_architectures_of_every_kind_are_built_tiny_and_without_a_network(
+    arch: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import socket
+
+    def refuse(*arguments: Any) -> None:
+        raise AssertionError("the network was used")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    model = hf.model_of(arch)
+    assert sum(one.numel() for one in model.parameters()) < 300_000
+    assert model(torch.arange(10).reshape(2, 5), use_cache=False).logits.shape[:2] == (2, 5)
+
+
+def test_the_same_seed_builds_the_same_weights_and_leaves_the_global_generator_alone() -> None:
+    before = torch.random.get_rng_state()
+    one, other = hf.model_of("llama").state_dict(), hf.model_of("llama").state_dict()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_layers_of_every_kind_are_kept_and_key_value_heads_are_fewer() -> None:
+    config: Any = hf.model_of("gemma3_text").config
+    assert set(config.layer_types) == {"sliding_attention", "full_attention"}
+    assert config.num_key_value_heads < config.num_attention_heads
+
+
+def test_what_names_no_model_is_told_what_to_name() -> None:
+    with pytest.raises(ValueError, match="hf:ARCH"):
+        hf.subject_of("")
+
+
+def test_unknown_and_unfit_architectures_say_why_in_a_line() -> None:
+    with pytest.raises(ValueError, match="did you mean 'llama'"):
+        hf.model_of("lama")
+    with pytest.raises(ValueError, match="drafts for another model"):
+        hf.model_of("gemma4_assistant")
+
+
+def test_it_computes_in_float64_throughout_though_norms_ask_for_float32(
+    llama: hf.HuggingFace,
+) -> None:
+    probe = Probe(llama, Contract())
+    assert llama.dtype is torch.float64
+    assert probe.tolerance < 1e-10
+    assert torch.get_default_dtype() is torch.float32
+
+
+def test_a_correct_model_passes_everything(llama: hf.HuggingFace) -> None:
+    found = verdicts(hf.audit_hf("llama"))
+    assert "fail" not in found.values()
+    wanted = ("causality", "cache", "batch", "padding", "left padding", "backends")
+    assert {name: found[name] for name in wanted} == dict.fromkeys(wanted, "pass")
+
+
+def test_a_model_that_sees_ahead_fails_causality_and_its_cache() -> None:
+    subject = hf.HuggingFace(hf.model_of("gpt2", "eager"), "gpt2")
+    for block in subject._model.transformer.h:
+        block.attn.register_forward_pre_hook(unmasked, with_kwargs=True)
+    found = verdicts(hf.certificate_of(subject))
+    assert found["causality"] == found["cache"] == "fail"
+
+
+def unmasked(module: Any, args: Any, kwargs: Any) -> Any:
+    return args, {**kwargs, "attention_mask": torch.zeros(1, 1, 1, 1)}
+
+
+def test_state_that_mixes_rows_is_found_where_rows_are_decoded_together() -> None:
+    """In this library, rwkv adds the last state of every row to every row."""
+    subject = hf.HuggingFace(hf.model_of("rwkv"), "rwkv")
+    assert Cache().examine(Probe(subject, Contract(cache=True))).verdict == "fail"
+
+
+def test_a_text_behind_padding_is_the_text_alone_whole_and_decoded(llama: hf.HuggingFace) -> None:
+    probe = Probe(llama, Contract(causal=True))
+    assert hf.LeftPadding().examine(probe).verdict == "pass"
+    deaf = copy.copy(llama)
+    assert deaf.placed  # says so, and does not pass them on
+
+    def without(x: torch.Tensor, padding: Any, positions: Any) -> Any:
+        return llama._logits(x, None, None)
+
+    deaf._call = without
+    found = hf.LeftPadding().examine(Probe(deaf, Contract(causal=True)))
+    assert found.verdict == "fail"
+
+
+def test_it_is_told_more_by_name(llama: hf.HuggingFace) -> None:
+    x = llama.draw(1, 5, 3)
+    assert llama.takes == ("attention_mask", "position_ids")
+    with torch.no_grad():
+        alone = llama.run(x)
+    near, far = (llama.named(x, position_ids=torch.arange(5)[None] * n) for n in (1, 9))
+    assert apart(near, alone) < 1e-12 < 1e-3 < apart(far, near)
+    assert llama.flexible
+
+
+def test_steps_in_pieces_of_any_size_are_the_whole_text(llama: hf.HuggingFace) -> None:
+    x, cache = llama.draw(2, 11, 3), llama.new_cache()
+    with torch.no_grad():
+        whole = llama.run(x)
+        pieces = torch.cat([llama.step(one, cache) for one in x.split((3, 1, 1, 4, 2), 1)], dim=1)
+    assert apart(pieces, whole) < 1e-12
+
+
+def test_backends_that_agree_pass_and_one_that_differs_is_named(llama: hf.HuggingFace) -> None:
+    assert list(llama.backends) == ["sdpa", "eager"]
+    probe = Probe(llama, Contract())
+    assert Backends().examine(probe).verdict == "pass"
+    other = copy.copy(llama)
+    other._call = lambda x, padding, positions: 1.01 * llama._logits(x, padding, positions)
+    odd = copy.copy(llama)
+    odd.backends = {"sdpa": llama, "eager": other}
+    found = Backends().examine(Probe(odd, Contract()))
+    assert found.verdict == "fail" and "eager differs from sdpa" in found.detail
+
+
+def test_backends_do_not_apply_to_code_that_has_one_way() -> None:
+    subject = hf.HuggingFace(hf.model_of("mamba"), "mamba")
+    assert Backends().examine(Probe(subject, Contract())).verdict == "not applicable"
+
+
+def test_a_saved_folder_is_audited_and_one_of_pickles_is_refused(tmp_path: Path) -> None:
+    model: Any = hf.model_of("gpt2")
+    model.save_pretrained(tmp_path / "good")
+    subject = hf.HuggingFace(hf.model_in(tmp_path / "good"), "good")
+    assert subject.run(subject.draw(1, 4, 0)).shape == (1, 4, 104)
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "good" / "config.json").rename(tmp_path / "bad" / "config.json")
+    torch.save(model.state_dict(), tmp_path / "bad" / "pytorch_model.bin")
+    with pytest.raises(ValueError, match="safetensors"):
+        hf.model_in(tmp_path / "bad")
+    with pytest.raises(ValueError, match=r"config\.json"):
+        hf.model_in(tmp_path / "good")
+
+
+def test_a_sweep_gives_every_architecture_a_row_in_order() -> None:
+    rows = hf_sweep.sweep(["gpt2", "gemma4_assistant", "no_such"], workers=1)
+    assert [row["target"] for row in rows] == ["gpt2", "gemma4_assistant", "no_such"]
+    assert [row["verdict"] for row in rows] == ["pass", "not built", "not built"]
+    assert all("seconds" in row for row in rows)
+
+
+def test_a_worker_that_dies_or_hangs_costs_its_row_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hf_sweep, "_work", unlucky)
+    rows = hf_sweep.sweep(["dies", "works", "hangs"], workers=1, seconds=5.0)
+    assert [row["verdict"] for row in rows] == ["cannot tell", "pass", "cannot tell"]
+    assert "code 7" in rows[0]["detail"] and "more than 5 s" in rows[2]["detail"]

@@ -1,0 +1,84 @@
+"""In pytest, each property of code on the command line is a test, and contracts have a fixture."""
+
+import subprocess
+import sys
+
+import pytest
+
+pytest_plugins = ["pytester"]
+PLUGIN = ["-p", "no:attnlab", "-p", "attnlab.audit.plugins.pytest_plugin", "-p", "no:cacheprovider"]
+CODE = """
+import torch
+from torch import nn
+class Sees(nn.Module):
+    def __init__(self, width, ahead=0):
+        super().__init__()
+        self.ahead, self.layer = ahead, nn.Linear(width, width)
+    def forward(self, x):
+        return self.layer(x.cumsum(1) + (x.roll(-1, 1) if self.ahead else 0))
+"""
+
+
+@pytest.fixture
+def run(pytester):
+    pytester.makepyfile(theirs=CODE)
+
+    def run(*words):
+        return pytester.runpytest_inprocess(*PLUGIN, "-v", *words)
+
+    return run
+
+
+def test_each_property_is_a_test(run):
+    result = run("--attnlab-audit=theirs.py:Sees width=8 ahead=1", "--attnlab-declare=causal=true")
+    outcomes = result.parseoutcomes()
+    assert outcomes["failed"] == 1 and outcomes["passed"] > 1 and outcomes["skipped"] > 0
+    result.stdout.fnmatch_lines(["*theirs.py:Sees, causality: output * moves by *"])
+    result.stdout.fnmatch_lines(["smallest: output * moves by *"])
+    result.stdout.no_fnmatch_line("*Traceback*")
+
+
+def test_several_can_be_given_and_chosen_from(run):
+    both = ["--attnlab-audit=theirs.py:Sees width=8", "--attnlab-audit=theirs.py:Sees width=4"]
+    result = run(*both, "-k", "causality", "--attnlab-declare=causal=true")
+    outcomes = result.parseoutcomes()
+    assert outcomes["passed"] == 2 and "failed" not in outcomes
+
+
+def test_what_cannot_be_audited_fails_in_one_line(run):
+    result = run("--attnlab-audit=theirs.py:Absent", "-k", "causality")
+    assert result.parseoutcomes()["failed"] == 1
+    result.stdout.fnmatch_lines(["theirs.py:Absent was not audited: *has no 'Absent'*"])
+
+
+def test_nothing_is_collected_where_nothing_is_asked(run):
+    assert run().ret == pytest.ExitCode.NO_TESTS_COLLECTED
+
+
+def test_the_fixture_holds_code_to_its_contract(pytester):
+    pytester.makepyfile(
+        theirs=CODE,
+        test_theirs="""
+        import theirs
+        def test_good(attnlab_audit):
+            assert attnlab_audit(theirs.Sees(8), causal=True).verdict == "pass"
+        def test_bad(attnlab_audit):
+            attnlab_audit(theirs.Sees(8, ahead=1), causal=True)
+        """,
+    )
+    pytester.syspathinsert()
+    result = pytester.runpytest_inprocess(*PLUGIN)
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["*does not keep its contract*"])
+
+
+def test_loading_it_does_not_load_torch():
+    """Every run of pytest pays for what a plugin imports."""
+    program = (
+        "import sys, types; package = types.ModuleType('attnlab.audit')\n"
+        "import attnlab; package.__path__ = [attnlab.__path__[0] + '/audit']\n"
+        "sys.modules['attnlab.audit'] = package\n"  # what the package itself imports is its own
+        "import attnlab.audit.plugins.pytest_plugin, attnlab.audit.sandbox\n"
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program]).returncode == 0

@@ -1,0 +1,63 @@
+"""Caches: the outputs in pieces are those of the whole text, or the step that differs is named."""
+
+import pytest
+import torch
+
+from attnlab import config
+from attnlab.audit import Contract
+from attnlab.audit.probe.probe import Probe
+from attnlab.audit.properties.decoding import Cache, chunkings
+from attnlab.audit.subject.adapters import subject_for
+from attnlab.models.transformer import Transformer, TransformerSettings
+
+
+def model(*words):
+    settings = TransformerSettings(vocabulary=31, width=16, depth=2, context=64)
+    return config.override(settings, list(words)).build()
+
+
+def found(code, **declared):
+    return Cache().examine(Probe(subject_for(code, {}, "code"), Contract(**declared)))
+
+
+@pytest.mark.parametrize("words", [(), ("window=4",), ("positions=learned",), ("positions=alibi",)])
+def test_our_caches_pass(words):
+    finding = found(model(*words), window=4 if "window=4" in words else None)
+    assert finding.verdict == "pass" and finding.measured < 1e-13
+
+
+def test_a_cache_that_forgets_where_it_was_is_found_at_its_second_step():
+    class Forgetful(Transformer):
+        def forward(self, tokens, cache=None, **rest):
+            found = super().forward(tokens, cache=cache, **rest)
+            if cache is not None:
+                cache.length = 0  # positions begin anew with every piece
+            return found
+
+    finding = found(Forgetful(model().settings))
+    assert finding.verdict == "fail" and finding.example["position"] == 1
+
+
+def test_a_state_that_stays_is_found_with_the_second_text():
+    code = model()
+    kept = code.new_cache()
+    make = code.new_cache
+    code.new_cache = lambda: kept if kept.length == 0 else _leftover(make(), kept)
+    assert found(code).verdict == "fail"
+
+
+def _leftover(new, old):
+    new.layers[0] = old.layers[0]
+    return new
+
+
+def test_code_without_a_cache_has_none_to_test():
+    code = torch.nn.MultiheadAttention(8, 2, batch_first=True)
+    assert found(code).verdict == "not applicable"
+    assert found(code, cache=True).verdict == "cannot tell"
+
+
+def test_pieces_add_up_and_reach_beyond_the_window():
+    every = list(chunkings(17, 4))
+    assert all(sum(sizes) == 17 and min(sizes) > 0 for sizes in every)
+    assert [1] * 17 in every and any(sizes[0] > 4 and sizes[1] == 1 for sizes in every)

@@ -1,0 +1,173 @@
+"""A stranger's file may crash, hang, print, leave or eat memory: what is left is a report."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from attnlab.audit.contract import Certificate, Contract, Finding, finite
+from attnlab.audit.sandbox import Answer, Limits, Request, asked, clear, made_here
+
+GOOD = """
+from torch import nn
+class Code(nn.Module):
+    def __init__(self, width=8):
+        super().__init__()
+        self.layer = nn.Linear(width, width)
+    def forward(self, x):
+        {inside}
+        return self.layer(x)
+"""
+SEGFAULT = "import ctypes; ctypes.string_at(0)"
+MEMORY = "import torch; torch.empty(3 * 2**30, dtype=torch.uint8)"  # asked for, never touched
+PRINTS = """import sys, os; print("{'answer': 1}"); os.write(1, b'raw'); sys.stderr.write('more')"""
+
+
+@pytest.fixture
+def ask(tmp_path):
+    """The answer for a file with this at its top, and this in its forward."""
+
+    def ask(top="", inside="pass", limits=Limits(seconds=60), **declared):  # noqa: B008
+        path = tmp_path / "theirs.py"
+        path.write_text(f"{top}\n{GOOD.format(inside=inside)}")
+        request = Request(target=f"{path}:Code", contract=Contract(**declared))
+        return asked(request, limits)
+
+    return ask
+
+
+def processes():
+    """Those that this one has started, dead ones included."""
+    found = Path(f"/proc/self/task/{os.getpid()}/children")
+    return set(found.read_text().split()) if found.exists() else set()
+
+
+@pytest.fixture(autouse=True)
+def children():
+    """What a test leaves behind; other tests in this process may have theirs."""
+    before = processes()
+    return lambda: processes() - before
+
+
+def test_a_child_finds_what_this_process_finds_whatever_the_code_prints(ask, tmp_path, capfd):
+    answer = ask(top=PRINTS, inside=PRINTS, causal=True)
+    assert answer.certificate is not None and answer.certificate.verdict == "pass"
+    assert capfd.readouterr() == ("", "")
+    here = made_here(Request(target=f"{tmp_path}/theirs.py:Code", contract=Contract(causal=True)))
+    verdicts = [(one.name, one.verdict) for one in here.certificate.findings]
+    assert [(one.name, one.verdict) for one in answer.certificate.findings] == verdicts
+    assert answer.certificate.contract == Contract(causal=True)
+    assert len(answer.certificate.influence) > 1
+    json.dumps(answer.plain(), allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    ("where", "what", "said"),
+    [
+        ("top", SEGFAULT, "Segmentation fault (SIGSEGV) while it was loaded; it printed: File"),
+        ("inside", "import os; os._exit(0)", "exit code 0, as os._exit does"),
+        ("inside", "import sys; sys.exit(7)", "SystemExit: 7"),
+        ("top", "import sys; sys.exit(7)", "sys.exit(7)"),
+        ("inside", "raise KeyboardInterrupt", "the code raised KeyboardInterrupt, as if"),
+        ("top", "raise type('Odd', (BaseException,), {})('unheard of')", "Odd: unheard of"),
+        ("top", "print('a hint'); import os; os.abort()", "Aborted (SIGABRT)"),
+        ("top", "def nonsense(:", "line 1: "),
+        ("top", "import no_such_module", "No module named 'no_such_module'"),
+        ("top", "import torch; torch.zeros(1).cuda()", "it needs a GPU, and there is none here"),
+        ("inside", MEMORY, "memory ran out; allow more with --memory"),
+    ],
+)
+def test_code_that_cannot_be_audited_gets_one_line_that_says_why(
+    ask, where, what, said, capfd, children
+):
+    answer = ask(**{where: what}, limits=Limits(seconds=60, gibibytes=2))
+    assert answer.certificate is None
+    assert said in answer.detail and "\n" not in answer.detail
+    plain = answer.plain()
+    assert (plain["verdict"], plain["checks"]) == ("cannot tell", [])
+    assert not children()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_crash_under_a_probe_names_the_probe(ask):
+    answer = ask(inside=f"if x.shape[1] == 23: {SEGFAULT}")
+    assert "while it examined evaluation" in answer.detail
+    assert "theirs.py" in answer.detail  # where it happened
+
+
+def test_code_that_hangs_is_ended_with_all_that_it_started(ask, tmp_path, children):
+    mark = tmp_path / "process"
+    top = (
+        "import subprocess, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "other = subprocess.Popen(['sleep', '600'])\n"
+        f"open({str(mark)!r}, 'w').write(str(other.pid))\n"
+        "print('about to wait')\nwhile True: time.sleep(1)"
+    )
+    answer = ask(top=top, limits=Limits(seconds=8))
+    assert "no answer within 8 s; allow more with --timeout" in answer.detail
+    assert "it printed: about to wait" in answer.detail
+    assert not children()
+    pid = int(mark.read_text())
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline and alive(pid):
+        time.sleep(0.05)
+    assert not alive(pid)
+
+
+def alive(pid):
+    state = Path(f"/proc/{pid}/stat")
+    try:
+        return state.read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except FileNotFoundError:
+        return False
+
+
+def test_a_process_that_outlives_the_code_holds_nothing_up(ask):
+    """Were it waited for, the test's own timeout would end this."""
+    top = "import subprocess, os; subprocess.Popen(['sleep', '1000'], close_fds=False)"
+    assert ask(top=f"{top}; os._exit(3)").detail.startswith("the code ended its process")
+
+
+def test_temporary_files_of_the_code_go_with_it(ask, tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    before = set(tmp_path.iterdir())
+    answer = ask(top="import tempfile, os; tempfile.mkdtemp(); os._exit(1)")
+    assert answer.certificate is None
+    assert {one.name for one in set(tmp_path.iterdir()) - before} == {"theirs.py"}
+
+
+def test_a_child_without_a_parent_ends_itself(tmp_path):
+    path = tmp_path / "theirs.py"
+    path.write_text("import time\ntime.sleep(100)")
+    program = (
+        "import os; from attnlab.audit import sandbox; sandbox.GRACE = 1\n"
+        "reads, writes = os.pipe(); os.dup2(writes, 9)\n"
+        "import sys; sys.argv = ['child', '9']; sandbox.main()"
+    )
+    given = {**Request(target=f"{path}:Code").plain(), **vars(Limits(seconds=1))}
+    done = subprocess.run([sys.executable, "-c", program], input=json.dumps(given).encode())
+    assert done.returncode == -14  # SIGALRM: it did not wait for the code to end
+
+
+def test_limits_are_above_zero():
+    for limits in ({"seconds": 0}, {"gibibytes": -1}, {"seconds": float("nan")}):
+        with pytest.raises(ValueError, match="use more than 0"):
+            Limits(**limits)
+
+
+def test_what_json_cannot_hold_becomes_none():
+    finding = Finding(name="padding", verdict="fail", detail="…", measured=float("inf"))
+    certificate = Certificate(target="x", contract=Contract(), findings=(finding,))
+    plain = Answer(target="x", certificate=certificate).plain()
+    assert plain["checks"][0]["measured"] is None
+    assert finite({"a": (1.0, float("nan"))}) == {"a": [1.0, None]}
+
+
+def test_a_long_reason_is_cut_in_its_middle():
+    text = clear(ValueError("begin " + "x" * 5000 + "\nend"))
+    assert len(text) < 700 and text.startswith("begin") and text.endswith(" end")
