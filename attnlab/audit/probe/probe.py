@@ -4,7 +4,7 @@ Axes: b batch, t time; output i, input j.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
@@ -216,6 +216,3 @@ def apart(one: Tensor, other: Tensor) -> float:
 def typical(one: Tensor, other: Tensor) -> float:
     """The middle position's change: what one position does on its own is left out."""
     return float(movement(one, other).median()) if one.numel() else 0.0
-
-
-Probe = Callable[[Probe], Any]
