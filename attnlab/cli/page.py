@@ -1,5 +1,6 @@
 """The verb that opens the laboratory in a browser: attnlab page."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -36,10 +37,9 @@ def page(
         told = "Ctrl-C ends it" if opened or not browser else "no browser found; open the address"
         screen.print(told, highlight=False)
 
-    try:
+    with suppress(KeyboardInterrupt):  # not raised where SIGINT was ignored, as under nohup
         serve(ServerSettings(root=root, port=port), say)
-    except KeyboardInterrupt:
-        screen.print("closed")
+    screen.print("closed")
 
 
 def _opened(address: str) -> bool:

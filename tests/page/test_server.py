@@ -66,7 +66,11 @@ def test_runs_must_be_a_folder_or_nothing_yet(tmp_path):
             assert opened.get("/api/runs").json() == []
 
 
-def test_the_command_says_its_address_and_ends_with_ctrl_c(tmp_path):
+@pytest.mark.parametrize(
+    "before", [signal.default_int_handler, signal.SIG_IGN], ids=["handled", "ignored"]
+)
+def test_the_command_says_its_address_and_ends_with_ctrl_c(tmp_path, before):
+    """Also in the background of a shell, where SIGINT is ignored until the server handles it."""
     with bound(0) as taken:
         port = taken.getsockname()[1]
         command = [sys.executable, "-m", "attnlab", "page", "--no-open", "--port", str(port)]
@@ -75,6 +79,7 @@ def test_the_command_says_its_address_and_ends_with_ctrl_c(tmp_path):
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             env={**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200"},
+            preexec_fn=lambda: signal.signal(signal.SIGINT, before),
             text=True,
         )
         assert process.stdout is not None
