@@ -25,6 +25,7 @@ from attnlab.audit.probe.probe import Probe
 from attnlab.audit.properties.sight import Causality
 from attnlab.audit.subject.adapters import subject_for
 from attnlab.audit.subject.base import Subject
+from attnlab.config import setting, settings
 from attnlab.models.transformer import TransformerSettings
 
 MISTAKES = ("rotary-growing", "rotary-by-head")  # registered as mistakes, so no controls
@@ -58,16 +59,12 @@ class Outcome:
         return {"case": self.trial.name, "failed": self.failed, "should have failed": wanted}
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class AuditCheck:
-    family: str | None = None  # one of the development set's; all if none
-    ours: bool = True  # whether the laboratory's own attentions are audited too
-
-    def __post_init__(self) -> None:
-        if self.family is not None and self.family not in FAMILIES:
-            raise ValueError(
-                f"no family {self.family!r}; {registry.suggest(self.family, list(FAMILIES))}"
-            )
+    family: str | None = setting(
+        None, choices=FAMILIES, none="all", about="known bugs to audit: those of one family"
+    )
+    ours: bool = setting(True, about="audit our own attention modules as well")
 
     def run(self, tick: Callable[[str], None]) -> dict[str, Any]:
         known = [case for some in cases(self.family).values() for case in some]

@@ -5,27 +5,22 @@ Cost: about a microsecond a character to encode, a few to train.
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from jaxtyping import Int64
 
+from attnlab.config import setting, settings
 from attnlab.data.tokens import MASK, PAD, Tokenizer, utf8, without_marks
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class Bpe:
     """Byte-pair encoding over bytes: frequent pairs become tokens, no text is unknown."""
 
-    vocabulary: int = 1024
-
-    def __post_init__(self) -> None:
-        if self.vocabulary < 258:
-            raise ValueError(
-                f"vocabulary is {self.vocabulary}; 256 bytes and 2 marks come first, "
-                "so use 258 or more"
-            )
+    vocabulary: int = setting(
+        1024, low=258, because="256 bytes and 2 marks come first", about="tokens to learn, at most"
+    )
 
     def train(self, pieces: Iterable[str], special: bool) -> "BpeTokenizer":
         library = _library()

@@ -10,7 +10,6 @@ Cost: a few nanoseconds a character. Byte-pair encoding is in bpe.py.
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from jaxtyping import Int64
 from numpy.typing import ArrayLike
 
 from attnlab import registry
+from attnlab.config import settings
 
 PAD, MASK = "□", "⁇"
 _NAMES = ["characters", "bytes", "bpe"]
@@ -53,7 +53,7 @@ class Tokenizer(ABC):
     def _text(self, ids: Int64[np.ndarray, " t"]) -> str: ...
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class Characters:
     """One token for each distinct character, in the order of Unicode."""
 
@@ -99,7 +99,7 @@ class CharacterTokenizer(Tokenizer):
         return {"name": "characters", "special": self.special, "alphabet": list(self.alphabet)}
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class Bytes:
     """One token for each of the 256 bytes of UTF-8: no text is unknown."""
 
