@@ -4,6 +4,7 @@ import dataclasses
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -201,3 +202,29 @@ def test_the_command_line_shows_where_an_option_comes_from(packages):
         shown[what] = " ".join(done.stdout.split())
     assert "positions=spiral along a spiral (from foreign_h 1.2)" in shown["positions"]
     assert "turns 3 whole number, 1 or more turns of the spiral" in shown["positions.spiral"]
+
+
+# where the options of each kind are tested, all that there are
+CONTRACTS = {
+    "attention": "contracts/test_attention.py",
+    "score": "attention/test_scores.py",
+    "cache": "contracts/test_cache.py",
+    "positions": "models/test_transformer.py",
+    "model": "contracts/test_model.py",
+    "corpus": "contracts/test_corpus.py",
+    "tokenizer": "data/test_tokens.py",
+    "objective": "data/test_objectives.py",
+    "optimiser": "training/test_optim.py",
+    "preset": "test_presets.py",
+    "study": "contracts/test_study.py",
+    "claim": "theory/test_settle.py",
+    "property": "contracts/test_property.py",
+    "check": "contracts/test_command.py",
+    "bench": "contracts/test_command.py",
+}
+
+
+@pytest.mark.parametrize("kind", registry.kinds())
+def test_every_kind_has_tests_over_all_its_options(kind):
+    source = (Path(__file__).parent / CONTRACTS[kind]).read_text()
+    assert "registry.options(" in source and f'"{kind}"' in source

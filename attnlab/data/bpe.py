@@ -5,7 +5,7 @@ Cost: about a microsecond a character to encode, a few to train.
 
 import json
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from jaxtyping import Int64
@@ -18,6 +18,7 @@ from attnlab.data.tokens import MASK, PAD, Tokenizer, utf8, without_marks
 class Bpe:
     """Byte-pair encoding over bytes: frequent pairs become tokens, no text is unknown."""
 
+    saved: ClassVar[tuple[str, ...]] = ("tokenizers",)
     vocabulary: int = setting(
         1024, low=258, because="256 bytes and 2 marks come first", about="tokens to learn, at most"
     )
@@ -36,6 +37,10 @@ class Bpe:
         model = json.loads(blank.to_str())["model"]
         merges = [(left, right) for left, right in model["merges"]]
         return BpeTokenizer(model["vocab"], merges, special)
+
+    @staticmethod
+    def restore(plain: dict[str, Any], special: bool) -> "BpeTokenizer":
+        return bpe_from_json(plain["tokenizers"], special)
 
 
 class BpeTokenizer(Tokenizer):
