@@ -24,7 +24,9 @@ Number = int | float
 class SettingError(ConfigError):
     """A value that its class refuses. `name` is the field's; the message has a longer key."""
 
-    name = fault = ""  # not arguments: an exception is pickled with its arguments only
+    # set afterwards, since unpickling makes an exception from its message alone
+    name: str
+    fault: str
 
     def at(self, prefix: str) -> ConfigError:
         """The same with the key as the person wrote it, such as `model.positions.base`."""

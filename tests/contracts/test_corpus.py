@@ -60,6 +60,8 @@ def test_its_alphabet_covers_its_text(option, folder):
     for split in ("train", "validation"):
         for piece in corpus.pieces(split):
             tokenizer.encode(piece)
+    if corpus.documents:
+        tokenizer.encode("\n")  # stands between documents that are joined
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
