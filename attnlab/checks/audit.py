@@ -29,7 +29,14 @@ from attnlab.config import setting, settings
 from attnlab.models.transformer import TransformerSettings
 
 MISTAKES = ("rotary-growing", "rotary-by-head")  # registered as mistakes, so no controls
-KINDS = {"learned": "absolute", "sinusoidal": "absolute"}  # others are declared by their name
+# what is declared of our position schemes; of one that is new, nothing
+KINDS = {
+    "none": "none",
+    "learned": "absolute",
+    "sinusoidal": "absolute",
+    "rotary": "rotary",
+    "alibi": "alibi",
+}
 WIDTH, WINDOW = 32, 5
 
 
@@ -160,7 +167,7 @@ def own_trials() -> list[Trial]:
     for positions in registry.options("positions"):
         if positions.name in MISTAKES:
             continue
-        declared: Any = KINDS.get(positions.name, positions.name)
+        declared: Any = KINDS.get(positions.name)
         for window in (None, WINDOW):
             contract = Contract(
                 causal=True, cache=True, padding=True, positions=declared, window=window
