@@ -1,13 +1,21 @@
 """Every option of the laboratory by kind and name, found without importing it.
 
-A line here names the settings class of an option; the class is imported when it is asked for, so
-that listing and `--help` need no torch. Adding an option is one class and one line here.
+A line here names the settings class of an option; the class is imported when it is used, so that
+listing and `--help` need no torch. Adding an option is one class and one line here.
+
+Another package adds options without a line here: it has an entry point in the group
+"attnlab.options" that names a list of `Option`. On a clash of names ours is used.
 """
 
 import difflib
+import functools
 import importlib
-from dataclasses import dataclass
+import re
+import warnings
+from dataclasses import dataclass, replace
 from typing import Any
+
+GROUP = "attnlab.options"  # of entry points
 
 
 @dataclass(frozen=True)
@@ -16,7 +24,36 @@ class Option:
     name: str
     target: str  # "package.module:Class"
     summary: str
+    origin: str = "attnlab"  # the package that it comes from
 
+
+@dataclass(frozen=True)
+class Kind:
+    about: str  # what its options are
+    example: str  # how one is chosen
+
+
+class OptionWarning(UserWarning):
+    """Options of another package that cannot be used."""
+
+
+KINDS = {
+    "attention": Kind("how query heads share key/value heads", "model.attention=grouped"),
+    "score": Kind("how a key is compared with a query", "model.score=additive"),
+    "cache": Kind("KV caches: what decoding keeps of a text", 'model.new_cache("ring")'),
+    "positions": Kind("how a model knows the order of tokens", "model.positions=alibi"),
+    "model": Kind("language models", "model=elman"),
+    "corpus": Kind("texts to train on", "corpus=biographies"),
+    "tokenizer": Kind("how text becomes tokens", "tokenizer=bpe"),
+    "objective": Kind("what a model learns to predict", "objective=span-corruption"),
+    "optimiser": Kind("how gradients change the weights", "optimiser=muon"),
+    "preset": Kind("recipes to train by", "attnlab train tiny"),
+    "study": Kind("whole experiments, from the text to a report", "attnlab study window"),
+    "claim": Kind("statements of the theory, each with its experiment", "attnlab claims copy"),
+    "property": Kind("what an audit measures of attention code", "attnlab audit file.py:Name"),
+    "check": Kind("promises of the laboratory, put to the test", "attnlab check kill"),
+    "bench": Kind("speed and memory against peers", "attnlab bench window"),
+}
 
 _TABLE = {
     ("attention", "attnlab.attention.heads"): {
@@ -32,7 +69,7 @@ _TABLE = {
     },
     ("cache", "attnlab.attention.cache"): {
         "full": ("Full", "keeps every key and value; grows with the text"),
-        "ring": ("Ring", "keeps what a window can still see; constant memory"),
+        "ring": ("Ring", "keeps the keys that a window still reaches; constant memory"),
     },
     ("positions", "attnlab.attention.positions"): {
         "none": ("NoPositions", "no position information"),
@@ -86,10 +123,19 @@ _TABLE = {
         "tiny": ("tiny", "English about Python, a minute on two cores"),
         "shakespeare-cpu": ("shakespeare_cpu", "character Shakespeare on two cores; data=PATH"),
         "shakespeare-gpu": ("shakespeare_gpu", "character Shakespeare on one GPU; data=PATH"),
-        "birthplaces-pretrain": ("birthplaces_pretrain", "span corruption, rotary; data=FOLDER"),
-        "birthplaces-pretrain-learned": ("birthplaces_pretrain_learned", "… learned positions"),
-        "birthplaces-finetune": ("birthplaces_finetune", "questions after it; start=RUN"),
-        "birthplaces-finetune-learned": ("birthplaces_finetune_learned", "… learned positions"),
+        "birthplaces-pretrain": (
+            "birthplaces_pretrain",
+            "pretrain by span corruption; data=FOLDER",
+        ),
+        "birthplaces-pretrain-learned": (
+            "birthplaces_pretrain_learned",
+            "… with learned positions",
+        ),
+        "birthplaces-finetune": ("birthplaces_finetune", "finetune on questions; start=RUN"),
+        "birthplaces-finetune-learned": (
+            "birthplaces_finetune_learned",
+            "… with learned positions",
+        ),
         "birthplaces-none": ("birthplaces_none", "questions without pretraining"),
         "birthplaces-best": ("birthplaces_best", "our best recipe, in one go, for a GPU"),
         "rope-gqa-absolute": ("rope_gqa_absolute", "learned positions, six heads; data=PATH"),
@@ -279,52 +325,107 @@ _OPTIONS = [
 
 def register(option: Option) -> None:
     """Add an option of your own at run time."""
-    if any((known.kind, known.name) == (option.kind, option.name) for known in _OPTIONS):
-        raise ValueError(
-            f"{option.kind} {option.name!r} is registered already; choose another name"
-        )
+    if fault := _fault(option, options(option.kind)):
+        raise ValueError(f"{fault}; choose another name")
     _OPTIONS.append(option)
 
 
 def kinds() -> list[str]:
-    return list(dict.fromkeys(option.kind for option in _OPTIONS))
+    return list(KINDS)
 
 
 def options(kind: str) -> list[Option]:
-    found = [option for option in _OPTIONS if option.kind == kind]
-    if not found:
-        raise ValueError(f"no options of kind {kind!r}; {suggest(kind, kinds())}")
-    return found
+    """Ours first, then those of other packages."""
+    if kind not in KINDS:
+        raise ValueError(f"unknown kind {kind!r}; {suggest(kind, kinds())}")
+    return [option for option in (*_OPTIONS, *_foreign()) if option.kind == kind]
 
 
 def find(kind: str, name: str) -> Option:
     """The option; `_` and `-` are alike in names."""
     wanted = name.replace("_", "-")
-    for option in options(kind):
-        if option.name == wanted:
+    for option in _OPTIONS:  # before other packages are looked for
+        if (option.kind, option.name) == (kind, wanted):
             return option
-    names = [option.name for option in options(kind)]
-    raise ValueError(f"no {kind} called {name!r}; {suggest(wanted, names)}")
+    known = {option.name: option for option in options(kind)}
+    if wanted not in known:
+        raise ValueError(f"unknown {kind} {name!r}; {suggest(wanted, list(known))}")
+    return known[wanted]
 
 
 def load(kind: str, name: str) -> Any:
-    """The settings class of an option, imported now."""
-    module, _, attribute = find(kind, name).target.partition(":")
-    return getattr(importlib.import_module(module), attribute)
+    """The settings class of an option (of a preset, its function), imported now."""
+    option = find(kind, name)
+    module, _, attribute = option.target.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except Exception as error:  # whatever another package does when it is imported
+        if option in _OPTIONS:
+            raise
+        raise ValueError(
+            f"{kind} {name!r} of {option.origin} cannot be imported: {error}"
+        ) from error
 
 
 def name_of(kind: str, settings: object) -> str:
     """The registered name of a settings object."""
-    target = f"{type(settings).__module__}:{type(settings).__qualname__}"
-    for option in options(kind):
-        if option.target == target:
+    cls = type(settings)
+    target = f"{cls.__module__}:{cls.__qualname__}"
+    for option in _OPTIONS:
+        if (option.kind, option.target) == (kind, target):
+            return option.name
+    for option in options(kind):  # another package may name a class where it is not defined
+        if option.target.split(".")[0] == target.split(".")[0] and load(kind, option.name) is cls:
             return option.name
     raise ValueError(
         f"{target} is not registered as a {kind}; {suggest('', [o.name for o in options(kind)])}"
     )
 
 
+def kind_of(cls: type) -> str:
+    """The kind that a settings class is registered as; empty if it is not."""
+    target = f"{cls.__module__}:{cls.__qualname__}"
+    return next((option.kind for option in _OPTIONS if option.target == target), "")
+
+
 def suggest(wrong: str, right: list[str]) -> str:
-    """The end of an error message: the nearest right answer, else all of them."""
+    """The end of an error message: the closest valid name, else all of them."""
     near = difflib.get_close_matches(wrong, right, n=1, cutoff=0.5)
     return f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(right)}"
+
+
+@functools.cache
+def _foreign() -> list[Option]:
+    """The options of other installed packages; what cannot be used is a warning, no error."""
+    from importlib.metadata import entry_points  # 20 ms that most programs need not spend
+
+    found: list[Option] = []
+    for point in sorted(entry_points(group=GROUP), key=lambda point: (point.name, point.value)):
+        origin = f"{point.dist.name} {point.dist.version}" if point.dist else point.value
+        try:
+            given = [replace(option, origin=origin) for option in point.load()]
+        except Exception as error:  # whatever the other package does when it is imported
+            _warn(f"options of {origin} are left out: {type(error).__name__}: {error}")
+            continue
+        for option in given:
+            if fault := _fault(option, [*_OPTIONS, *found]):
+                _warn(f"{option.kind} {option.name!r} of {origin} is left out: {fault}")
+            else:
+                found.append(option)
+    return found
+
+
+def _fault(option: Option, known: list[Option]) -> str:
+    """Why an option cannot be added; empty if it can."""
+    if option.kind not in KINDS:
+        return f"unknown kind {option.kind!r}; {suggest(option.kind, kinds())}"
+    if not re.fullmatch("[a-z0-9-]+", option.name):
+        return "a name has small letters, digits and dashes"
+    for other in known:
+        if (other.kind, other.name) == (option.kind, option.name):
+            return f"{option.kind} {option.name!r} is registered already, by {other.origin}"
+    return ""
+
+
+def _warn(text: str) -> None:
+    warnings.warn(" ".join(text.split()), OptionWarning, stacklevel=2)

@@ -7,11 +7,12 @@ first; attention lines them up at the end. Keys are kept as they are compared: r
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+
+from attnlab.config import settings
 
 Kept = tuple[Tensor, Tensor, Tensor | None]
 
@@ -73,7 +74,7 @@ class LayerCache:
         return self._k[:, :, used], self._v[:, :, used], padding
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class Full:
     """Keeps every position."""
 
@@ -92,7 +93,7 @@ class FullCache(LayerCache):
         return self._read(0)
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class Ring:
     """Keeps the window - 1 positions that a coming query can still see, in constant memory."""
 

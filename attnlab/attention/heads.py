@@ -6,7 +6,6 @@ Multi-head, grouped and multi-query attention are one module: they differ in how
 heads the query heads share.
 """
 
-from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import torch.nn.functional as F
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 
 from attnlab.attention.cache import LayerCache
 from attnlab.attention.scores import Score
+from attnlab.config import setting, settings
 from attnlab.kernels import LinearBias, Rotation, rotate
 
 
@@ -32,32 +32,30 @@ class HeadSettings(Protocol):
 # something else in float64 or bfloat16; this is float32's.
 NORM_EPSILON = 2.0**-23
 
+HEAD_WIDTH = "coordinates of a query, key or value"
 
-@dataclass(frozen=True, kw_only=True)
+
+@settings
 class MultiHead:
     """Every query head has a key/value head of its own."""
 
-    heads: int = 4
-    head_width: int | None = None  # model width / heads if none
-
-    def __post_init__(self) -> None:
-        _check_counts(self)
+    heads: int = setting(4, low=1, about="query heads, and as many key/value heads")
+    head_width: int | None = setting(None, low=1, none="width / heads", about=HEAD_WIDTH)
 
     @property
     def kv_heads(self) -> int:
         return self.heads
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class Grouped:
     """Query head i reads key/value head i // (heads // kv_heads)."""
 
-    heads: int = 4
-    kv_heads: int = 2
-    head_width: int | None = None
+    heads: int = setting(4, low=1, about="query heads, a multiple of kv_heads")
+    kv_heads: int = setting(2, low=1, about="key/value heads, each shared by heads / kv_heads")
+    head_width: int | None = setting(None, low=1, none="width / heads", about=HEAD_WIDTH)
 
-    def __post_init__(self) -> None:
-        _check_counts(self)
+    def check(self) -> None:
         if self.heads % self.kv_heads:
             raise ValueError(
                 f"attention.heads {self.heads} is not a multiple of attention.kv_heads "
@@ -65,26 +63,16 @@ class Grouped:
             )
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class MultiQuery:
     """All query heads share one key/value head."""
 
-    heads: int = 4
-    head_width: int | None = None
-
-    def __post_init__(self) -> None:
-        _check_counts(self)
+    heads: int = setting(4, low=1, about="query heads, all reading one key/value head")
+    head_width: int | None = setting(None, low=1, none="width / heads", about=HEAD_WIDTH)
 
     @property
     def kv_heads(self) -> int:
         return 1
-
-
-def _check_counts(settings: HeadSettings) -> None:
-    for name in ("heads", "kv_heads", "head_width"):
-        value = getattr(settings, name)
-        if value is not None and value < 1:
-            raise ValueError(f"attention.{name} is {value}; use 1 or more")
 
 
 def head_width(settings: HeadSettings, width: int) -> int:

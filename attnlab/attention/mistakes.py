@@ -6,17 +6,16 @@ Both train without complaint and answer some questions, so nobody notices. By na
 in the registry, reports and tables call them mistakes.
 """
 
-from dataclasses import dataclass
-
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
 from attnlab.attention.positions import Positions, Rotary, RotaryPositions, Shape, wide
+from attnlab.config import settings
 from attnlab.kernels.rotary import Rotation, rotation
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class GrowingRotary(Rotary):
     """The sign of the exponent lost: pair n turns by position · base^(+n / pairs).
 
@@ -34,7 +33,7 @@ class GrowingRotaryPositions(RotaryPositions):
         return rotation(positions, self.pairs, 1 / settings.base, settings.layout, wide(dtype))
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class HeadRotary(Rotary):
     """The axes mixed up: the angle counts heads, not tokens.
 

@@ -13,8 +13,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from attnlab.config import setting, settings
 from attnlab.kernels.request import LinearBias
 from attnlab.kernels.rotary import Layout, Rotation, rotation
+
+BASE = "frequencies fall from 1 to nearly 1 / base"
+POWERS = "frequencies are its powers"
 
 
 @dataclass(frozen=True)
@@ -50,13 +54,13 @@ class Positions(nn.Module):
         return None
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class NoPositions:
     def build(self, shape: Shape) -> Positions:
         return Positions()
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class Learned:
     """x[t] + table[t], the table trained; no position past the model's context."""
 
@@ -76,14 +80,11 @@ class LearnedPositions(Positions):
         return x + self.table(positions)
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class Sinusoidal:
     """x[t] + (sin(t·f_0), cos(t·f_0), sin(t·f_1), …) with f_n = base^(-2n / width)."""
 
-    base: float = 10_000.0
-
-    def __post_init__(self) -> None:
-        _check_base("positions.base", self.base)
+    base: float = setting(10_000.0, above=0, because=POWERS, about=BASE)
 
     def build(self, shape: Shape) -> Positions:
         return SinusoidalPositions(self.base)
@@ -109,25 +110,22 @@ def sinusoids(
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)[..., :width]
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class Rotary:
     """Turns pairs of coordinates of q and k by angles proportional to the position."""
 
-    base: float = 10_000.0
-    fraction: float = 1.0  # of the head width that turns
-    layout: Layout = "half-split"
-
-    def __post_init__(self) -> None:
-        _check_base("positions.base", self.base)
-        if not 0 < self.fraction <= 1:
-            raise ValueError(
-                f"positions.fraction is {self.fraction}; it is a part of the head width, so use "
-                "more than 0 and at most 1"
-            )
-        if self.layout not in ("half-split", "interleaved"):
-            raise ValueError(
-                f"positions.layout is {self.layout!r}; choose half-split or interleaved"
-            )
+    base: float = setting(10_000.0, above=0, because=POWERS, about=BASE)
+    fraction: float = setting(
+        1.0,
+        above=0,
+        high=1,
+        because="it is a part of the head width",
+        about="part of each head's coordinates that rotates; the rest keeps no position",
+    )
+    layout: Layout = setting(
+        "half-split",
+        about="which coordinates are a pair: n and n + half of them, or neighbours (interleaved)",
+    )
 
     def build(self, shape: Shape) -> Positions:
         return RotaryPositions(self, shape)
@@ -171,7 +169,7 @@ def wide(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class Alibi:
     """Scores minus slope · distance, the slopes a geometric sequence over the heads."""
 
@@ -199,8 +197,3 @@ def alibi_slopes(heads: int) -> Float[Tensor, " {heads}"]:
     slopes = [2.0 ** (-8 * (n + 1) / below) for n in range(below)]
     between = [2.0 ** (-8 * (n + 1) / (2 * below)) for n in range(0, 2 * below, 2)]
     return torch.tensor((slopes + between)[:heads])
-
-
-def _check_base(name: str, base: float) -> None:
-    if not base > 0:
-        raise ValueError(f"{name} is {base}; frequencies are its powers, so use a number above 0")

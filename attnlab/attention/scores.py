@@ -17,6 +17,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from attnlab.config import setting, settings
 from attnlab.kernels import Request, Rotation, attention, rotate
 from attnlab.kernels.reference import masked_softmax
 
@@ -57,7 +58,7 @@ class Score(nn.Module):
         return Operations(forward=4.0 * head_width * keys)
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class ScaledDot:
     def build(self, heads: int, head_width: int) -> Score:
         return ScaledDotScore()
@@ -72,7 +73,7 @@ class ScaledDotScore(Score):
         return attention(q, k, v, rotary=rotary, **seeing)  # the kernel may rotate on its way
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class Multiplicative:
     def build(self, heads: int, head_width: int) -> Score:
         return MultiplicativeScore(heads, head_width)
@@ -92,7 +93,7 @@ class MultiplicativeScore(Score):
         return Operations(forward=2.0 * head_width**2 + 4.0 * head_width * keys)
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class Concatenated:
     def build(self, heads: int, head_width: int) -> Score:
         return ConcatenatedScore(heads, head_width)
@@ -117,13 +118,11 @@ class ConcatenatedScore(Score):
         return Operations(forward=2.0 * (head_width + 1 + head_width) * keys)
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class Additive:
-    width: int | None = None  # of the inner layer; the head width if none
-
-    def __post_init__(self) -> None:
-        if self.width is not None and self.width < 1:
-            raise ValueError(f"score.width is {self.width}; use 1 or more, or none for the head's")
+    width: int | None = setting(
+        None, low=1, none="the head width", about="width of the layer under tanh"
+    )
 
     def build(self, heads: int, head_width: int) -> Score:
         return AdditiveScore(heads, head_width, self.width or head_width)

@@ -5,35 +5,44 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from attnlab.config import setting, settings
+
 Verdict = Literal["pass", "fail", "not applicable", "cannot tell"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class Contract:
     """None: not declared, so it is measured and reported, and fails only if wrong in any reading.
 
     `window` counts the keys a query sees, its own included.
     """
 
-    causal: bool | None = None
-    window: int | None = None
-    heads: int | None = None
-    kv_heads: int | None = None
-    positions: Literal["none", "absolute", "relative", "rotary", "alibi"] | None = None
-    rope_layout: Literal["half-split", "interleaved"] | None = None
-    rope_base: float | None = None
-    rope_fraction: float | None = None
-    scale: float | None = None  # on query · key
-    dtype: Literal["bfloat16"] | None = None  # that it must stand, besides the usual ones
-    layout: Literal["btc", "tbc", "bhtd", "bthd"] | None = None  # of x, or of q, k and v
-    cache: bool | None = None
-    padding: bool | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("window", "heads", "kv_heads"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} is declared as {value}; it counts something: 1 or more")
+    causal: bool | None = setting(None, about="no output depends on a later input")
+    window: int | None = setting(
+        None,
+        low=1,
+        because="it counts the query's own key",
+        about="keys a query attends to, its own included",
+    )
+    heads: int | None = setting(None, low=1, about="query heads")
+    kv_heads: int | None = setting(None, low=1, about="key/value heads")
+    positions: Literal["none", "absolute", "relative", "rotary", "alibi"] | None = setting(
+        None, about="how the code knows the order of tokens"
+    )
+    rope_layout: Literal["half-split", "interleaved"] | None = setting(
+        None, about="which coordinates rotary positions rotate together"
+    )
+    rope_base: float | None = setting(None, about="base of the rotary frequencies")
+    rope_fraction: float | None = setting(None, about="part of a head's coordinates that rotates")
+    scale: float | None = setting(None, about="factor on query · key")
+    dtype: Literal["bfloat16"] | None = setting(
+        None, about="dtype that must work besides float32 and float64"
+    )
+    layout: Literal["btc", "tbc", "bhtd", "bthd"] | None = setting(
+        None, about="order of the axes of x, or of q, k and v"
+    )
+    cache: bool | None = setting(None, about="it decodes with a KV cache")
+    padding: bool | None = setting(None, about="it takes a padding mask")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,6 +20,7 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from attnlab.bench.measure import Timing, take_turns
+from attnlab.config import setting, settings
 from attnlab.data.batches import batch_of
 from attnlab.evaluate import validation_loss
 from attnlab.training import launch, runs
@@ -72,17 +73,15 @@ PEERS = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class TrainBench:
-    data: str = ""
-    losses: tuple[float, ...] = ()  # besides the peer's
-    turns: int = 30
-    seed: int = 0
-    full: bool = False  # train the peer to its end as well
-
-    def __post_init__(self) -> None:
-        if self.turns < 1:
-            raise ValueError(f"turns is {self.turns}; use 1 or more")
+    data: str = setting("", about="file with the text of Shakespeare")
+    losses: tuple[float, ...] = setting(
+        (), about="validation losses to time besides the peer's; empty: no others"
+    )
+    turns: int = setting(30, low=1, about="timings of a step of each")
+    seed: int = setting(0, about="random seed of our training")
+    full: bool = setting(False, about="train the peer to its end as well")
 
     def run(self, tick: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
         if not self.data:

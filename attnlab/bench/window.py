@@ -18,6 +18,7 @@ from torch import Tensor
 
 from attnlab.bench import table
 from attnlab.bench.measure import Timing, exponent, peak_memory, take_turns
+from attnlab.config import refusal, setting, settings
 from attnlab.kernels import Request, attention, choose, hardware
 from attnlab.kernels.dispatch import PATHS
 from attnlab.kernels.request import keys_of_left_reach
@@ -26,30 +27,38 @@ Function = Callable[[Tensor, Tensor, Tensor], Tensor]
 _DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class WindowBench:
-    lengths: tuple[int, ...] = (4096, 8192, 16384)
-    windows: tuple[int, ...] = (64, 256, 1024)
-    batch: int = 1
-    heads: int = 8
-    kv_heads: int | None = None  # as many as heads if none
-    width: int = 64
-    dtype: Literal["float32", "float64", "bfloat16"] | None = None  # bfloat16 on CUDA
-    device: Literal["cpu", "cuda"] | None = None  # cuda if there is one
-    turns: int = 7
-    patience: float = 5.0  # seconds of measuring for one candidate in one place
-    dense_up_to: int = 16384  # a dense mask takes length² time and memory
-    flex: bool = True  # compiling it takes some 20 seconds for each length
+    lengths: tuple[int, ...] = setting((4096, 8192, 16384), low=1, about="tokens in a text")
+    windows: tuple[int, ...] = setting(
+        (64, 256, 1024), low=1, about="keys a query attends to, its own included"
+    )
+    batch: int = setting(1, low=1, about="texts side by side")
+    heads: int = setting(8, low=1, about="query heads")
+    kv_heads: int | None = setting(
+        None, low=1, none="as many as heads", about="key/value heads; they divide heads"
+    )
+    width: int = setting(64, low=1, about="coordinates of a query, key or value")
+    dtype: Literal["float32", "float64", "bfloat16"] | None = setting(
+        None, none="bfloat16 on CUDA, else float32", about="dtype of queries, keys and values"
+    )
+    device: Literal["cpu", "cuda"] | None = setting(
+        None, none="a GPU if there is one", about="where to measure"
+    )
+    turns: int = setting(7, low=1, about="timings of each candidate at each length and window")
+    patience: float = setting(
+        5.0, about="seconds of timing after which a candidate gets no more turns"
+    )
+    dense_up_to: int = setting(
+        16384, about="longest text for candidates with a dense mask, which cost length²"
+    )
+    flex: bool = setting(
+        True, about="measure FlexAttention too; it compiles for 20 seconds a length"
+    )
 
-    def __post_init__(self) -> None:
-        for name in ("lengths", "windows"):
-            if not getattr(self, name) or min(getattr(self, name)) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; give one or more, each above 0")
-        for name in ("batch", "heads", "width", "turns"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; use 1 or more")
-        if self.kv_heads is not None and (self.kv_heads < 1 or self.heads % self.kv_heads):
-            raise ValueError(f"kv_heads is {self.kv_heads}; it must divide heads = {self.heads}")
+    def check(self) -> None:
+        if self.kv_heads is not None and self.heads % self.kv_heads:
+            raise refusal(self, "kv_heads", f"it must divide heads = {self.heads}")
 
     def run(self, tick: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
         return run(self, tick)

@@ -25,10 +25,18 @@ from attnlab.audit.probe.probe import Probe
 from attnlab.audit.properties.sight import Causality
 from attnlab.audit.subject.adapters import subject_for
 from attnlab.audit.subject.base import Subject
+from attnlab.config import setting, settings
 from attnlab.models.transformer import TransformerSettings
 
 MISTAKES = ("rotary-growing", "rotary-by-head")  # registered as mistakes, so no controls
-KINDS = {"learned": "absolute", "sinusoidal": "absolute"}  # others are declared by their name
+# what is declared of our position schemes; of one that is new, nothing
+KINDS = {
+    "none": "none",
+    "learned": "absolute",
+    "sinusoidal": "absolute",
+    "rotary": "rotary",
+    "alibi": "alibi",
+}
 WIDTH, WINDOW = 32, 5
 
 
@@ -58,16 +66,12 @@ class Outcome:
         return {"case": self.trial.name, "failed": self.failed, "should have failed": wanted}
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class AuditCheck:
-    family: str | None = None  # one of the development set's; all if none
-    ours: bool = True  # whether the laboratory's own attentions are audited too
-
-    def __post_init__(self) -> None:
-        if self.family is not None and self.family not in FAMILIES:
-            raise ValueError(
-                f"no family {self.family!r}; {registry.suggest(self.family, list(FAMILIES))}"
-            )
+    family: str | None = setting(
+        None, choices=FAMILIES, none="all", about="known bugs to audit: those of one family"
+    )
+    ours: bool = setting(True, about="audit our own attention modules as well")
 
     def run(self, tick: Callable[[str], None]) -> dict[str, Any]:
         known = [case for some in cases(self.family).values() for case in some]
@@ -163,7 +167,7 @@ def own_trials() -> list[Trial]:
     for positions in registry.options("positions"):
         if positions.name in MISTAKES:
             continue
-        declared: Any = KINDS.get(positions.name, positions.name)
+        declared: Any = KINDS.get(positions.name)
         for window in (None, WINDOW):
             contract = Contract(
                 causal=True, cache=True, padding=True, positions=declared, window=window

@@ -8,7 +8,6 @@ by itself.
 import shutil
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +15,15 @@ import safetensors.torch
 import torch
 
 from attnlab import chance
+from attnlab.config import setting, settings
 from attnlab.training import checkpoint
 from attnlab.training.checkpoint import BrokenCheckpoint, Checkpoint
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class CorruptionCheck:
-    trials: int = 1000
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.trials < 1:
-            raise ValueError(f"trials is {self.trials}; use 1 or more")
+    trials: int = setting(1000, low=1, about="checkpoints to damage")
+    seed: int = setting(0, about="random seed of the damages")
 
     def run(self, tick: Callable[[str], None]) -> dict[str, Any]:
         found = fallen_back = alone = tensor_flips = 0

@@ -17,11 +17,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from attnlab import chance, config, files
+from attnlab.config import setting, settings
 from attnlab.data.biographies import Biographies
 from attnlab.data.objectives import Questions
 from attnlab.models.transformer import TransformerSettings
@@ -53,14 +53,10 @@ QUERIES = ["", "?after=-1", "?after=5&points=3", "?points=0", "?after=x", "?poin
            "?after=1&after=2", "?%ff=%fe", "?points=1e3"]  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class FuzzCheck:
-    requests: int = 10_000
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.requests < 1:
-            raise ValueError(f"requests is {self.requests}; use 1 or more")
+    requests: int = setting(10_000, low=1, about="random requests to send")
+    seed: int = setting(0, about="random seed of the requests")
 
     def run(self, tick: Callable[[str], None]) -> dict[str, Any]:
         with tempfile.TemporaryDirectory(prefix="attnlab-fuzz-") as place:

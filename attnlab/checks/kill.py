@@ -13,11 +13,11 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from attnlab import chance, config
+from attnlab.config import setting, settings
 from attnlab.data.biographies import Biographies
 from attnlab.data.objectives import Questions
 from attnlab.models.transformer import TransformerSettings
@@ -35,18 +35,13 @@ CONTROLS: tuple[Control, ...] = ("optimiser", "random", "position")
 COMPARED = ("model.safetensors", "optimiser.safetensors", "metrics.jsonl", "eval.jsonl")
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class KillCheck:
-    kills: int = 200
-    steps: int = 60
-    save_every: int = 3
-    control_kills: int = 6  # for each control
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("kills", "steps", "save_every", "control_kills"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; use 1 or more")
+    kills: int = setting(200, low=1, about="times that a training process is killed")
+    steps: int = setting(60, low=1, about="steps of the training")
+    save_every: int = setting(3, low=1, about="steps between checkpoints")
+    control_kills: int = setting(6, low=1, about="kills for each control, which must differ")
+    seed: int = setting(0, about="random seed of the training and of the moments of killing")
 
     def run(self, tick: Callable[[str], None]) -> dict[str, Any]:
         recipe = tiny_recipe(self)

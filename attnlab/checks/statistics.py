@@ -24,6 +24,7 @@ import torch
 from attnlab import chance, config, files
 from attnlab.compare import held
 from attnlab.compare.verdicts import Losses, Stretches, Texts, holm, p_values, residual
+from attnlab.config import setting, settings
 from attnlab.training import launch, loop, parallel, runs
 from attnlab.training.recipe import Recipe
 from attnlab.training.report import Report
@@ -65,19 +66,20 @@ class Comparison:
     texts: Texts | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class StatisticsCheck:
-    draws: int = 4000  # simulated comparisons for each row; half as many where the text varies
-    seeds: int = 10  # of the real trainings
-    twins: int = 6  # trainings of each seed
-    steps: int = 100  # of each training
-    deals: int = 1000  # ways to deal out the trainings, for each row
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name, least in (("draws", 4), ("deals", 1), ("steps", 1), ("seeds", 6), ("twins", 4)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} is {getattr(self, name)}; use {least} or more")
+    draws: int = setting(
+        4000, low=4, about="simulated comparisons for each row; half of them where the text varies"
+    )
+    seeds: int = setting(10, low=6, about="random seeds of the real trainings")
+    twins: int = setting(
+        6, low=4, about="trainings of each seed, which differ in their initial weights"
+    )
+    steps: int = setting(100, low=1, about="steps of each training")
+    deals: int = setting(
+        1000, low=1, about="ways to deal out the trainings as variants, for each row"
+    )
+    seed: int = setting(0, about="random seed of the simulations")
 
     def run(self, tick: Tick) -> dict[str, Any]:
         simulated = [

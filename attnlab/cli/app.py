@@ -1,8 +1,9 @@
-"""The command line's entry: errors as one line, the options that verbs share, and `list`."""
+"""The command line's entry: errors and warnings as one line, and the options that verbs share."""
 
 import json
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,9 +12,9 @@ from typing import Annotated, Any, NoReturn
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
-from attnlab import __version__, registry
+from attnlab import __version__
+from attnlab.registry import OptionWarning
 
 app = typer.Typer(
     name="attnlab",
@@ -26,6 +27,7 @@ app = typer.Typer(
 )
 screen = Console()
 errors = Console(stderr=True)
+_usual_format = warnings.formatwarning
 
 # `key=value` words, and `--key=value` for those who are used to dashes
 SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True}
@@ -35,27 +37,13 @@ Words = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Runs = Annotated[Path, typer.Option("--runs", help="The folder of run folders.")]
 
-# what `attnlab list` calls a group, and the registry kinds in it
-GROUPS = {
-    "attention": ["attention", "score", "cache"],
-    "positions": ["positions"],
-    "models": ["model"],
-    "presets": ["preset"],
-    "corpora": ["corpus", "tokenizer", "objective"],
-    "optimisers": ["optimiser"],
-    "claims": ["claim"],
-    "properties": ["property"],
-    "studies": ["study"],
-    "checks": ["check"],
-    "benches": ["bench"],
-}
-
 
 def main() -> None:
     """The entry point: what a person can correct is one line and exit code 2."""
     # Before torch is loaded: its threads otherwise wait for each other in a long busy loop, and
     # another process on the same cores makes a training step 50 times slower (docs/notes.md).
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+    warnings.formatwarning = _format_warning
     try:
         app()
     except (ValueError, OSError) as error:
@@ -67,6 +55,19 @@ def main() -> None:
     except KeyboardInterrupt:
         errors.print("interrupted")
         sys.exit(130)
+
+
+def _format_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    line: str | None = None,
+) -> str:
+    """Where in our code an option of another package was left out helps nobody: one line."""
+    if issubclass(category, OptionWarning):
+        return f"warning: {message}\n"
+    return _usual_format(message, category, filename, lineno, line)
 
 
 def _fail(reason: str) -> NoReturn:
@@ -100,25 +101,6 @@ def _top(
     ] = False,
 ) -> None:
     pass
-
-
-@app.command("list", epilog="Example: attnlab list positions")
-def list_options(
-    what: Annotated[str, typer.Argument(help=f"One of {', '.join(GROUPS)}.")] = "all",
-    as_json: AsJson = False,
-) -> None:
-    """Show the options that can be chosen by name."""
-    if what != "all" and what not in GROUPS:
-        raise ValueError(f"nothing called {what!r} to list; {registry.suggest(what, list(GROUPS))}")
-    kinds = [kind for group in ([what] if what != "all" else GROUPS) for kind in GROUPS[group]]
-    found = [option for kind in kinds for option in registry.options(kind)]
-    if as_json:
-        print_json([vars(option) for option in found])
-        return
-    table = Table("setting", "summary", box=None, header_style="bold")
-    for option in found:
-        table.add_row(f"{option.kind}=[cyan]{option.name}[/]", escape(option.summary))
-    screen.print(table)
 
 
 @contextmanager

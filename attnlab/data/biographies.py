@@ -16,6 +16,7 @@ from dataclasses import astuple, dataclass
 import numpy as np
 
 from attnlab import chance
+from attnlab.config import setting, settings
 from attnlab.data.corpora import Corpus, Question, check_split
 from attnlab.data.phrases import ATTRIBUTES, FAMILY, GIVEN, TEMPLATES, VALUES
 
@@ -28,7 +29,7 @@ class Person:
     attributes: dict[str, str]  # the birthplace first
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class Biographies:
     """`wordings` documents for each of `people`; questions of the `held_out` part are for dev.
 
@@ -36,35 +37,41 @@ class Biographies:
     without it the attributes keep theirs and the wordings of a person stay together.
     """
 
-    people: int = 500
-    attributes: int = 4
-    wordings: int = 5
-    shuffle: bool = True
-    held_out: float = 0.5
-    spread: float = 5.0  # of places and other values: the smaller, the more share the first ones
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.people <= MOST_PEOPLE:
-            raise ValueError(f"people is {self.people}; there are names for 1 to {MOST_PEOPLE}")
-        if not 1 <= self.attributes <= len(ATTRIBUTES):
-            known = ", ".join(ATTRIBUTES)
-            raise ValueError(
-                f"attributes is {self.attributes}; use 1 to {len(ATTRIBUTES)} ({known})"
-            )
-        if self.wordings < 1:
-            raise ValueError(f"wordings is {self.wordings}; a person needs 1 or more")
-        if not 0 <= self.held_out <= 1:
-            raise ValueError(
-                f"held_out is {self.held_out}; it is the part of the people whose questions are "
-                "kept for dev, so use 0 to 1"
-            )
-
-        if not 0 < self.spread <= 1e6:
-            raise ValueError(
-                f"spread is {self.spread}; the first value has weight 1 / spread, so use more than "
-                "0, at most 1e6"
-            )
+    people: int = setting(
+        500,
+        low=1,
+        high=MOST_PEOPLE,
+        because="each has a name of their own",
+        about="invented people",
+    )
+    attributes: int = setting(
+        4,
+        low=1,
+        high=len(ATTRIBUTES),
+        because=f"the attributes are {', '.join(ATTRIBUTES)}",
+        about="facts about each person, the birthplace first",
+    )
+    wordings: int = setting(
+        5, low=1, because="a person needs a document", about="documents about each person"
+    )
+    shuffle: bool = setting(
+        True, about="random order of the sentences of a document and of the documents"
+    )
+    held_out: float = setting(
+        0.5,
+        low=0,
+        high=1,
+        because="it is a part of the people",
+        about="part of the people whose questions are kept for dev",
+    )
+    spread: float = setting(
+        5.0,
+        above=0,
+        high=1e6,
+        because="the first value has weight 1 / spread",
+        about="how evenly values are given out; if small, most people share the first ones",
+    )
+    seed: int = setting(0, about="random seed of the people and their documents")
 
     def load(self) -> "BiographiesCorpus":
         return BiographiesCorpus(self)

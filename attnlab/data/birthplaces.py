@@ -12,10 +12,10 @@ Cost: everything is in memory, under a megabyte.
 import hashlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from attnlab import chance
+from attnlab.config import setting, settings
 from attnlab.data.corpora import Corpus, Question, check_split, existing, read_text
 
 _TABLES = {"train": "birth_places_train.tsv", "dev": "birth_dev.tsv"}
@@ -23,20 +23,21 @@ _TEST = "birth_test_inputs.tsv"
 MADE_OF = 3  # splits, each of which keeps at least one person
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class Birthplaces:
     """`people` takes that many, from the beginning of each file; `tuning` plays dev with training
     questions: settings are chosen by those, so that dev is only looked at to report."""
 
-    path: str = ""
-    people: int | None = None
-    tuning: int = 0
-
-    def __post_init__(self) -> None:
-        if self.people is not None and self.people < MADE_OF:
-            raise ValueError(f"people is {self.people}; use {MADE_OF} or more, or none for all")
-        if self.tuning < 0:
-            raise ValueError(f"tuning is {self.tuning}; it counts questions: use 0 or more")
+    path: str = setting("", about="the folder of wiki.txt; data=PATH sets it too")
+    people: int | None = setting(
+        None, low=MADE_OF, none="all", about="people to take from the beginning of each file"
+    )
+    tuning: int = setting(
+        0,
+        low=0,
+        because="it counts questions",
+        about="training questions that stand in for dev while settings are chosen",
+    )
 
     def load(self) -> "BirthplacesCorpus":
         if not self.path:

@@ -5,27 +5,23 @@ Cost: about a microsecond a character to encode, a few to train.
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from jaxtyping import Int64
 
+from attnlab.config import setting, settings
 from attnlab.data.tokens import MASK, PAD, Tokenizer, utf8, without_marks
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class Bpe:
     """Byte-pair encoding over bytes: frequent pairs become tokens, no text is unknown."""
 
-    vocabulary: int = 1024
-
-    def __post_init__(self) -> None:
-        if self.vocabulary < 258:
-            raise ValueError(
-                f"vocabulary is {self.vocabulary}; 256 bytes and 2 marks come first, "
-                "so use 258 or more"
-            )
+    saved: ClassVar[tuple[str, ...]] = ("tokenizers",)
+    vocabulary: int = setting(
+        1024, low=258, because="256 bytes and 2 marks come first", about="tokens to learn, at most"
+    )
 
     def train(self, pieces: Iterable[str], special: bool) -> "BpeTokenizer":
         library = _library()
@@ -41,6 +37,10 @@ class Bpe:
         model = json.loads(blank.to_str())["model"]
         merges = [(left, right) for left, right in model["merges"]]
         return BpeTokenizer(model["vocab"], merges, special)
+
+    @staticmethod
+    def restore(plain: dict[str, Any], special: bool) -> "BpeTokenizer":
+        return bpe_from_json(plain["tokenizers"], special)
 
 
 class BpeTokenizer(Tokenizer):

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from attnlab.config import check_value, setting, settings
+
 CHUNK = 8 * 2**20  # bytes read at once
 _PROSE = [".txt", ".text", ".md", ".rst", ".tex", ".html", ".htm", ".srt", ".org", ".adoc", ".log"]
 _DATA = [".csv", ".tsv", ".json", ".jsonl", ".xml", ".yaml", ".yml", ".toml", ".ini"]
@@ -79,6 +81,7 @@ class TextCorpus(Corpus):
         self, name: str, chunks: Callable[[], Iterator[str]], validation: float = 0.1
     ) -> None:
         """`chunks` gives the text anew each time it is called."""
+        check_value(TextFiles, "validation", validation)
         self.name, self._chunks = name, chunks
         self.questions = {"train": [], "dev": [], "test": []}
         digest, count = hashlib.sha256(), 0
@@ -117,22 +120,15 @@ class TextCorpus(Corpus):
         return self._lengths[split]
 
 
-def _check_validation(validation: float) -> None:
-    if not 0 <= validation < 1:
-        raise ValueError(
-            f"validation is {validation}; it is the part of the text kept from training, "
-            "so use 0 or more and less than 1, such as 0.1"
-        )
+KEPT = "it is the part of the text kept from training"
+VALIDATION = "part of the text, at its end, that is kept for validation"
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class PythonDocs:
     """The language reference that comes with Python itself, about 465,000 characters."""
 
-    validation: float = 0.1
-
-    def __post_init__(self) -> None:
-        _check_validation(self.validation)
+    validation: float = setting(0.1, low=0, below=1, because=KEPT, about=VALIDATION)
 
     def load(self) -> TextCorpus:
         try:
@@ -145,15 +141,12 @@ class PythonDocs:
         return TextCorpus("python-docs", lambda: iter([text]), self.validation)
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class TextFiles:
     """A file of text, or a folder: its text files in the order of their names."""
 
-    path: str = ""
-    validation: float = 0.1
-
-    def __post_init__(self) -> None:
-        _check_validation(self.validation)
+    path: str = setting("", about="the file or folder; data=PATH sets it too")
+    validation: float = setting(0.1, low=0, below=1, because=KEPT, about=VALIDATION)
 
     def load(self) -> TextCorpus:
         if not self.path:

@@ -3,36 +3,39 @@
 Axes: b rows, t time (the context).
 """
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 from jaxtyping import Int64
 
 from attnlab import chance
+from attnlab.config import setting, settings
 from attnlab.data import recall
 from attnlab.data.batches import IGNORE, Batch, Source, as_batch
-from attnlab.data.objectives import Given, Objective, QuestionSource, SpanCorruption, SpanSource
+from attnlab.data.objectives import REMOVED, Given, Objective, QuestionSource, SpanSource
 from attnlab.data.shards import smallest_dtype
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class Mixed(Objective):
     """The model is trained for both at once; there is nothing left to finetune."""
 
     special: ClassVar[bool] = True
-    part: float = 0.35  # of a text that is removed, on average
-    recall: float = 0.15  # the part of the documents that is asked for by its head alone
-    questions: float = 0.1  # the part of all samples that is a question
-
-    def __post_init__(self) -> None:
-        SpanCorruption(part=self.part)
-        for name, least in (("recall", self.recall >= 0), ("questions", self.questions > 0)):
-            if not (least and getattr(self, name) < 1):
-                raise ValueError(
-                    f"objective.{name} is {getattr(self, name)}; it is a part of the samples: "
-                    "use a little, and less than 1"
-                )
+    part: float = setting(0.35, above=0, high=0.5, about=REMOVED)
+    recall: float = setting(
+        0.15,
+        low=0,
+        below=1,
+        because="it is a part of the documents",
+        about="part of the documents that is asked for by its head alone",
+    )
+    questions: float = setting(
+        0.1,
+        above=0,
+        below=1,
+        because="it is a part of the samples",
+        about="part of all samples that is a question",
+    )
 
     def _source(self, given: Given) -> Source:
         return MixedSource(given, self)

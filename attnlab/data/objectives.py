@@ -14,11 +14,14 @@ import numpy as np
 from jaxtyping import Int64
 
 from attnlab import chance
+from attnlab.config import setting, settings
 from attnlab.data import corruption
 from attnlab.data.batches import IGNORE, Batch, Source, as_batch
 from attnlab.data.corpora import Corpus, Question
 from attnlab.data.shards import Stream, smallest_dtype, stream_of
 from attnlab.data.tokens import Tokenizer
+
+REMOVED = "part of a text that is removed, on average"
 
 
 def _silent(line: str) -> None:
@@ -36,7 +39,7 @@ class Given:
     note: Callable[[str], None]  # hears when tokenizing takes a while
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class Objective:
     special: ClassVar[bool]  # whether the tokenizer needs PAD and MASK
 
@@ -55,7 +58,7 @@ class Objective:
         raise NotImplementedError
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class Causal(Objective):
     """Every token is predicted from those before it; the text is one stream cut into windows."""
 
@@ -109,16 +112,12 @@ class CausalSource(Source):
         return tokens, targets
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class SpanCorruption(Objective):
     """A document loses a span and is asked for it; see corruption.py."""
 
     special: ClassVar[bool] = True
-    part: float = corruption.QUARTER  # of a text that is removed, on average
-
-    def __post_init__(self) -> None:
-        if not 0 < self.part <= 0.5:
-            raise ValueError(f"objective.part is {self.part}; use more than 0 and at most 0.5")
+    part: float = setting(corruption.QUARTER, above=0, high=0.5, about=REMOVED)
 
     def _source(self, given: Given) -> Source:
         return SpanSource(given, self.part)
@@ -195,7 +194,7 @@ class SpanSource(Source):
         return self._rows(self._held, seed, np.zeros_like(indices), indices)
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class Questions(Objective):
     """`question MASK answer MASK`, padded; a loss on `answer MASK` only."""
 

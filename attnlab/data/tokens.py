@@ -10,17 +10,16 @@ Cost: a few nanoseconds a character. Byte-pair encoding is in bpe.py.
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from jaxtyping import Int64
 from numpy.typing import ArrayLike
 
 from attnlab import registry
+from attnlab.config import settings
 
 PAD, MASK = "□", "⁇"
-_NAMES = ["characters", "bytes", "bpe"]
 
 
 class Tokenizer(ABC):
@@ -53,15 +52,33 @@ class Tokenizer(ABC):
     def _text(self, ids: Int64[np.ndarray, " t"]) -> str: ...
 
 
-@dataclass(frozen=True, kw_only=True)
+class TokenizerSettings(Protocol):
+    """What a registered tokenizer's settings offer: it is trained, saved and restored."""
+
+    saved: ClassVar[tuple[str, ...]]  # fields of its JSON besides "name" and "special"
+
+    def train(self, pieces: Iterable[str], special: bool) -> Tokenizer: ...
+
+    @staticmethod
+    def restore(plain: dict[str, Any], special: bool) -> Tokenizer:
+        """From JSON that has these fields; a ValueError if they do not hold what was saved."""
+
+
+@settings
 class Characters:
     """One token for each distinct character, in the order of Unicode."""
+
+    saved: ClassVar[tuple[str, ...]] = ("alphabet",)
 
     def train(self, pieces: Iterable[str], special: bool) -> "CharacterTokenizer":
         found: set[str] = set()
         for piece in without_marks(pieces, special):
             found.update(piece)
         return CharacterTokenizer(sorted(found), special)
+
+    @staticmethod
+    def restore(plain: dict[str, Any], special: bool) -> "CharacterTokenizer":
+        return CharacterTokenizer(_alphabet(plain["alphabet"], special), special)
 
 
 class CharacterTokenizer(Tokenizer):
@@ -99,13 +116,19 @@ class CharacterTokenizer(Tokenizer):
         return {"name": "characters", "special": self.special, "alphabet": list(self.alphabet)}
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class Bytes:
     """One token for each of the 256 bytes of UTF-8: no text is unknown."""
+
+    saved: ClassVar[tuple[str, ...]] = ()
 
     def train(self, pieces: Iterable[str], special: bool) -> "ByteTokenizer":
         for _ in without_marks(pieces, special):
             pass
+        return ByteTokenizer(special)
+
+    @staticmethod
+    def restore(plain: dict[str, Any], special: bool) -> "ByteTokenizer":
         return ByteTokenizer(special)
 
 
@@ -136,22 +159,16 @@ def tokenizer_from_json(plain: Any) -> Tokenizer:
     if not isinstance(plain, dict):
         raise ValueError("a tokenizer is saved as a JSON object; this is something else")
     name, special = plain.get("name"), plain.get("special")
-    if not isinstance(name, str) or name not in _NAMES:
-        raise ValueError(f"no tokenizer called {name!r}; {registry.suggest(str(name), _NAMES)}")
+    if not isinstance(name, str):
+        raise ValueError(f"the name of a saved tokenizer is {name!r}; it must be a text")
+    settings: TokenizerSettings = registry.load("tokenizer", name)()
     if not isinstance(special, bool):
         raise ValueError(f"special is {special!r}; a saved tokenizer has true or false there")
-    own = {"characters": {"alphabet"}, "bytes": set(), "bpe": {"tokenizers"}}[name]
-    if set(plain) != {"name", "special", *own}:
+    if set(plain) != {"name", "special", *settings.saved}:
         found = ", ".join(sorted(map(str, plain)))
-        wanted = ", ".join(["name", "special", *own])
+        wanted = ", ".join(["name", "special", *settings.saved])
         raise ValueError(f"a saved {name} tokenizer has the fields {wanted}; this has {found}")
-    if name == "characters":
-        return CharacterTokenizer(_alphabet(plain["alphabet"], special), special)
-    if name == "bytes":
-        return ByteTokenizer(special)
-    from attnlab.data.bpe import bpe_from_json
-
-    return bpe_from_json(plain["tokenizers"], special)
+    return settings.restore(plain, special)
 
 
 def _alphabet(plain: Any, special: bool) -> list[str]:

@@ -10,12 +10,13 @@ model it is wrong, and kept to show that. Over each prefix it is right, and cost
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+
+from attnlab.config import setting, settings
 
 Activation = Literal["tanh", "relu", "sigmoid", "slide"]
 
@@ -100,26 +101,18 @@ class Bidirectional(nn.Module):
         return self.ahead.activation(self.from_ahead(ahead) + self.from_back(back))
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class RecurrentSettings:
     """What the three language models have in common."""
 
-    vocabulary: int = 256
-    width: int = 128
-    activation: Activation = "tanh"
-
-    def __post_init__(self) -> None:
-        for name in ("vocabulary", "width"):
-            value = getattr(self, name)
-            if not 1 <= value <= 1 << 20:
-                raise ValueError(f"{name} is {value}; use 1 to {1 << 20}")
-        if self.activation not in _ACTIVATIONS:
-            raise ValueError(
-                f"activation is {self.activation!r}; choose from {', '.join(_ACTIVATIONS)}"
-            )
+    vocabulary: int = setting(
+        256, low=1, high=1 << 20, about="distinct tokens; in a training, those of the tokenizer"
+    )
+    width: int = setting(128, low=1, high=1 << 20, about="numbers in the state and in a token")
+    activation: Activation = setting("tanh", about="what the new state is passed through")
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class ElmanSettings(RecurrentSettings):
     def build(self) -> "ElmanLM":
         return ElmanLM(self)
@@ -173,7 +166,7 @@ class RecurrentCache:
         return 0 if self.state is None else self.state.numel() * self.state.element_size()
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class BidirectionalSettings(RecurrentSettings):
     def build(self) -> "BidirectionalReader":
         return BidirectionalReader(self)
@@ -195,9 +188,11 @@ class BidirectionalReader(nn.Module):
         return self.head(self.network(self.embed(tokens)))
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class PrefixBidirectionalSettings(RecurrentSettings):
-    readout: Literal["mean", "last"] = "mean"
+    readout: Literal["mean", "last"] = setting(
+        "mean", about="the states of a prefix that predict its next token: their mean, or the last"
+    )
 
     def build(self) -> "PrefixBidirectionalLM":
         return PrefixBidirectionalLM(self)

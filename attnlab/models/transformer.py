@@ -8,7 +8,6 @@ Axes: b batch, t time, c width, v vocabulary.
 """
 
 import math
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -20,48 +19,69 @@ from attnlab import registry
 from attnlab.attention.cache import Cache
 from attnlab.attention.heads import NORM_EPSILON, HeadedAttention, head_width
 from attnlab.attention.positions import Positions, Shape
-from attnlab.config import choice
+from attnlab.config import choice, setting, settings
 from attnlab.kernels import hardware
 
 LARGEST, DEEPEST = 1 << 20, 1 << 12  # beyond these a width or depth is a slip of the finger
+PROBABILITY = "it is a probability"
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class TransformerSettings:
-    vocabulary: int = 256
-    context: int = 256  # tokens trained on; learned positions go no further
-    width: int = 128
-    depth: int = 4
-    attention: Any = choice("attention", "multi-head")
-    score: Any = choice("score", "scaled-dot")
-    positions: Any = choice("positions", "rotary")
-    window: tuple[int | None, ...] = (None,)  # a pattern over the layers: 128,128,128,none
-    norm: Literal["layer", "rms", "unit"] = "rms"  # unit: RMS-norm with nothing learned
-    norm_heads: bool = False  # RMS-norm on every query and key: no score can run away
-    feedforward: Literal["gelu", "swiglu", "squared-relu"] = "gelu"
-    expansion: float = 4.0  # inner width of the feed-forward part, in widths
-    bias: bool = False  # in the linear layers and layer norms
-    tied: bool = True  # the head is the embedding
-    initial: Literal["deep", "flat"] = "deep"  # deep: what joins the stream begins smaller
-    dropout: float = 0.0  # of what is added to the residual stream
-    attention_dropout: float = 0.0  # of attention weights; only full attention is fast with it
+    vocabulary: int = setting(
+        256, low=1, high=LARGEST, about="distinct tokens; in a training, those of the tokenizer"
+    )
+    context: int = setting(
+        256, low=1, high=LARGEST, about="tokens of a training text; learned positions end there"
+    )
+    width: int = setting(128, low=1, high=LARGEST, about="numbers in the vector of a token")
+    depth: int = setting(4, low=1, high=DEEPEST, about="layers: an attention and a feed-forward")
+    attention: Any = choice(
+        "attention", "multi-head", about="how query heads share key/value heads"
+    )
+    score: Any = choice("score", "scaled-dot", about="how a key is compared with a query")
+    positions: Any = choice("positions", "rotary", about="how the model knows the order of tokens")
+    window: tuple[int | None, ...] = setting(
+        (None,),
+        low=1,
+        because="it counts the keys that a query attends to, its own included",
+        none="all keys",
+        about="keys a query attends to, its own included; a list repeats over the layers",
+    )
+    norm: Literal["layer", "rms", "unit"] = setting(
+        "rms", about="before each part of a layer: LayerNorm, RMS-norm, or RMS-norm without gains"
+    )
+    norm_heads: bool = setting(
+        False, about="RMS-norm on every query and key, so that scores stay bounded"
+    )
+    feedforward: Literal["gelu", "swiglu", "squared-relu"] = setting(
+        "gelu", about="activation of the feed-forward part"
+    )
+    expansion: float = setting(
+        4.0, above=0, high=64, about="inner width of the feed-forward part, in widths"
+    )
+    bias: bool = setting(False, about="biases in the linear layers and in LayerNorm")
+    tied: bool = setting(True, about="the output layer is the embedding table")
+    initial: Literal["deep", "flat"] = setting(
+        "deep",
+        about="first weights of what adds to the residual stream: smaller with depth, or not",
+    )
+    dropout: float = setting(
+        0.0,
+        low=0,
+        below=1,
+        because=PROBABILITY,
+        about="part of what is added to the residual stream that training drops",
+    )
+    attention_dropout: float = setting(
+        0.0,
+        low=0,
+        below=1,
+        because=PROBABILITY,
+        about="part of the attention weights that training drops; slow together with a window",
+    )
 
-    def __post_init__(self) -> None:
-        for name in ("vocabulary", "context", "width", "depth"):
-            value = getattr(self, name)
-            most = DEEPEST if name == "depth" else LARGEST
-            if not 1 <= value <= most:
-                raise ValueError(f"{name} is {value}; use 1 to {most}")
-        if not self.window or any(keys is not None and keys < 1 for keys in self.window):
-            raise ValueError(
-                f"window is {list(self.window)}; give the keys each layer sees, 1 or more "
-                "(the query's own included), or none for all of them"
-            )
-        for name in ("dropout", "attention_dropout"):
-            if not 0 <= (part := getattr(self, name)) < 1:
-                raise ValueError(f"{name} is {part}; it is a probability: 0 to less than 1")
-        if not 0 < self.expansion <= 64:
-            raise ValueError(f"expansion is {self.expansion}; use more than 0, at most 64")
+    def check(self) -> None:
         head_width(self.attention, self.width)  # refuses heads that do not divide
 
     def build(self) -> "Transformer":

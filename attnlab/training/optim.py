@@ -6,16 +6,17 @@ so a run that goes on has the rate it would have had.
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from attnlab.config import refusal, setting, settings
 
-@dataclass(frozen=True, kw_only=True)
+
+@settings
 class Schedule:
     """Up over `warmup` steps, level until `hold` of the run is over, then down to `final`.
 
@@ -23,28 +24,37 @@ class Schedule:
     below `final`, whatever the length of the run.
     """
 
-    warmup: int = 0
-    hold: float = 0.0
-    shape: Literal["cosine", "linear", "constant", "waves"] = "cosine"
-    final: float = 0.1
-    wave: int | None = None  # steps from the top of a wave to its bottom
+    warmup: int = setting(0, low=0, about="steps in which the rate rises to its full value")
+    hold: float = setting(
+        0.0,
+        low=0,
+        high=1,
+        because="it is a part of the run",
+        about="part of the run after which the rate falls",
+    )
+    shape: Literal["cosine", "linear", "constant", "waves"] = setting(
+        "cosine", about="how the rate falls; waves rise and fall again"
+    )
+    final: float = setting(
+        0.1,
+        low=0,
+        high=1,
+        because="it is a part of the full rate",
+        about="where the rate ends, as a part of its full value",
+    )
+    wave: int | None = setting(
+        None,
+        low=1,
+        none="every other shape",
+        about="with shape=waves: steps from the top of a wave to its bottom",
+    )
 
-    def __post_init__(self) -> None:
-        if self.warmup < 0:
-            raise ValueError(
-                f"schedule.warmup is {self.warmup}; it is a number of steps, 0 or more"
-            )
-        for name in ("hold", "final"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(
-                    f"schedule.{name} is {getattr(self, name)}; it is a part: from 0 to 1"
-                )
-        if (self.shape == "waves") != (self.wave is not None) or (
-            self.wave is not None and self.wave < 1
-        ):
-            raise ValueError(
-                f"schedule.wave is {self.wave}; with shape=waves it is a number of steps, 1 or "
-                "more, and with any other shape none"
+    def check(self) -> None:
+        if (self.shape == "waves") != (self.wave is not None):
+            raise refusal(
+                self,
+                "wave",
+                "with shape=waves it is a number of steps, 1 or more, and with any other none",
             )
 
     def factor(self, step: int, steps: int) -> float:
@@ -61,16 +71,25 @@ class Schedule:
         return self.final + (1 - self.final) * left
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class AdamW:
-    rate: float = 1e-3
-    betas: tuple[float, ...] = (0.9, 0.95)
-    weight_decay: float = 0.1  # on matrices and tables; vectors are left alone
-    decay_gains: bool = False  # and the gains of norms: what keeps a high rate from running away
-
-    def __post_init__(self) -> None:
-        _check_rates(self, "rate", "weight_decay")
-        _check_betas("optimiser.betas", self.betas)
+    rate: float = setting(1e-3, low=0, below=100, about="learning rate at its full value")
+    betas: tuple[float, ...] = setting(
+        (0.9, 0.95),
+        low=0,
+        below=1,
+        count=2,
+        about="decay of the running means of the gradient and its square",
+    )
+    weight_decay: float = setting(
+        0.1,
+        low=0,
+        below=100,
+        about="pulls matrices and tables towards 0; biases and gains are left alone",
+    )
+    decay_gains: bool = setting(
+        False, about="decay the gains of norms too: a high rate then stays stable"
+    )
 
     def build(self, model: nn.Module) -> "Optimiser":
         return Optimiser(model, [self._torch(list(model.named_parameters()), self.rate)])
@@ -97,24 +116,22 @@ class AdamW:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class Muon:
     """Orthogonalised momentum for the matrices inside the model; AdamW for all the rest."""
 
-    rate: float = 0.02
-    momentum: float = 0.95
-    weight_decay: float = 0.0
-    iterations: int = 5
-    rest_rate: float = 3e-3  # AdamW, for embeddings, head and vectors
-    rest_betas: tuple[float, ...] = (0.9, 0.95)
-
-    def __post_init__(self) -> None:
-        _check_rates(self, "rate", "weight_decay", "rest_rate")
-        _check_betas("optimiser.rest_betas", self.rest_betas)
-        if not 0 <= self.momentum < 1:
-            raise ValueError(f"optimiser.momentum is {self.momentum}; use 0 to less than 1")
-        if not 1 <= self.iterations <= 20:
-            raise ValueError(f"optimiser.iterations is {self.iterations}; use 1 to 20, mostly 5")
+    rate: float = setting(0.02, low=0, below=100, about="learning rate of the matrices")
+    momentum: float = setting(0.95, low=0, below=1, about="decay of the averaged gradient")
+    weight_decay: float = setting(0.0, low=0, below=100, about="pulls the matrices towards 0")
+    iterations: int = setting(
+        5, low=1, high=20, about="Newton–Schulz iterations that orthogonalise an update"
+    )
+    rest_rate: float = setting(
+        3e-3, low=0, below=100, about="AdamW's rate for embeddings, head and vectors"
+    )
+    rest_betas: tuple[float, ...] = setting(
+        (0.9, 0.95), low=0, below=1, count=2, about="AdamW's betas for embeddings, head and vectors"
+    )
 
     def build(self, model: nn.Module) -> "Optimiser":
         inside: list[tuple[str, nn.Parameter]] = []
@@ -312,16 +329,3 @@ def like(tensor: Tensor, other: Tensor) -> Tensor:
     if isinstance(other, DTensor):
         return distribute_tensor(tensor.contiguous(), other.device_mesh, other.placements)
     return tensor
-
-
-def _check_rates(settings: Any, *names: str) -> None:
-    for name in names:
-        value = getattr(settings, name)
-        if not 0 <= value < 100:
-            raise ValueError(f"optimiser.{name} is {value}; use 0 or a little more, such as 0.001")
-
-
-def _check_betas(name: str, betas: Iterable[float]) -> None:
-    betas = tuple(betas)
-    if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
-        raise ValueError(f"{name} is {list(betas)}; give two numbers from 0 to less than 1")

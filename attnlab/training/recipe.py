@@ -1,58 +1,87 @@
 """A recipe: everything that decides how a model is trained. The same recipe gives the same run."""
 
-from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from attnlab.config import choice
+from attnlab.config import choice, setting, settings
 from attnlab.training.optim import Schedule
 
 LARGEST_BATCH = 1 << 20
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class Recipe:
-    corpus: Any = choice("corpus", "python-docs")
-    tokenizer: Any = choice("tokenizer", "characters")
-    objective: Any = choice("objective", "causal")
-    model: Any = choice("model", "transformer")  # its vocabulary is the tokenizer's
-    start: str | None = None  # a run or checkpoint whose weights and tokenizer are taken over
+    corpus: Any = choice("corpus", "python-docs", about="the text to train on")
+    tokenizer: Any = choice("tokenizer", "characters", about="how text becomes tokens")
+    objective: Any = choice("objective", "causal", about="what the model learns to predict")
+    model: Any = choice(
+        "model", "transformer", about="the model; its vocabulary is that of the tokenizer"
+    )
+    start: str | None = setting(
+        None,
+        none="new weights",
+        about="a run or checkpoint to finetune: its weights and its tokenizer are used",
+    )
 
-    optimiser: Any = choice("optimiser", "adamw")
-    schedule: Schedule = field(default_factory=Schedule)
-    context: int | None = None  # tokens in a sample; the model's own if none
-    batch: int = 32  # samples in a step, over all processes
-    accumulate: int = 1  # parts that a process takes its share in: less memory, same gradient
-    steps: int = 1000
-    clip: float | None = 1.0  # largest norm of the gradient
-    average: float | None = None  # memory of a moving average of the weights, which is then used
-    seed: int = 0
+    optimiser: Any = choice("optimiser", "adamw", about="how gradients change the weights")
+    schedule: Schedule = setting(Schedule(), about="the learning rate over the steps")
+    context: int | None = setting(
+        None, low=1, none="the model's context", about="tokens in a training sample"
+    )
+    batch: int = setting(
+        32, low=1, high=LARGEST_BATCH, about="samples in a step, over all processes"
+    )
+    accumulate: int = setting(
+        1, low=1, about="parts of a batch, one after the other: less memory, the same gradient"
+    )
+    steps: int = setting(1000, low=1, about="updates of the weights")
+    clip: float | None = setting(
+        1.0,
+        above=0,
+        because="it is a norm",
+        none="no limit",
+        about="largest norm of the gradient; a longer one is scaled down",
+    )
+    average: float | None = setting(
+        None,
+        above=0,
+        below=1,
+        none="the last weights",
+        about="decay of a moving average of the weights, which is then evaluated and used",
+    )
+    seed: int = setting(0, about="random seed of the weights, the batches and dropout")
 
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    dtype: Literal["float32", "bfloat16"] = "float32"  # of the products; weights stay float32
-    compile: bool = False
-    parallel: Literal["ddp", "fsdp"] = "ddp"  # under torchrun
+    device: Literal["auto", "cpu", "cuda"] = setting(
+        "auto", about="where to train; auto: on a GPU if there is one"
+    )
+    dtype: Literal["float32", "bfloat16"] = setting(
+        "float32", about="dtype of the matrix products; weights stay float32"
+    )
+    compile: bool = setting(False, about="compile the step; on CUDA, as a single captured graph")
+    parallel: Literal["ddp", "fsdp"] = setting(
+        "ddp", about="under torchrun: weights on every process, or sharded"
+    )
 
-    evaluate_every: int | None = 250  # steps; the whole validation split
-    patience: int | None = None  # evaluations without a better one until it stops
-    save_every: int | None = 250  # steps; besides the best and the last
-    save_best: bool = True  # whenever an evaluation is better than all before it
-    keep: int = 2  # newest checkpoints kept, besides the best
-    sample_every: int | None = None  # steps; writes some text
-    sample_tokens: int = 200
-    tensorboard: bool = False
+    evaluate_every: int | None = setting(
+        250, low=1, none="never", about="steps between evaluations on the whole validation split"
+    )
+    patience: int | None = setting(
+        None,
+        low=1,
+        none="train all steps",
+        about="evaluations without a better one before it stops",
+    )
+    save_every: int | None = setting(
+        250, low=1, none="never", about="steps between checkpoints, besides the best and the last"
+    )
+    save_best: bool = setting(True, about="save a checkpoint when an evaluation is the best so far")
+    keep: int = setting(2, low=1, about="newest checkpoints to keep, besides the best")
+    sample_every: int | None = setting(
+        None, low=1, none="never", about="steps between samples of generated text"
+    )
+    sample_tokens: int = setting(200, low=1, about="tokens in a sample of generated text")
+    tensorboard: bool = setting(False, about="write curves for TensorBoard as well")
 
-    def __post_init__(self) -> None:
-        for name in ("batch", "accumulate", "steps", "keep", "sample_tokens"):
-            _check(name, getattr(self, name), 1)
-        for name in ("context", "evaluate_every", "patience", "save_every", "sample_every"):
-            if getattr(self, name) is not None:
-                _check(name, getattr(self, name), 1)
-        if self.batch > LARGEST_BATCH:
-            raise ValueError(f"batch is {self.batch}; use at most {LARGEST_BATCH}")
-        if self.clip is not None and not self.clip > 0:
-            raise ValueError(f"clip is {self.clip}; use a norm above 0, or none")
-        if self.average is not None and not 0 < self.average < 1:
-            raise ValueError(f"average is {self.average}; use a number between 0 and 1, or none")
+    def check(self) -> None:
         if self.batch % self.accumulate:
             raise ValueError(
                 f"batch {self.batch} does not divide into accumulate={self.accumulate} parts"
@@ -63,8 +92,3 @@ class Recipe:
         """Tokens in a sample."""
         own: int = getattr(self.model, "context", 128)
         return own if self.context is None else self.context
-
-
-def _check(name: str, value: int, least: int) -> None:
-    if value < least:
-        raise ValueError(f"{name} is {value}; use {least} or more")

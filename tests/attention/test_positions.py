@@ -59,7 +59,10 @@ def test_alibi_slopes_of_the_paper():
         (lambda: schemes.Rotary(base=0), r"positions\.base is 0"),
         (lambda: schemes.Sinusoidal(base=-1), r"positions\.base is -1"),
         (lambda: schemes.Rotary(fraction=1.5), r"positions\.fraction is 1.5"),
-        (lambda: schemes.Rotary(layout="halves"), "choose half-split or interleaved"),
+        (
+            lambda: schemes.Rotary(layout="halves"),
+            "positions.layout is 'halves'; did you mean 'half-split'",
+        ),
         (lambda: schemes.Rotary(fraction=0.1).build(SHAPE), "less than one pair"),
     ],
 )

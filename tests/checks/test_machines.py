@@ -286,11 +286,11 @@ def test_a_wrong_cache_is_over_its_limit(monkeypatch):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"machines": ("avx22",)}, "no machine called 'avx22'; did you mean 'avx2'"),
-        ({"parts": ("claim",)}, "no part called 'claim'; did you mean 'claims'"),
-        ({"parts": ()}, "parts is empty"),
+        ({"machines": ("avx22",)}, "machines has 'avx22'; did you mean 'avx2'"),
+        ({"parts": ("claim",)}, "parts has 'claim'; did you mean 'claims'"),
+        ({"parts": ()}, "parts is empty; choose from claims, kernels"),
         ({"seeds": 0}, "seeds is 0"),
-        ({"patience": 0.0}, "patience is 0.0"),
+        ({"patience": 0.0}, "patience is 0.0; it is in seconds, so use more than 0"),
     ],
 )
 def test_nonsense_is_refused(wrong, message):

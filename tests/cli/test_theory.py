@@ -81,7 +81,7 @@ def test_the_document_of_some_claims(attnlab, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["cpoy"], "no claim called 'cpoy'; did you mean 'copy'?"),
+        (["cpoy"], "unknown claim 'cpoy'; did you mean 'copy'?"),
         (["copy", "--question", "A4 1(a)"], "give names or --question, not both: copy"),
         (["--question", "A5 1(a)"], "no question is called 'A5 1(a)'; such as 'A4 1(a)'"),
         (["made-up-answers", "--quick"], "made-up-answers: trains models; leave out --quick"),

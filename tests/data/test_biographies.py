@@ -137,9 +137,9 @@ def test_the_alphabet_covers_text_questions_and_the_newline_between():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"people": 0}, "people is 0; there are names for 1 to"),
+        ({"people": 0}, "people is 0; each has a name of their own, so use 1 to"),
         ({"people": 10**6}, "people is 1000000"),
-        ({"attributes": 7}, "attributes is 7; use 1 to 6 .birthplace"),
+        ({"attributes": 7}, "attributes is 7; the attributes are birthplace, .* so use 1 to 6"),
         ({"wordings": 0}, "wordings is 0"),
         ({"held_out": 1.5}, "held_out is 1.5"),
         ({"spread": 0.0}, "spread is 0.0"),

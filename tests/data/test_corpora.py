@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from attnlab.data import corpora
-from attnlab.data.corpora import PythonDocs, TextFiles
+from attnlab.data.corpora import PythonDocs, TextCorpus, TextFiles
 
 TEXT = "Eine Tür — 日本 🙂.\n" * 60
 
@@ -135,11 +135,15 @@ def test_a_file_that_changes_in_use_is_noticed(tmp_path):
         whole(corpus, "train")
 
 
-@pytest.mark.parametrize("settings", [PythonDocs, TextFiles])
-@pytest.mark.parametrize("validation", [-0.1, 1.0, float("nan")])
-def test_a_part_for_validation_is_less_than_all(settings, validation):
-    with pytest.raises(ValueError, match=r"validation is .*; it is the part"):
-        settings(validation=validation)
+def text_corpus(validation):
+    return TextCorpus("a text", lambda: iter([TEXT]), validation)
+
+
+@pytest.mark.parametrize("make", [PythonDocs, TextFiles, text_corpus])
+@pytest.mark.parametrize("validation", [-0.1, 1.0, 1.5, float("nan")])
+def test_a_part_for_validation_is_less_than_all(make, validation):
+    with pytest.raises(ValueError, match=r"validation is .*; it is the part .* 0 to less than 1"):
+        make(validation=validation)
 
 
 def test_an_unknown_split_is_named(tmp_path):

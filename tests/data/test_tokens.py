@@ -55,6 +55,7 @@ def test_text_with_a_mark_is_refused_only_when_marks_are_wanted(name, mark):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_tokenizer_survives_json(name, special):
     tokenizer = trained(name, special)
+    assert tokenizer.to_json()["name"] == name
     again = tokenizer_from_json(json.loads(json.dumps(tokenizer.to_json())))
     assert type(again) is type(tokenizer) and again.to_json() == tokenizer.to_json()
     assert (again.size, again.mask) == (tokenizer.size, tokenizer.mask)
@@ -127,8 +128,8 @@ GOOD = {"name": "characters", "special": True, "alphabet": ["a", "b"]}
     ("plain", "message"),
     [
         ([], "saved as a JSON object"),
-        ({}, "no tokenizer called None"),
-        ({**GOOD, "name": ["characters"]}, "no tokenizer called"),
+        ({}, "the name of a saved tokenizer is None; it must be a text"),
+        ({**GOOD, "name": ["characters"]}, "the name of a saved tokenizer is"),
         ({**GOOD, "name": "character"}, "did you mean 'characters'"),
         ({**GOOD, "special": 1}, "special is 1"),
         ({**GOOD, "extra": 1}, "has the fields name, special, alphabet"),

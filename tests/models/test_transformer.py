@@ -207,11 +207,14 @@ def test_bfloat16_where_it_would_crash_is_an_error(monkeypatch):
         (["width=25"], "width 25 does not divide into 4 heads"),
         (["width=1000000000000"], "width is 1000000000000; use 1 to"),
         (["depth=0"], "depth is 0"),
-        (["window=4,0"], "give the keys each layer sees, 1 or more"),
-        (["window="], "window is"),
-        (["dropout=1"], "it is a probability"),
+        (
+            ["window=4,0"],
+            "window has 0; it counts the keys .* so use 1 or more, or none for all keys",
+        ),
+        (["window="], "window is empty; give one or more"),
+        (["dropout=1"], "dropout is 1.0; it is a probability, so use 0 to less than 1"),
         (["norm=batch"], "norm is 'batch'"),
-        (["expansion=0"], "expansion is 0"),
+        (["expansion=0"], "expansion is 0.0; use more than 0 and at most 64, such as 4.0"),
     ],
 )
 def test_nonsense_is_refused(words, message):

@@ -66,7 +66,10 @@ def test_another_declaration_is_another_verdict():
         ({}, "target is None"),
         ({"target": "multi-head-scaled-dot", "declare": []}, "declare is an object"),
         ({"target": "multi-head-scaled-dot", "declare": {"casual": True}}, "did you mean 'causal'"),
-        ({"target": "multi-head-scaled-dot", "declare": {"window": 0}}, "window is declared as 0"),
+        (
+            {"target": "multi-head-scaled-dot", "declare": {"window": 0}},
+            "window is 0; it counts the query's own key",
+        ),
         ({"target": "multi-head-scaled-dot", "declare": {"window": 10**30}}, "up to 1e9"),
         ({"target": "multi-head-scaled-dot", "declare": {"scale": float("inf")}}, "up to 1e9"),
     ],

@@ -9,16 +9,16 @@ their last digits: the report says which, how far, and how near to its bound eac
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from attnlab import files, registry
+from attnlab import files
 from attnlab.checks.machines import imitate, table
 from attnlab.checks.machines.imitate import BASELINE, MACHINES, Machine
+from attnlab.config import refusal, setting, settings
 
 PARTS = ("claims", "kernels", "decoding", "documents")
 SHORT_MACHINES = ("default", "no-compiler")
@@ -32,32 +32,29 @@ Tick = Callable[[str], None]
 Key = tuple[str, str]  # a claim and one of its measures
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class MachinesCheck:
-    machines: tuple[str, ...] = ()  # all that this one can imitate, if none is named
-    parts: tuple[str, ...] = PARTS
-    claims: tuple[str, ...] = ()  # names, or package.module:Class; all quick ones if none
-    seeds: int = 5  # for the claims, from 0 on, on the machine as it is
-    short: bool = False  # two machines, two seeds, a few cases of each part
-    patience: float = 900.0  # seconds that one machine may take
-    docs: Path | None = None  # a folder: machines.md is written there
+    machines: tuple[str, ...] = setting(
+        (),
+        choices=[machine.name for machine in MACHINES],
+        about="machines to imitate; empty: all that this one can",
+    )
+    parts: tuple[str, ...] = setting(PARTS, choices=PARTS, about="what to compare")
+    claims: tuple[str, ...] = setting(
+        (), about="claims to run, by name or package.module:Class; empty: all quick ones"
+    )
+    seeds: int = setting(5, low=1, about="random seeds of the claims on the machine as it is")
+    short: bool = setting(False, about="two machines, two seeds, a few cases of each part")
+    patience: float = setting(
+        900.0, above=0, because="it is in seconds", about="timeout of one machine in seconds"
+    )
+    docs: Path | None = setting(
+        None, none="nowhere", about="existing folder in which to write machines.md"
+    )
 
-    def __post_init__(self) -> None:
-        for what, given, right in (
-            ("machine", self.machines, [one.name for one in MACHINES]),
-            ("part", self.parts, list(PARTS)),
-        ):
-            for name in given:
-                if name not in right:
-                    raise ValueError(f"no {what} called {name!r}; {registry.suggest(name, right)}")
-        if not self.parts:
-            raise ValueError(f"parts is empty; choose from {', '.join(PARTS)}")
-        if self.seeds < 1:
-            raise ValueError(f"seeds is {self.seeds}; use 1 or more")
+    def check(self) -> None:
         if self.docs is not None and not self.docs.is_dir():
-            raise ValueError(f"docs is {self.docs}; it must be a folder that is there")
-        if not self.patience > 0:
-            raise ValueError(f"patience is {self.patience}; it is in seconds: use more than 0")
+            raise refusal(self, "docs", "it must be an existing folder")
 
     def run(self, tick: Tick) -> dict[str, Any]:
         tick("asking what this machine can imitate")

@@ -1,0 +1,126 @@
+"""`attnlab list`: kinds of options, the options of a kind, the settings of an option."""
+
+import dataclasses
+import inspect
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.table import Column, Table
+
+from attnlab import config, registry
+from attnlab.cli.app import AsJson, app, print_json, screen
+
+# what people call several kinds at once, or one in the plural
+GROUPS = {
+    "attention": ["attention", "score", "cache"],
+    "models": ["model"],
+    "presets": ["preset"],
+    "corpora": ["corpus", "tokenizer", "objective"],
+    "optimisers": ["optimiser"],
+    "claims": ["claim"],
+    "properties": ["property"],
+    "studies": ["study"],
+    "checks": ["check"],
+    "benches": ["bench"],
+}
+
+
+@app.command(
+    "list",
+    epilog="Example: attnlab list · attnlab list positions · attnlab list model.transformer",
+)
+def list_options(
+    what: Annotated[
+        str, typer.Argument(help="A kind, such as positions, or an option, such as preset.tiny.")
+    ] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Show what can be chosen by name: the kinds, the options of a kind, the settings of one."""
+    first, dot, name = what.partition(".")
+    if not what:
+        _show_kinds(as_json)
+    elif dot:
+        _show_settings(registry.find(_kinds(first)[0], name), as_json)
+    else:
+        _show_options(_kinds(first), as_json)
+
+
+def _kinds(word: str) -> list[str]:
+    if word in GROUPS:
+        return GROUPS[word]
+    if word not in registry.kinds():
+        near = registry.suggest(word, [*registry.kinds(), *GROUPS])
+        raise ValueError(f"unknown kind {word!r}; {near}")
+    return [word]
+
+
+def _show_kinds(as_json: bool) -> None:
+    kinds = registry.KINDS.items()
+    if as_json:
+        print_json(
+            [
+                {
+                    "kind": name,
+                    **dataclasses.asdict(kind),
+                    "options": [vars(option) for option in registry.options(name)],
+                }
+                for name, kind in kinds
+            ]
+        )
+        return
+    table = Table("kind", "options", "what they are", "example", box=None, header_style="bold")
+    for name, kind in kinds:
+        count = str(len(registry.options(name)))
+        table.add_row(f"[cyan]{name}[/]", count, escape(kind.about), escape(kind.example))
+    screen.print(table)
+    screen.print(
+        "attnlab list KIND shows the options, attnlab list KIND.NAME the settings of one",
+        highlight=False,
+    )
+
+
+def _show_options(kinds: list[str], as_json: bool) -> None:
+    found = [option for kind in kinds for option in registry.options(kind)]
+    if as_json:
+        print_json([vars(option) for option in found])
+        return
+    table = Table("setting", "summary", box=None, header_style="bold")
+    for option in found:
+        name = f"{option.kind}=[cyan]{escape(option.name)}[/]"
+        table.add_row(name, escape(_summary(option)))
+    screen.print(table)
+
+
+def _show_settings(option: registry.Option, as_json: bool) -> None:
+    target = registry.load(option.kind, option.name)
+    # a preset is a whole recipe; of any other option, what is chosen inside is listed by itself
+    fields = config.describe(target(), chosen=option.kind == "preset")
+    if as_json:
+        described = [dataclasses.asdict(field) for field in fields]
+        print_json({**vars(option), "settings": described})
+        return
+    title = f"{option.kind}=[bold cyan]{escape(option.name)}[/]: {escape(_summary(option))}"
+    screen.print(title, highlight=False, soft_wrap=True)
+    if said := _paragraph(target):
+        screen.print(escape(said), highlight=False)
+    if not fields:
+        screen.print("It has no settings.", highlight=False)
+        return
+    name = Column("setting", no_wrap=True)
+    table = Table(name, "default", "values", "meaning", box=None, header_style="bold")
+    for field in fields:
+        cells = (field.default or "(empty)", field.values, field.about)
+        table.add_row(f"[cyan]{field.key}[/]", *map(escape, cells))
+    screen.print(table)
+
+
+def _summary(option: registry.Option) -> str:
+    foreign = option.origin != "attnlab"
+    return f"{option.summary} (from {option.origin})" if foreign else option.summary
+
+
+def _paragraph(target: Any) -> str:
+    """The first paragraph of the class's own docstring; dataclasses write one of fields."""
+    said = inspect.cleandoc(target.__doc__ or "").split("\n\n")[0]
+    return "" if said.startswith(f"{target.__name__}(") else " ".join(said.split())

@@ -1,0 +1,89 @@
+"""Settings changed by words: `key=value`, the key dotted.
+
+Shorter keys are applied first, so the order of the words does not matter.
+"""
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any, TypeVar, get_type_hints
+
+from attnlab import registry
+from attnlab.config.fields import construct, option
+from attnlab.config.hints import ConfigError, parse
+
+S = TypeVar("S")
+
+
+def override(settings: S, words: Iterable[str]) -> S:
+    """The settings with `key=value` words applied; later words win over earlier ones."""
+    return _changed(settings, [split_word(word) for word in words], "")
+
+
+def split_word(word: str) -> tuple[list[str], str]:
+    """`--model.width=3` -> (["model", "width"], "3")."""
+    key, equals, text = word.removeprefix("--").partition("=")
+    path = key.strip().replace("-", "_").split(".")
+    if not equals or not all(path):
+        raise ConfigError(f"{word!r} is not a setting; write key=value, such as width=128")
+    return path, text.strip()
+
+
+def words_of(plain: Any, prefix: str = "") -> list[str]:
+    """Settings from a file, as saved by `to_dict` or a part of that, as words."""
+    if not isinstance(plain, dict):
+        raise ConfigError(f"settings in a file are an object, not {plain!r}")
+    words = []
+    for name, value in plain.items():
+        if isinstance(value, dict):
+            if "name" in value:
+                words.append(f"{prefix}{name}={value['name']}")
+            rest = {inner: v for inner, v in value.items() if inner != "name"}
+            if not value:
+                raise ConfigError(f"{prefix}{name} is an empty group of settings; leave it out")
+            words += words_of(rest, f"{prefix}{name}.")
+        else:
+            words.append(f"{prefix}{name}={spelled(value)}")
+    return words
+
+
+def spelled(value: Any) -> str:
+    """A plain JSON value as a person writes it after `key=`."""
+    if isinstance(value, list):
+        return ",".join(map(spelled, value))
+    return "none" if value is None else str(value)
+
+
+def _changed(settings: Any, changes: list[tuple[list[str], str]], prefix: str) -> Any:
+    """All changes at once: a width and heads that fit each other may come in any order.
+
+    `prefix` is the key of these settings in those that the words are about: "" or "model.".
+    """
+    values: dict[str, Any] = {}
+    known = {field.name: field for field in dataclasses.fields(settings)}
+    for name in dict.fromkeys(path[0] for path, _ in changes):
+        mine = [(path[1:], text) for path, text in changes if path[0] == name]
+        if name not in known:
+            key = ".".join([prefix + name, *mine[0][0]])
+            near = registry.suggest(prefix + name, [prefix + one for one in known])
+            raise ConfigError(f"{key}: no such setting; {near}")
+        for text in (text for path, text in mine if not path):
+            values[name] = _new_value(settings, known[name], text, prefix)
+        inside = [(path, text) for path, text in mine if path]
+        if inside:
+            current = values.get(name, getattr(settings, name))
+            if not dataclasses.is_dataclass(current):
+                key = ".".join([prefix + name, *inside[0][0]])
+                raise ConfigError(f"{key}: {name} has no settings inside it; write {name}=value")
+            values[name] = _changed(current, inside, f"{prefix}{name}.")
+    return construct(lambda: dataclasses.replace(settings, **values), prefix)
+
+
+def _new_value(settings: Any, field: dataclasses.Field[Any], text: str, prefix: str) -> Any:
+    name, key = field.name, prefix + field.name
+    kind, current = field.metadata.get("kind"), getattr(settings, name)
+    if kind:
+        return construct(option(kind, text, key), f"{key}.")
+    if dataclasses.is_dataclass(current):
+        inside = ", ".join(f"{name}.{field.name}" for field in dataclasses.fields(current))
+        raise ConfigError(f"{key} is a group of settings; set one of {inside}")
+    return parse(get_type_hints(type(settings))[name], text, key)

@@ -1,0 +1,42 @@
+"""Every registered study: its settings are saved, and the same settings find the same folder."""
+
+import json
+
+import pytest
+
+from attnlab import config, registry
+from attnlab.studies.progress import Progress
+from attnlab.studies.study import Findings, carry_out
+
+pytest.importorskip("matplotlib")
+NAMES = [option.name for option in registry.options("study")]
+
+
+def empty(name, *words):
+    """The study with nothing to do."""
+    cls = registry.load("study", name)
+    nothing = Findings("title", "question", "answer", (), {})
+    bare = type(
+        cls.__name__,
+        (cls,),
+        {"jobs": lambda self, desk: [], "findings": lambda self, results: nothing},
+    )
+    return config.override(bare(), words)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_its_settings_survive_json(name):
+    cls = registry.load("study", name)
+    study = config.override(cls(), ["scale=tiny", "seeds=3"])
+    assert config.from_dict(cls, json.loads(json.dumps(config.to_dict(study)))) == study
+    json.dumps(study.settings())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_same_settings_find_the_same_folder(name, tmp_path):
+    def folder(*words):
+        study = empty(name, "scale=tiny", *words)
+        return carry_out(name, study, root=tmp_path, progress=Progress()).folder
+
+    assert folder() == folder() != folder("seeds=3")
+    assert folder("seeds=3") == folder("seeds=3")
