@@ -79,6 +79,7 @@ class TextCorpus(Corpus):
         self, name: str, chunks: Callable[[], Iterator[str]], validation: float = 0.1
     ) -> None:
         """`chunks` gives the text anew each time it is called."""
+        _check_validation(validation)
         self.name, self._chunks = name, chunks
         self.questions = {"train": [], "dev": [], "test": []}
         digest, count = hashlib.sha256(), 0
