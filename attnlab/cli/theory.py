@@ -1,4 +1,4 @@
-"""The verb that settles the theory: attnlab claims."""
+"""The verb that runs the theory: attnlab claims."""
 
 import dataclasses
 import signal
@@ -12,7 +12,7 @@ from attnlab.cli.app import AsJson, app, errors, print_json, progress, screen
 
 if TYPE_CHECKING:
     from attnlab.theory.claim import Claim
-    from attnlab.theory.settle import Outcome
+    from attnlab.theory.result import ClaimResult
 
 COLOURS = {
     "holds": "green",
@@ -28,123 +28,128 @@ COLOURS = {
 )
 def claims(
     names: Annotated[
-        list[str] | None, typer.Argument(help="Which: attnlab list claims; none: all.")
+        list[str] | None, typer.Argument(help="Names from `attnlab list claims`; none: all.")
     ] = None,
     question: Annotated[
         str | None,
-        typer.Option(help='Those that settle a question of the courses, such as "A4 1(c)".'),
+        typer.Option(help='The claims that settle a course question, such as "A4 1(c)".'),
     ] = None,
     words: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting.")
     ] = None,
-    knob: Annotated[bool, typer.Option("--knob", help="Turn the knob, which breaks it.")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="Leave out those that train.")] = False,
+    knob: Annotated[
+        bool, typer.Option("--knob", help="Turn the knob, which breaks the claim.")
+    ] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Leave out claims that train models.")
+    ] = False,
     plot: Annotated[
         Path | None, typer.Option(help="Write the picture of one claim, as SVG.")
     ] = None,
     docs: Annotated[
-        Path | None, typer.Option(help="Write theory.md with its pictures into this folder.")
+        Path | None,
+        typer.Option(help="Record the results here: theory.md, its pictures, outcomes.json."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Run the theory: each claim gets a verdict, computed from an experiment.
 
-    One claim is explained at length. Exit code 1 when a verdict is not the recorded one, as it
-    has to be with --knob. "cannot tell": the interval holds both answers.
+    A single claim is explained at length. "cannot tell" means that the interval contains both
+    answers. Exit code 1: a verdict is not the recorded one. With --knob that is always so.
     """
     from attnlab.studies.desk import Interrupted
-    from attnlab.theory import settle
+    from attnlab.theory import catalogue
 
     if docs is not None and words:
-        raise ValueError("--docs records claims as they stand; leave --set out")
+        raise ValueError("--docs records claims with their default settings; leave out --set")
     if question is not None and names:
         raise ValueError(f"give names or --question, not both: {', '.join(names)}")
-    chosen = settle.answering(question) if question is not None else names
-    chosen = chosen or settle.names(quick=quick)
-    loaded = {name: settle.load(name, words or []) for name in chosen}
+    chosen = catalogue.settling(question) if question is not None else names
+    chosen = chosen or catalogue.names(quick=quick)
+    loaded = {name: catalogue.load(name, words or []) for name in chosen}
     if quick:
         loaded = {name: claim for name, claim in loaded.items() if not claim.trained}
     if not loaded:
-        raise ValueError(f"{', '.join(chosen)}: trains models; leave out --quick")
+        raise ValueError(f"--quick leaves out {', '.join(chosen)}: it trains models")
     if plot is not None:
         _check_plot(plot, len(loaded))
     try:
-        outcomes = [_settle(name, claim) for name, claim in loaded.items()]
+        results = [_run(name, claim) for name, claim in loaded.items()]
     except Interrupted as error:
-        errors.print(f"{error}; the same command goes on from there", highlight=False)
+        errors.print(f"{error}; the same command resumes from there", highlight=False)
         raise typer.Exit(128 + signal.Signals[error.signal]) from None
-    shown = [outcome.broken() for outcome in outcomes] if knob else outcomes
+    shown = [result.with_knob() for result in results] if knob else results
     if plot is not None:
         _draw(shown[0], plot)
     if docs is not None:
-        _document(outcomes, docs)
+        _record(results, docs)
     if as_json:
-        print_json([outcome.plain() for outcome in shown])
+        print_json([result.plain() for result in shown])
     elif len(shown) == 1:
         _explain(shown[0])
     else:
         _tabulate(shown, question)
-    for outcome in outcomes:
-        if not words and not outcome.knob_flips:
-            errors.print(f"[bold red]{outcome.name}:[/] its knob changes nothing", highlight=False)
+    for result in results:
+        if not words and not result.knob_flips:
+            errors.print(
+                f"[bold red]{result.name}:[/] its knob does not change the verdict", highlight=False
+            )
             raise typer.Exit(1)
-    if not all(outcome.as_expected for outcome in shown):
+    if not all(result.as_expected for result in shown):
         raise typer.Exit(1)
 
 
-def _settle(name: str, claim: object) -> "Outcome":
+def _run(name: str, claim: "Claim") -> "ClaimResult":
     from attnlab.studies.progress import Terminal
-    from attnlab.theory.claim import Claim
-    from attnlab.theory.settle import settle
+    from attnlab.theory.result import run_claim
 
-    assert isinstance(claim, Claim)
     if claim.trained:
-        return settle(name, claim, Terminal(errors))
+        return run_claim(name, claim, Terminal(errors))
     with progress() as tick:
-        tick(f"settling {name}")
-        return settle(name, claim)
+        tick(f"running {name}")
+        return run_claim(name, claim)
 
 
-def _tabulate(outcomes: list["Outcome"], question: str | None = None) -> None:
+def _tabulate(results: list["ClaimResult"], question: str | None = None) -> None:
     from attnlab.theory import sources
-    from attnlab.theory.page import who_was_right
-    from attnlab.theory.settle import deciding, said
+    from attnlab.theory.claim import decisive
+    from attnlab.theory.document import who_was_right
 
-    for key in sources.asked(question) if question is not None else []:
+    for key in sources.find_questions(question) if question is not None else []:
         screen.print(f"[cyan]{key}[/]: {sources.QUESTIONS[key]}", highlight=False)
-    widest = max(len(outcome.name) for outcome in outcomes)
-    for outcome in outcomes:
-        evidence = outcome.evidence
-        name = f"[bold]{outcome.name}[/]{' ' * (widest - len(outcome.name))}"
-        right = who_was_right(outcome.plain()["answers"])
-        screen.print(f"{name}  {_verdict(outcome)}  {right}", highlight=False, soft_wrap=True)
-        line = f"  {evidence.kind}: {said(deciding(evidence.measures))}"
+    widest = max(len(result.name) for result in results)
+    for result in results:
+        evidence = result.evidence
+        name = f"[bold]{result.name}[/]{' ' * (widest - len(result.name))}"
+        right = who_was_right(result.plain()["answers"])
+        screen.print(f"{name}  {_verdict(result)}  {right}", highlight=False, soft_wrap=True)
+        line = f"  {evidence.kind}: {decisive(evidence.measures).describe()}"
         screen.print(f"[dim]{escape(line)}[/]", highlight=False, soft_wrap=True)
         if question is not None:
-            screen.print(f"  {escape(outcome.claim.about.statement)}", highlight=False)
+            screen.print(f"  {escape(result.claim.about.statement)}", highlight=False)
     screen.print(
-        "[dim]What the documents 000 to 004 conclude: ✓ right, ◐ incomplete, ✗ wrong; their words "
+        "[dim]The conclusions of documents 000 to 004: ✓ right, ◐ incomplete, ✗ wrong. Their words "
         "and reasons: attnlab claims NAME[/]",
         highlight=False,
     )
-    wrong = [outcome.name for outcome in outcomes if not outcome.as_expected]
-    line = f"{len(outcomes)} claims; " + (
+    wrong = [result.name for result in results if not result.as_expected]
+    line = f"{len(results)} claims; " + (
         f"not as recorded: {', '.join(wrong)}" if wrong else "all as recorded"
     )
     screen.print(line, highlight=False)
 
 
-def _explain(outcome: "Outcome") -> None:
+def _explain(result: "ClaimResult") -> None:
     from attnlab.reports.report import Sample, paragraphs
     from attnlab.reports.report import Table as Numbers
     from attnlab.reports.terminal import grid
-    from attnlab.theory.page import answers_table, verdict_text
+    from attnlab.theory.document import answers_table, verdict_text
 
-    about, plain = outcome.claim.about, outcome.plain()
-    screen.print(f"[bold]{outcome.name}[/]  {_verdict(outcome)}\n", highlight=False)
+    about, plain = result.claim.about, result.plain()
+    screen.print(f"[bold]{result.name}[/]  {_verdict(result)}\n", highlight=False)
     screen.print(f"{escape(about.statement)}\n", highlight=False)
     screen.print(f"[cyan]{escape(about.formula)}[/]\n", highlight=False)
-    if changes := _changes(outcome.claim):
+    if changes := _changes(result.claim):
         screen.print(f"[yellow]Run with {escape(changes)}.[/]\n", highlight=False)
     for part in [
         *paragraphs(about.derivation),
@@ -153,22 +158,22 @@ def _explain(outcome: "Outcome") -> None:
     ]:
         screen.print(f"{escape(part)}\n", highlight=False)
     answers = [answers_table(plain["answers"])] if plain["answers"] else []
-    for block in [*outcome.evidence.details, *answers]:
+    for block in [*result.evidence.details, *answers]:
         if isinstance(block, Numbers):
             screen.print(grid(block))
         elif isinstance(block, Sample):
             screen.print(f"{escape(block.title)}\n{escape(block.text)}", highlight=False)
     if about.answers and not answers:
         screen.print(
-            "What the documents answer is judged for the claim as it stands: "
-            f"attnlab claims {outcome.name}",
+            "The documents' answers are marked for the default settings only: "
+            f"attnlab claims {result.name}",
             highlight=False,
             soft_wrap=True,
         )
 
 
 def _changes(claim: "Claim") -> str:
-    """The settings that are not those of the record."""
+    """The settings that differ from the recorded ones."""
     return ", ".join(
         f"{one.name}={getattr(claim, one.name)} (recorded: {one.default})"
         for one in dataclasses.fields(claim)
@@ -176,13 +181,13 @@ def _changes(claim: "Claim") -> str:
     )
 
 
-def _verdict(outcome: "Outcome") -> str:
-    mark = "" if outcome.as_expected else " (recorded: " + outcome.claim.about.expected + ")"
-    return f"[{COLOURS[outcome.verdict]}]{outcome.verdict}[/]{mark}"
+def _verdict(result: "ClaimResult") -> str:
+    note = "" if result.as_expected else f" (recorded: {result.claim.about.expected})"
+    return f"[{COLOURS[result.verdict]}]{result.verdict}[/]{note}"
 
 
 def _check_plot(path: Path, count: int) -> None:
-    """Before anything is run: a path that cannot be written would lose the run."""
+    """Called before the run, whose result would be lost if the path cannot be written."""
     if count != 1:
         raise ValueError(
             f"--plot draws one claim, not {count}; name it: attnlab claims copy --plot"
@@ -190,30 +195,21 @@ def _check_plot(path: Path, count: int) -> None:
     if path.suffix != ".svg":
         raise ValueError(f"--plot writes SVG; use {path.with_suffix('.svg')}")
     if path.is_dir() or not path.parent.is_dir():
-        raise ValueError(f"{path} cannot be written; name a file in a folder that is there")
+        raise ValueError(f"{path} cannot be written; name a file in an existing folder")
 
 
-def _draw(outcome: "Outcome", path: Path) -> None:
+def _draw(result: "ClaimResult", path: Path) -> None:
     from attnlab import files
     from attnlab.reports import plots, vector
 
-    files.write_whole(path, vector.standalone(plots.svg(outcome.evidence.picture)).encode())
+    files.write_whole(path, vector.standalone(plots.svg(result.evidence.picture)).encode())
 
 
-def _document(outcomes: list["Outcome"], folder: Path) -> None:
+def _record(results: list["ClaimResult"], docs: Path) -> None:
     import torch
 
-    from attnlab import files
-    from attnlab.theory.page import PICTURES, document, record
+    from attnlab.theory import document, record
     from attnlab.training.loop import machine
 
-    recorded = record(outcomes, machine(torch.device("cpu")))
-    text, pictures = document(recorded)
-    inside = folder / PICTURES
-    inside.mkdir(parents=True, exist_ok=True)
-    for old in inside.glob("*.svg"):
-        old.unlink()
-    for name, svg in pictures.items():
-        files.write_whole(inside / name, svg.encode())
-    files.write_whole(inside / "outcomes.json", files.as_json(recorded))
-    files.write_whole(folder / "theory.md", text.encode())
+    merged = record.merge(record.read(docs), results, machine(torch.device("cpu")))
+    document.write(merged, docs)

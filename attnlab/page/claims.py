@@ -1,7 +1,8 @@
-"""Claims to look at and to touch: what is recorded of them, and one run with settings changed.
+"""Claims on the page: what is recorded of them, and runs with changed settings.
 
-A run that somebody waits for tries fewer cases where the record's number takes longer than a
-slider may (`live` of a setting), and says so. Claims that train run in a process of their own.
+The page runs fewer cases than the record where the record's number is too slow for a slider
+(`live` of a setting), and says so. Claims that train models take minutes: the page shows their
+recorded results, and trains them in a child process when a person asks for it.
 
 Settings that name a folder are not offered: nothing in a request is part of a path.
 """
@@ -15,119 +16,152 @@ import types
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypedDict, Union, get_args, get_origin, get_type_hints
 
 from attnlab import config, registry
 from attnlab.page.guard import Refused
-from attnlab.theory import sources
+from attnlab.theory import catalogue, record, sources
+from attnlab.theory.claim import Claim
+from attnlab.theory.document import chance_text
+from attnlab.theory.record import Outcome
+from attnlab.theory.result import ClaimResult, headline
 
 KEPT = 256  # answers, of some 10 kB each
 LONGEST_LIST = 8
-KINDS: dict[Any, str] = {bool: "bool", int: "int", float: "float"}
+KINDS: dict[object, str] = {bool: "bool", int: "int", float: "float"}
+Reply = dict[str, object]  # JSON
 
 
 @dataclass(frozen=True)
-class Question:
+class Experiment:
+    """A claim with the settings of a request, to be run with its knob turned or not."""
+
     name: str
-    claim: Any
+    settings: Claim  # before the knob changes them
     knob: bool
 
     @property
-    def key(self) -> str:
-        return json.dumps([self.name, config.to_dict(self.claim)], default=str)
+    def claim(self) -> Claim:
+        return self.settings.with_knob() if self.knob else self.settings
 
     @property
-    def asked(self) -> Any:
-        return self.claim.turned() if self.knob else self.claim
+    def key(self) -> str:
+        return json.dumps([self.name, self.knob, config.to_dict(self.settings)], default=str)
+
+
+class Control(TypedDict):
+    """A setting that the page can change."""
+
+    name: str
+    kind: str
+    value: object  # at first
+    record: object  # of the recorded run
+    low: float | None
+    high: float | None
+    choices: list[str] | None
+    about: str
 
 
 class Claims:
-    """The claims, and what they answered lately."""
+    """The claims, and a cache of their newest answers."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self._answers: OrderedDict[str, dict[str, Any]] = OrderedDict()
+    def __init__(self, root: Path, docs: Path = record.DOCS) -> None:
+        self.root, self._docs = root, docs
+        self._answers: OrderedDict[str, Reply] = OrderedDict()
         self._training = False
 
-    def listed(self) -> list[dict[str, Any]]:
-        """All of them, as recorded; nothing is run."""
-        return [self._entry(option.name) for option in registry.options("claim")]
+    def listed(self) -> list[Reply]:
+        """All claims; nothing is run."""
+        return [self._entry(name) for name in catalogue.names()]
 
-    def questions(self) -> list[dict[str, Any]]:
-        """Of the courses, with the claims that settle each."""
-        options = [option.name for option in registry.options("claim")]
-        settled = {name: registry.load("claim", name).about.questions for name in options}
+    def questions(self) -> list[Reply]:
+        """The questions of the courses, with the claims that settle each."""
         return [
             {
                 "name": key,
-                "asks": asks,
-                "claims": [name for name in options if key in settled[name]],
+                "asks": sources.QUESTIONS[key],
+                "claims": claims,
                 "unsettled": sources.UNSETTLED.get(key, ""),
             }
-            for key, asks in sources.QUESTIONS.items()
+            for key, claims in catalogue.by_question().items()
         ]
 
-    def question(self, name: str, body: Mapping[str, Any]) -> Question:
-        """What a request asks, or a ValueError."""
-        known = [option.name for option in registry.options("claim")]
+    def experiment(self, name: str, body: Mapping[str, Any]) -> Experiment:
+        """What a request asks for; ValueError if it is no valid request."""
+        known = catalogue.names()
         if name not in known:
-            raise Refused(404, f"no claim is called {name[:80]!r}; {registry.suggest(name, known)}")
+            raise Refused(404, f"unknown claim {name[:80]!r}; {registry.suggest(name, known)}")
         wanted = body.get("settings", {})
         knob = body.get("knob", False)
         if not isinstance(wanted, dict) or not isinstance(knob, bool):
             raise ValueError('send {"settings": {…}, "knob": true or false}')
         cls = registry.load("claim", name)
-        offered = {one["name"]: one for one in settings_of(cls)}
+        offered = {one["name"]: one for one in controls(cls)}
         for key, value in wanted.items():
             if key not in offered:
                 hint = registry.suggest(key, list(offered))
                 raise ValueError(f"{key[:80]!r} is no setting of {name}; {hint}")
             check(offered[key], value)
         fixed = {"runs": str(self.root)} if cls.trained else live(cls)
-        claim = config.from_dict(cls, {**fixed, **wanted})
-        return Question(name, claim, knob)
+        return Experiment(name, config.from_dict(cls, {**fixed, **wanted}), knob)
 
-    def known(self, question: Question) -> dict[str, Any] | None:
-        """The answer, if it was given lately."""
-        found = self._answers.get(_key(question))
+    def known(self, experiment: Experiment) -> Reply | None:
+        """The answer from the cache."""
+        found = self._answers.get(experiment.key)
         if found is not None:
-            self._answers.move_to_end(_key(question))
+            self._answers.move_to_end(experiment.key)
         return found
 
-    def answer(self, question: Question) -> dict[str, Any]:
-        """Run now; for the thread that computes."""
-        found = self.known(question)
-        return found if found is not None else self._keep(question, answered(question))
+    def recorded(self, experiment: Experiment) -> Reply | None:
+        """The answer from the record, which has the default settings, without and with the knob.
+
+        None for other settings, and where the package is installed without its documents.
+        """
+        outcome = self._record.get(experiment.name)
+        if outcome is None or _settings(experiment.settings) != _without_runs(outcome["settings"]):
+            return None
+        if not experiment.knob:
+            return _reply(experiment, outcome)
+        return {**_reply(experiment, _with_knob(outcome)), "trials": None, "picture": None}
+
+    @cached_property
+    def _record(self) -> dict[str, Outcome]:
+        return {one["name"]: one for one in record.read(self._docs)["outcomes"]}
+
+    def answer(self, experiment: Experiment) -> Reply:
+        """From the cache, or run now; for the thread that computes."""
+        found = self.known(experiment)
+        return found if found is not None else self._keep(experiment, run(experiment))
 
     def warm_up(self) -> Iterator[None]:
-        """A run at each step, so that the first slider is as quick as the others."""
-        for option in registry.options("claim"):
-            if registry.load("claim", option.name).trained:
-                continue
+        """Run one claim at each step, so that the first slider is as quick as the others."""
+        for name in catalogue.names(quick=True):
             for knob in (False, True):
-                self.answer(self.question(option.name, {"knob": knob}))
+                self.answer(self.experiment(name, {"knob": knob}))
                 yield None
 
-    async def trained(self, question: Question) -> dict[str, Any]:
-        """Minutes, in a process of its own; it ends when nobody waits any more."""
+    async def train(self, experiment: Experiment) -> Reply:
+        """Minutes, in a child process; it is killed when the client disconnects."""
         if self._training:
             raise Refused(429, "a claim is being trained already; try again when it is done")
         self._training = True
         try:
-            return self._keep(question, await _in_child(question))
+            return self._keep(experiment, await _in_child(experiment))
         finally:
             self._training = False
 
-    def _keep(self, question: Question, answer: dict[str, Any]) -> dict[str, Any]:
-        self._answers[_key(question)] = answer
+    def _keep(self, experiment: Experiment, answer: Reply) -> Reply:
+        self._answers[experiment.key] = answer
         while len(self._answers) > KEPT:
             self._answers.popitem(last=False)
         return answer
 
-    def _entry(self, name: str) -> dict[str, Any]:
+    def _entry(self, name: str) -> Reply:
         cls = registry.load("claim", name)
-        about, known = cls.about, self.known(self.question(name, {}))
+        about, standard = cls.about, self.experiment(name, {})
+        known = self.known(standard)
         return {
             "name": name,
             "summary": registry.find("claim", name).summary,
@@ -139,19 +173,16 @@ class Claims:
             "questions": [f"{key}: {sources.QUESTIONS[key]}" for key in about.questions],
             "evidence": "trained" if cls.trained else known["evidence"] if known else None,
             "trained": cls.trained,
-            "knob": {"words": about.knob.words, "changes": _plain(about.knob.changes)},
-            "settings": settings_of(cls),
+            "recorded": cls.trained and self.recorded(standard) is not None,
+            "knob": _knob(cls),
+            "settings": controls(cls),
             "seconds": known["seconds"] if known else None,
         }
 
 
-def _key(question: Question) -> str:
-    return f"{question.knob} {question.key}"
-
-
-def settings_of(cls: Any) -> list[dict[str, Any]]:
-    """The settings that a page can change, with their ranges. `record`: what the record has."""
-    hints, found = get_type_hints(cls), []
+def controls(cls: type[Claim]) -> list[Control]:
+    """The settings that the page can change, with their ranges."""
+    hints, found = get_type_hints(cls), list[Control]()
     for one in dataclasses.fields(cls):
         kind, choices = _kind(hints[one.name])
         if kind is None:
@@ -173,13 +204,13 @@ def settings_of(cls: Any) -> list[dict[str, Any]]:
     return found
 
 
-def live(cls: Any) -> dict[str, Any]:
-    """The settings of which less is tried on the page than for the record."""
+def live(cls: type[Claim]) -> dict[str, Any]:
+    """The settings that are smaller on the page than in the record."""
     most = {one: one.metadata.get("live") for one in dataclasses.fields(cls)}
     return {one.name: it for one, it in most.items() if it is not None and it < one.default}
 
 
-def _kind(hint: Any) -> tuple[str | None, list[str] | None]:
+def _kind(hint: object) -> tuple[str | None, list[str] | None]:
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Literal:
         return "text", list(arguments)
@@ -190,58 +221,92 @@ def _kind(hint: Any) -> tuple[str | None, list[str] | None]:
     return KINDS.get(hint), None
 
 
-def check(offered: Mapping[str, Any], value: Any) -> None:
+def check(offered: Control, value: object) -> None:
     """The page's own bounds; the claim checks the rest."""
     name, low, high = offered["name"], offered["low"], offered["high"]
     if isinstance(value, list) and len(value) > LONGEST_LIST:
         raise ValueError(f"{name} has {len(value)} entries; use {LONGEST_LIST} or fewer")
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if number and high is not None and not low <= value <= high:
+    if low is None or high is None or isinstance(value, bool):
+        return
+    if isinstance(value, int | float) and not low <= value <= high:
         raise ValueError(f"{name} is {value}; on the page it goes from {low} to {high}")
 
 
-def answered(question: Question) -> dict[str, Any]:
-    """One run, as JSON."""
+def run(experiment: Experiment) -> Reply:
+    """Run the claim once, with its knob turned or not."""
     from attnlab.studies.progress import Progress
-    from attnlab.theory.page import chance_text, kept
-    from attnlab.theory.settle import Outcome
 
-    claim = question.asked
+    claim = experiment.claim
     began = time.perf_counter()
-    if claim.trained:
-        claim.prepare(Progress())
+    claim.prepare(Progress())
     evidence = claim.run()
-    outcome = Outcome(name=question.name, claim=claim, evidence=evidence, turned=evidence)
-    about = claim.about
-    plain = {key: it for key, it in kept(outcome).items() if not key.startswith("knob_")}
-    offered = {one["name"] for one in settings_of(type(claim))}
+    result = ClaimResult(
+        name=experiment.name, claim=claim, evidence=evidence, knob_evidence=evidence
+    )
+    return _reply(experiment, record.outcome_of(result), time.perf_counter() - began)
+
+
+def _reply(experiment: Experiment, outcome: Outcome, seconds: float | None = None) -> Reply:
+    """`seconds` that the run took; None if the outcome is a recorded one."""
+    about, chance = experiment.settings.about, outcome["chance"]
+    names = {one["name"] for one in controls(type(experiment.settings))}
     return {
-        **plain,
-        "settings": {name: it for name, it in plain["settings"].items() if name in offered},
-        "knob": {"words": about.knob.words, "changes": _plain(about.knob.changes)},
-        "turned": question.knob,
+        **{key: it for key, it in outcome.items() if not key.startswith("knob_")},
+        "settings": {name: it for name, it in outcome["settings"].items() if name in names},
+        "knob": _knob(type(experiment.settings)),
+        "turned": experiment.knob,
         "derivation": about.derivation,
-        "error_rates": chance_text(plain["chance"], plain["verdict"]) if plain["chance"] else "",
+        "error_rates": chance_text(chance, outcome["verdict"]) if chance else "",
         "remark": about.remark,
-        "note": _fewer(question.claim),
-        "seconds": time.perf_counter() - began,
+        "note": _fewer(experiment.settings) if seconds is not None else "",
+        "recorded": seconds is None,
+        "seconds": seconds,
     }
 
 
-def _fewer(claim: Any) -> str:
-    """What was tried less than for the record."""
-    record = {one.name: one.default for one in dataclasses.fields(claim)}
+def _with_knob(outcome: Outcome) -> Outcome:
+    """What is recorded of the run with the knob: its verdict and its measures."""
+    knob: Outcome = {
+        **outcome,
+        **headline(outcome["knob_measures"][0]),
+        "verdict": outcome["knob_verdict"],
+        "measures": outcome["knob_measures"],
+        "outside": [],
+        "chance": None,
+        "answers": [],
+        "settings": outcome["knob"],
+        "details": [],
+    }
+    return knob
+
+
+def _knob(cls: type[Claim]) -> Reply:
+    return {"words": cls.about.knob.words, "changes": _plain(cls.about.knob.changes)}
+
+
+def _settings(claim: Claim) -> Mapping[str, object]:
+    return _without_runs(config.to_dict(claim))
+
+
+def _without_runs(settings: Mapping[str, object]) -> dict[str, object]:
+    """Where trainings are stored does not change a result."""
+    return {name: value for name, value in settings.items() if name != "runs"}
+
+
+def _fewer(claim: Claim) -> str:
+    """Which settings are smaller than in the record."""
+    default = {one.name: one.default for one in dataclasses.fields(claim)}
     less = [
-        f"{name} {getattr(claim, name):,} of {record[name]:,}"
-        for name in live(claim)
-        if getattr(claim, name) is not None and getattr(claim, name) < record[name]
+        f"{name} {getattr(claim, name):,} of {default[name]:,}"
+        for name in live(type(claim))
+        if getattr(claim, name) is not None and getattr(claim, name) < default[name]
     ]
     return f"fewer cases than the record, to answer at once: {', '.join(less)}" if less else ""
 
 
-async def _in_child(question: Question) -> dict[str, Any]:
-    plain = {"name": question.name, "settings": config.to_dict(question.claim)}
-    given = json.dumps({**plain, "knob": question.knob}).encode()
+async def _in_child(experiment: Experiment) -> Reply:
+    plain = {"name": experiment.name, "settings": config.to_dict(experiment.settings)}
+    given = json.dumps({**plain, "knob": experiment.knob}).encode()
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -258,22 +323,22 @@ async def _in_child(question: Question) -> dict[str, Any]:
             await process.wait()
     if process.returncode:
         last = err.decode(errors="replace").strip().splitlines()[-1:]
-        raise ValueError(f"{question.name} could not be trained: {' '.join(last)[:300]}")
-    found: dict[str, Any] = json.loads(out.splitlines()[-1])
+        raise ValueError(f"{experiment.name} could not be trained: {' '.join(last)[:300]}")
+    found: Reply = json.loads(out.splitlines()[-1])
     return found
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     if isinstance(value, Mapping):
         return {name: _plain(one) for name, one in value.items()}
     return list(value) if isinstance(value, tuple) else value
 
 
 def main() -> None:
-    """The child: a question on standard input, its answer as the last line."""
+    """The child: an experiment as JSON on standard input, its reply as the last line."""
     given = json.loads(sys.stdin.buffer.read())
     claim = config.from_dict(registry.load("claim", given["name"]), given["settings"])
-    print(json.dumps(answered(Question(given["name"], claim, given["knob"])), allow_nan=False))
+    print(json.dumps(run(Experiment(given["name"], claim, given["knob"])), allow_nan=False))
 
 
 if __name__ == "__main__":

@@ -132,20 +132,22 @@ async def questions(page: Page, asked: Asked) -> Any:
 
 
 async def claim(page: Page, asked: Asked) -> Any:
-    question = page.claims.question(asked.names["name"], asked.body)
-    known = page.claims.known(question)
+    experiment = page.claims.experiment(asked.names["name"], asked.body)
+    known = page.claims.known(experiment)
     if known is not None:
         return known
-    if not question.claim.trained:
-        return await page.work.answer(lambda: page.claims.answer(question))
-    if asked.body.get("train") is not True:
-        about = question.claim.about
+    if not experiment.claim.trained:
+        return await page.work.answer(lambda: page.claims.answer(experiment))
+    if asked.body.get("train") is True:
+        return await page.claims.train(experiment)
+    recorded = page.claims.recorded(experiment)
+    if recorded is None:
         raise Refused(
             409,
-            f"this claim trains models, which takes minutes; as recorded it {about.expected}: "
-            f"{about.statement} Ask for it with train, or run attnlab claims {question.name}",
+            "this claim trains models, which takes minutes, and nothing is recorded for these "
+            f'settings; send "train": true, or run attnlab claims {experiment.name}',
         )
-    return await page.claims.trained(question)
+    return recorded
 
 
 async def all_runs(page: Page, asked: Asked) -> Any:

@@ -32,24 +32,28 @@ def as_markdown(report: Report, pictures: str) -> tuple[str, dict[str, str]]:
 def _section(section: Section, pictures: str, files: dict[str, str]) -> list[str]:
     parts = [f"## {_text(section.heading)}", *map(_text, section.paragraphs)]
     for block in section.blocks:
-        parts += _block(block, pictures, files)
+        parts += _block(block, section, pictures, files)
     return parts
 
 
-def _block(block: Block, pictures: str, files: dict[str, str]) -> list[str]:
+def _block(block: Block, section: Section, pictures: str, files: dict[str, str]) -> list[str]:
     title = f"**{_text(block.title)}**" if block.title.strip() else ""
     if isinstance(block, Table):
         return [title, _table(block), _text(block.note)]
     if isinstance(block, Sample):
         return [title, _fence(block.text)]
-    name = _file_name(len(files) + 1, block.title)
+    name = _file_name(section.pictures, block.title, files)
     files[name] = vector.standalone(plots.svg(block))
     return [title, f"![{_text(block.title)}]({quote(pictures)}/{name})", _text(block.note)]
 
 
-def _file_name(number: int, title: str) -> str:
+def _file_name(stem: str, title: str, files: dict[str, str]) -> str:
+    """A name that is still free: the section's, else a running number and the title."""
+    if stem:
+        names = [f"{stem}.svg", *(f"{stem}-{n}.svg" for n in range(2, len(files) + 2))]
+        return next(name for name in names if name not in files)
     words = re.findall(r"[a-z0-9]+", title.lower())
-    return "-".join([f"{number:02}", *words])[:50].rstrip("-") + ".svg"
+    return "-".join([f"{len(files) + 1:02}", *words])[:50].rstrip("-") + ".svg"
 
 
 def _table(table: Table) -> str:

@@ -168,6 +168,7 @@ class Section:
     heading: str
     text: str = ""
     blocks: Sequence[Block] = ()
+    pictures: str = ""  # file name of its pictures, without suffix; "": their number and title
 
     def __post_init__(self) -> None:
         if not self.heading.strip():

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from attnlab.attention.scores import Additive
-from attnlab.theory.draw import Array, blank, kept, largest, normal, softmax
+from attnlab.theory.draw import Array, cached, frozen_module, largest, normal, softmax
 
 TINY = 1e-9  # the length of a vector that is as good as 0
 STEP = np.pi / 12  # between the directions of queries that a score is fitted to: 24 in a turn
@@ -23,8 +23,8 @@ class Fit:
     outer: tuple[float, ...]  # the w for cos θ
     error: float  # the worst of cos θ, between the points that it was fitted to
     angle_error: float  # the worst of θ, in radians
-    excused: float  # by which the errors may be below what must be
-    angle_excused: float
+    slack: float  # by which the errors may be below what must be
+    angle_slack: float
 
 
 def cosines(keys: Array, queries: Array) -> Array:
@@ -40,7 +40,7 @@ def angles(keys: Array, queries: Array) -> Array:
     return np.arctan2(across, keys @ queries.T)
 
 
-@kept
+@cached
 def angle_fits(seed: int, shortest: float, steps: tuple[int, ...], where: Where) -> tuple[Fit, ...]:
     """For each number of units; more of them are those of a smaller score, and others."""
     for_key, for_query = units_of(seed, max(steps))
@@ -62,8 +62,8 @@ def angle_fits(seed: int, shortest: float, steps: tuple[int, ...], where: Where)
     errors = off.max(axis=(0, 1)).reshape(-1, 2).tolist()
     # what a query of this length can change; rounding, d_s · 2e-16 of Σ |w|, is less
     lengths = np.linalg.norm(for_query, axis=0)
-    excused = [(TINY * lengths[: len(w)] @ np.abs(w)).tolist() for w in outers]
-    found = zip(outers, errors, excused, strict=True)
+    slack = [(TINY * lengths[: len(w)] @ np.abs(w)).tolist() for w in outers]
+    found = zip(outers, errors, slack, strict=True)
     return tuple(Fit(tuple(w[:, 0].tolist()), *both, *less) for w, both, less in found)
 
 
@@ -71,7 +71,7 @@ def log_weights_off(seed: int, shortest: float, where: Where, outer: tuple[float
     """How far the log-weights of our module with this w are from those of the scores cos θ."""
     for_key, for_query = units_of(seed, len(outer))
     keys, queries, targets = pairs(shortest, where, points=4)
-    module = blank(lambda: Additive(width=len(outer)).build(1, 3))
+    module = frozen_module(lambda: Additive(width=len(outer)).build(1, 3))
     for name, value in (("for_key", for_key), ("for_query", for_query), ("outer", np.array(outer))):
         module.get_parameter(name).copy_(torch.from_numpy(value))
     q, k = torch.from_numpy(queries)[None, None], torch.from_numpy(keys)[None, None]

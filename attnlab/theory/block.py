@@ -28,13 +28,13 @@ from attnlab.theory.claim import (
     Answer,
     Claim,
     Evidence,
+    Judgement,
     Knob,
-    Marks,
     Measure,
     mark,
     setting,
 )
-from attnlab.theory.draw import built, largest, normal
+from attnlab.theory.draw import largest, normal, random_module
 
 # one rounding of a bfloat16, the coarsest numbers that models compute with: what changes an output
 # by less than this part of it, such a model may never notice
@@ -71,7 +71,7 @@ def orders(seed: int, size: int, count: int) -> Orders:
     return np.stack([chance.permutation(size, seed, "orders", size, n) for n in range(count)])
 
 
-def apart(function: Function, x: Tensor, rows: Orders) -> tuple[Tensor, Tensor]:
+def differences(function: Function, x: Tensor, rows: Orders) -> tuple[Tensor, Tensor]:
     """f(PX) − P f(X) for each permutation, and f(X); f takes a batch of X."""
     out = function(x[np.vstack([np.arange(len(x)), rows])])
     return out[1:] - out[0][rows], out[0]
@@ -79,7 +79,7 @@ def apart(function: Function, x: Tensor, rows: Orders) -> tuple[Tensor, Tensor]:
 
 def farthest(function: Function, x: Tensor, rows: Orders) -> float:
     """The largest |f(PX) − P f(X)| over the permutations."""
-    return float(apart(function, x, rows)[0].abs().max())
+    return float(differences(function, x, rows)[0].abs().max())
 
 
 def worst_of(differences: Iterable[float]) -> float:
@@ -159,7 +159,9 @@ class SoftmaxPermutes(Claim):
                 Measure("largest |softmax(PAPᵀ) − P softmax(A) Pᵀ|", difference, "≤", EQUAL),
                 Measure("largest |ReLU(PA) − P ReLU(A)|", relu, "=", 0),
             ],
-            marks={f"{document} 2(a)i": Marks(mark(agrees)) for document in ("000", "001", "003")},
+            judgements={
+                f"{document} 2(a)i": Judgement(mark(agrees)) for document in ("000", "001", "003")
+            },
             picture=Plot(
                 title="Softmax of permuted scores, against permuted softmax",
                 x="N",
@@ -167,8 +169,8 @@ class SoftmaxPermutes(Claim):
                 log_x=True,
                 log_y=True,
                 series=[
-                    Series(name="all keys seen", x=sizes, y=[_drawn(one) for one in plain]),
-                    Series(name="causal mask", x=sizes, y=[_drawn(one) for one in masked]),
+                    Series(name="all keys seen", x=sizes, y=[_on_log_axis(one) for one in plain]),
+                    Series(name="causal mask", x=sizes, y=[_on_log_axis(one) for one in masked]),
                 ],
                 note="What is below the rounding of a float64 is drawn there.",
             ),
@@ -196,7 +198,7 @@ class SoftmaxPermutes(Claim):
         }
         return Sample(
             title="Order 3, 1, 2" + (" with a causal mask" if self.causal else ""),
-            text="\n\n".join(f"{name}\n{written(rows)}" for name, rows in parts.items()),
+            text="\n\n".join(f"{name}\n{matrix_text(rows)}" for name, rows in parts.items()),
         )
 
 
@@ -222,12 +224,12 @@ def softmax_of(scores: Tensor, causal: bool) -> Tensor:
     return masked_softmax(scores, visible(at, at, causal, None))
 
 
-def written(rows: Tensor) -> str:
+def matrix_text(rows: Tensor) -> str:
     return "\n".join("  ".join(f"{value:.4f}" for value in row) for row in rows.tolist())
 
 
-def _drawn(difference: float) -> float:
-    """For a log axis, which has no place for 0."""
+def _on_log_axis(difference: float) -> float:
+    """At least the rounding of a float64: a log axis cannot show 0."""
     return max(difference, float(np.finfo(np.float64).eps))
 
 
@@ -319,15 +321,15 @@ class BlockEquivariant(Claim):
         cases, found = [self._case(4), self._case(self.length)], {}
         for choices in (one + other for one, other in zip(compared, rowwise, strict=False)):
             words = dict(zip(kinds, choices, strict=True))
-            network = placed(drawn_block(self.seed, **words), scheme, self.causal)
+            network = with_positions(random_block(self.seed, **words), scheme, self.causal)
             found[choices] = worst_of(farthest(network, *case) for case in cases)
         course = course_block(self.seed, self.causal)
-        answered = farthest(lambda x: course(scheme.add_to(x, places(x))), *cases[1])
+        answered = farthest(lambda x: course(scheme.add_to(x, position_ids(x))), *cases[1])
         return Evidence(
             kind="construction",
             trials=len(found) * sum(len(rows) for _, rows in cases),
             measures=[Measure("largest |Z(PX) − P Z(X)|", worst_of(found.values()), "≤", EQUAL)],
-            marks=self._marks(course, *cases[1], answered <= EQUAL),
+            judgements=self._judgements(course, *cases[1], answered <= EQUAL),
             picture=self._picture(*cases[1]),
             details=[
                 Table(
@@ -345,7 +347,9 @@ class BlockEquivariant(Claim):
             ],
         )
 
-    def _marks(self, course: Function, x: Tensor, rows: Orders, equal: bool) -> dict[str, Marks]:
+    def _judgements(
+        self, course: Function, x: Tensor, rows: Orders, equal: bool
+    ) -> dict[str, Judgement]:
         """Of the answers: each step of a proof is computed, with P the last of the orders."""
         swap = torch.eye(len(x), dtype=torch.float64)[rows[-1]]
         ones, one = torch.ones(len(x), 1).double(), torch.eye(len(x), dtype=torch.float64)
@@ -361,11 +365,11 @@ class BlockEquivariant(Claim):
         slips = _equal(swap @ x, one) and _equal(ones, one)
         skipped = _equal(scores @ x, softmax_of(scores, self.causal) @ x)
         return {
-            "000 2(a)i": Marks(mark(equal), mark(passes and orthogonal and even)),
-            "000 2(a)i (slips)": Marks(mark(slips)),
-            "001 2(a)i": Marks(mark(equal), mark(passes and orthogonal and even)),
-            "003 2(a)i": Marks(mark(equal), mark(passes and orthogonal, complete=spared)),
-            "003 2(a)i (slip)": Marks(mark(skipped)),
+            "000 2(a)i": Judgement(mark(equal), mark(passes and orthogonal and even)),
+            "000 2(a)i (slips)": Judgement(mark(slips)),
+            "001 2(a)i": Judgement(mark(equal), mark(passes and orthogonal and even)),
+            "003 2(a)i": Judgement(mark(equal), mark(passes and orthogonal, complete=spared)),
+            "003 2(a)i (slip)": Judgement(mark(skipped)),
         }
 
     def _case(self, size: int) -> tuple[Tensor, Orders]:
@@ -374,10 +378,10 @@ class BlockEquivariant(Claim):
 
     def _picture(self, x: Tensor, rows: Orders) -> Plot:
         schemes = ["none", "learned", "sinusoidal", "rotary", "alibi"]
-        block = drawn_block(self.seed)
+        block = random_block(self.seed)
         placing = [position_scheme(name, self.seed, self.length) for name in schemes]
-        broken = [farthest(placed(block, one), x, rows) for one in placing]
-        broken.insert(1, farthest(placed(block, placing[0], causal=True), x, rows))
+        broken = [farthest(with_positions(block, one), x, rows) for one in placing]
+        broken.insert(1, farthest(with_positions(block, placing[0], causal=True), x, rows))
         return Plot(
             title="What breaks Z(PX) = P Z(X)",
             x="added to a block that sees both ways",
@@ -388,7 +392,7 @@ class BlockEquivariant(Claim):
                 Series(
                     name="multi-head attention, gelu",
                     x=["nothing", "causal mask", *schemes[1:]],
-                    y=[_drawn(one) for one in broken],
+                    y=[_on_log_axis(one) for one in broken],
                 )
             ],
             note="Of outputs of size 1 or so. Below 1e-12 it is rounding.",
@@ -399,20 +403,20 @@ def _equal(one: Tensor, other: Tensor) -> bool:
     return one.shape == other.shape and float((one - other).abs().max()) <= EQUAL
 
 
-def drawn_block(seed: int, **words: str) -> Block:
+def random_block(seed: int, **words: str) -> Block:
     settings = config.override(
         TransformerSettings(width=WIDTH, bias=True),
         [f"{key}={word}" for key, word in words.items()],
     )
-    return built(lambda: Block(settings, 0), seed, f"block {sorted(words.items())}")
+    return random_module(lambda: Block(settings, 0), seed, f"block {sorted(words.items())}")
 
 
-def placed(block: Block, scheme: Positions, causal: bool = False) -> Function:
-    """Our block, with positions where the transformer has them."""
+def with_positions(block: Block, scheme: Positions, causal: bool = False) -> Function:
+    """Our block with positions added where the transformer adds them."""
 
     @torch.no_grad()
     def run(x: Tensor) -> Tensor:
-        at = places(x)
+        at = position_ids(x)
         return block(
             scheme.add_to(x, at),
             causal=causal,
@@ -425,10 +429,10 @@ def placed(block: Block, scheme: Positions, causal: bool = False) -> Function:
 
 def position_scheme(name: str, seed: int, context: int) -> Positions:
     shape = Shape(width=WIDTH, heads=HEADS, head_width=HEAD_WIDTH, context=max(context, 4))
-    return built(lambda: registry.load("positions", name)().build(shape), seed, "positions")
+    return random_module(lambda: registry.load("positions", name)().build(shape), seed, "positions")
 
 
-def places(x: Tensor) -> Tensor:
+def position_ids(x: Tensor) -> Tensor:
     return torch.arange(x.shape[1])[None]
 
 

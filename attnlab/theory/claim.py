@@ -1,10 +1,10 @@
-"""A claim: a sentence of the theory, an experiment that settles it, and a knob that breaks it.
+"""A claim: a sentence of the theory, an experiment that tests it, and a knob that breaks it.
 
-    settings --run--> Evidence: measured against bounds --computed--> Verdict
+    settings --run--> Evidence: measures with their bounds --computed--> Verdict
 
-The settings of a claim are its fields, each with its range, so that a command line or a slider can
-change them. Turning the knob changes some of them so that the verdict must change: an experiment
-whose verdict stays the same whatever is done to it shows nothing.
+The settings of a claim are its fields. Each has a range, so that the command line or a slider can
+change it. The knob is a negative control: it changes settings so that the verdict must change. An
+experiment whose verdict never changes shows nothing.
 """
 
 import dataclasses
@@ -14,10 +14,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, stdev
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypedDict
 
-from attnlab.reports.report import Block, Picture, Plot
+from attnlab.reports.report import Block, Picture, Plot, formatted
 from attnlab.statistics import mean_interval, power
+from attnlab.studies.progress import Progress
 
 # the kinds of evidence, strongest first
 KINDS = {
@@ -30,12 +31,12 @@ KINDS = {
 }
 Kind = Literal["exact", "construction", "counterexample", "statistical", "counted", "trained"]
 Verdict = Literal["holds", "refuted", "holds with a condition", "cannot tell"]
-Met = Literal["met", "missed", "undecided"]
-# of what a document concludes, and of the reason it gives
-Mark = Literal["right", "incomplete", "wrong"]
+Rule = Literal["≤", "<", "≥", ">", "="]
+Decision = Literal["met", "missed", "undecided"]  # of a measure
+Mark = Literal["right", "incomplete", "wrong"]  # of what a document says
 EQUAL = 1e-12  # how close two float64 results of one formula are: a few thousand roundings of 1
 
-_RULES: dict[str, Callable[[float, float], bool]] = {
+_RULES: dict[Rule, Callable[[float, float], bool]] = {
     "≤": operator.le,
     "<": operator.lt,
     "≥": operator.ge,
@@ -44,17 +45,31 @@ _RULES: dict[str, Callable[[float, float], bool]] = {
 }
 
 
+class PlainMeasure(TypedDict):
+    """A measure in JSON, which has no infinity and no NaN: these are text."""
+
+    what: str
+    rule: Rule
+    draws: list[float]
+    value: float | str
+    bound: float | str
+    low: float | str | None
+    high: float | str | None
+    met: bool
+    answer: Decision
+
+
 @dataclass(frozen=True)
 class Measure:
-    """A measured number and the bound it is held to; NaN meets nothing.
+    """A measured number and its bound; NaN meets no bound.
 
-    A number that chance had a part in has the ends of an interval: it meets its bound when the
-    whole interval does, misses it when none of the interval does, and is else undecided.
+    A random number has an interval, from `low` to `high`. It meets its bound when the whole
+    interval does, misses it when no part of the interval meets it, and is undecided otherwise.
     """
 
     what: str
     value: float
-    rule: Literal["≤", "<", "≥", ">", "="]
+    rule: Rule
     bound: float
     low: float | None = None
     high: float | None = None
@@ -73,50 +88,75 @@ class Measure:
         bound: float,
         level: float,
     ) -> "Measure":
-        """Of independent repetitions, with its interval; a single one decides nothing."""
+        """The mean of independent repetitions with its interval; one repetition is undecided."""
         found = mean_interval(draws, level)
         low = -math.inf if found.low is None else found.low
         high = math.inf if found.high is None else found.high
         return cls(what, found.mean, rule, bound, low, high, tuple(draws))
 
     @property
-    def answer(self) -> Met:
+    def decision(self) -> Decision:
         low, high = (self.value if end is None else end for end in (self.low, self.high))
         found = {bool(_RULES[self.rule](end, self.bound)) for end in (low, self.value, high)}
         return "undecided" if len(found) > 1 else "met" if found == {True} else "missed"
 
     @property
     def met(self) -> bool:
-        return self.answer == "met"
+        return self.decision == "met"
 
-    def plain(self) -> dict[str, Any]:
-        """For JSON, which has no infinity and no NaN: these are text."""
-        numbers = {
-            name: number if number is None or math.isfinite(number) else str(number)
-            for name in ("value", "bound", "low", "high")
-            for number in [getattr(self, name)]
+    def describe(self) -> str:
+        """One line. A rounding error below 1e-9 is called that: its digits differ by machine."""
+        tiny = 0 < abs(self.value) < 1e-9 and self.rule in ("≤", "<")
+        value = "rounding only" if tiny else formatted(self.value)
+        if self.low is not None and self.high is not None:
+            value += f", interval {formatted(self.low)} to {formatted(self.high)}"
+        undecided = "; undecided" if self.decision == "undecided" else ""
+        return f"{self.what}: {value} ({self.rule} {self.bound:g}{undecided})"
+
+    def plain(self) -> PlainMeasure:
+        return {
+            "what": self.what,
+            "rule": self.rule,
+            "draws": list(self.draws),
+            "value": _finite_or_text(self.value),
+            "bound": _finite_or_text(self.bound),
+            "low": None if self.low is None else _finite_or_text(self.low),
+            "high": None if self.high is None else _finite_or_text(self.high),
+            "met": self.met,
+            "answer": self.decision,
         }
-        said = {"what": self.what, "rule": self.rule, "draws": list(self.draws)}
-        return {**said, **numbers, "met": self.met, "answer": self.answer}
 
     @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> "Measure":
-        low, high = (None if plain[end] is None else float(plain[end]) for end in ("low", "high"))
+    def from_plain(cls, plain: PlainMeasure) -> "Measure":
+        low, high = (None if end is None else float(end) for end in (plain["low"], plain["high"]))
         value, bound = float(plain["value"]), float(plain["bound"])
         return cls(plain["what"], value, plain["rule"], bound, low, high, tuple(plain["draws"]))
 
 
+def _finite_or_text(number: float) -> float | str:
+    return number if math.isfinite(number) else str(number)
+
+
+def decisive(measures: Sequence[Measure]) -> Measure:
+    """The measure that made the verdict: the first missed one, else undecided, else the first."""
+    for decision in ("missed", "undecided"):
+        for one in measures:
+            if one.decision == decision:
+                return one
+    return measures[0]
+
+
 @dataclass(frozen=True)
 class Chance:
-    """How often chance decides, in runs like this one with other draws."""
+    """Error rates of the verdict, over runs like this one with other random seeds."""
 
-    false_refutation: float  # the most, of "refuted" where the claim is true
-    false_confirmation: float | None  # the most, of "holds" where it is false; None: no bound
-    power: float | None = None  # of the verdict found here, if the truth is what was measured
+    false_refutation: float  # upper bound: "refuted" where the claim is true
+    false_confirmation: float | None  # upper bound: "holds" where it is false; None: unknown
+    power: float | None = None  # how often this verdict comes out if the truth is as measured
 
     @classmethod
     def of_means(cls, measures: Sequence[Measure], level: float) -> "Chance":
-        """An end of an interval is wrong in (1 − level)/2; for "holds" all must be right."""
+        """One end of an interval is wrong in (1 − level)/2; "holds" needs all measures met."""
         tail = (1 - level) / 2
         missed = sum(1 - _power(one, level) for one in measures)
         holds = all(one.met for one in measures)
@@ -134,13 +174,15 @@ def _power(measure: Measure, level: float) -> float:
 
 
 @dataclass(frozen=True)
-class Marks:
+class Judgement:
+    """The marks of one answer of a document."""
+
     conclusion: Mark
     reason: Mark | None = None  # None: the document gives no reason
 
 
 def mark(true: bool, complete: bool = True) -> Mark:
-    """From two measured facts: is it true, and is it still true without what is left unsaid?"""
+    """From two measurements: is it true, and is it true without conditions it does not state?"""
     return "wrong" if not true else "right" if complete else "incomplete"
 
 
@@ -148,17 +190,18 @@ def mark(true: bool, complete: bool = True) -> Mark:
 class Evidence:
     """What an experiment found.
 
-    The claim holds when all `measures` are met, is refuted when one is missed, and cannot be told
-    when one is undecided. Where it holds with a condition, `outside` are measures taken beyond it,
-    met when the claim fails there. `marks` judge the answers of the documents, by their keys: each
-    is computed from measurements, of the statement that we read in the document's words.
+    The claim is refuted when one of the `measures` is missed. Otherwise the verdict is "cannot
+    tell" when one is undecided, and "holds" when all are met. If the claim holds with a condition,
+    `outside` are measures where the condition fails; they are met when the claim fails there too.
+    `judgements` holds the marks of the documents' answers, by `Answer.key`. Each mark is computed
+    from measurements of what we take the document's words to state.
     """
 
     kind: Kind
-    trials: int  # cases, samples or trainings that went into it
-    measures: Sequence[Measure]  # the first is the one to show in a line
+    trials: int  # cases, samples or trainings
+    measures: Sequence[Measure]  # the first one is the headline
     outside: Sequence[Measure] = ()
-    marks: Mapping[str, Marks] = field(default_factory=dict)
+    judgements: Mapping[str, Judgement] = field(default_factory=dict)
     picture: Plot | Picture
     details: Sequence[Block] = ()
     chance: Chance | None = None
@@ -166,14 +209,14 @@ class Evidence:
     def __post_init__(self) -> None:
         assert self.measures, "evidence without a measure cannot fail"
         statistical = self.kind in ("statistical", "trained")
-        assert statistical == (self.chance is not None), "chance states its error rates"
+        assert statistical == (self.chance is not None), "random evidence has error rates"
 
     @property
     def verdict(self) -> Verdict:
-        answers = {measure.answer for measure in self.measures}
-        if "missed" in answers:
+        decisions = {measure.decision for measure in self.measures}
+        if "missed" in decisions:
             return "refuted"
-        if "undecided" in answers:
+        if "undecided" in decisions:
             return "cannot tell"
         bounded = bool(self.outside) and all(measure.met for measure in self.outside)
         return "holds with a condition" if bounded else "holds"
@@ -181,18 +224,18 @@ class Evidence:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What one of the documents (`sources.py`) answers.
+    """What one of the documents (`sources.py`) answers to a question.
 
-    The quotation is the document's. What we read in it, and what the run therefore tests, is our
-    judgement, typed by hand: `conclusion` and `reason`.
+    `quote` is the document's text. `conclusion` and `reason` are our reading of it, typed by hand;
+    the run tests these.
     """
 
     document: str  # "001", or with a voice: "004 student"
-    part: str  # as the document counts them
+    part: str  # in the document's own numbering
     line: int  # of its file, where the quotation begins
     quote: str
     conclusion: str
-    reason: str = ""  # empty: it gives none
+    reason: str = ""  # empty: the document gives none
 
     @property
     def key(self) -> str:
@@ -201,23 +244,25 @@ class Answer:
 
 @dataclass(frozen=True)
 class Knob:
+    """Changes of the settings that must change the verdict."""
+
     words: str
-    changes: Mapping[str, Any]  # of the settings
+    changes: Mapping[str, object]
 
 
 @dataclass(frozen=True, kw_only=True)
 class About:
-    """What there is to read about a claim; formulas are plain text, one a line."""
+    """What a reader is told about a claim; formulas are plain text, one per line."""
 
     statement: str
     formula: str
     derivation: str  # paragraphs, for a reader with two years of university mathematics
-    expected: Verdict  # recorded; a run that says otherwise is reported
-    condition: str = ""  # where it holds, when it does so with a condition
-    questions: Sequence[str] = ()  # of the courses (`sources.QUESTIONS`), which it settles
+    expected: Verdict  # a run with another verdict fails
+    condition: str = ""  # where the claim holds, if it holds with a condition
+    questions: Sequence[str] = ()  # of the courses that it settles: keys of `sources.QUESTIONS`
     answers: Sequence[Answer] = ()
     knob: Knob
-    remark: str = ""  # what the runs taught beyond the verdict
+    remark: str = ""  # what the runs showed beyond the verdict
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,7 +270,7 @@ class Claim(ABC):
     """Subclasses add settings (fields made by `setting`), `about` and `run`."""
 
     about: ClassVar[About]
-    trained: ClassVar[bool] = False  # takes minutes: left out by --quick
+    trained: ClassVar[bool] = False  # trains models, which takes minutes; --quick leaves it out
 
     seed: int = field(default=0, metadata={"range": (0, 2**31 - 1)})
 
@@ -236,19 +281,23 @@ class Claim(ABC):
             if low is not None and value is not None and not low <= value <= high:
                 raise ValueError(f"{one.name} is {value}; it goes from {low} to {high}")
 
-    def prepare(self, progress: Any) -> None:  # noqa: B027  (most have nothing to prepare)
-        """Do what takes long and is kept, such as trainings; `run` then finds it done."""
+    def prepare(self, progress: Progress) -> None:  # noqa: B027  (most have nothing to prepare)
+        """Do slow work whose result is stored, such as training; `run` then reads the result."""
 
     @abstractmethod
     def run(self) -> Evidence: ...
 
-    def turned(self) -> "Claim":
+    def with_knob(self) -> "Claim":
         """The same claim with its knob turned."""
-        return dataclasses.replace(self, **self.about.knob.changes)
+        changes: dict[str, Any] = dict(self.about.knob.changes)  # of fields of any type
+        return dataclasses.replace(self, **changes)
 
     @property
-    def standing(self) -> bool:
-        """Whether this is the claim as it stands: other draws or fewer cases do not change it."""
+    def has_default_settings(self) -> bool:
+        """Whether all settings are the defaults, or the page's smaller number of cases.
+
+        Another seed or another folder of runs is still the same claim.
+        """
         return all(
             one.name in ("seed", "runs")
             or getattr(self, one.name) in (one.default, one.metadata.get("live") or one.default)
@@ -261,7 +310,7 @@ def setting(
 ) -> Any:
     """A field with its range (ends included) and what it is.
 
-    `live` is the most that is tried while somebody waits for the answer at a slider.
+    `live` is the largest value the page uses, where a person at a slider waits for the result.
     """
     metadata = {"about": about, "live": live, **({} if low is None else {"range": (low, high)})}
     return field(default=default, metadata=metadata)

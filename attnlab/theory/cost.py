@@ -1,7 +1,7 @@
 """What a sliding window costs: computed as the formula is written, and in tiles of queries.
 
 Axes in the formulas: N positions, width d of a head; w is the width of the window as the course
-counts it, so that a query sees w/2 + 1 keys, its own included.
+counts it: a query attends to w/2 + 1 keys, including its own.
 
 Costs are counted on operations that really run, never timed. A multiply-add is one multiplication
 and one addition.
@@ -24,13 +24,13 @@ from attnlab.theory.claim import (
     Answer,
     Claim,
     Evidence,
+    Judgement,
     Knob,
-    Marks,
     Measure,
     mark,
     setting,
 )
-from attnlab.theory.ledger import Cost, counted
+from attnlab.theory.ledger import Cost, cost_of
 from attnlab.theory.window import READINGS, check_even, program_of_gpt4, program_of_student
 
 
@@ -157,7 +157,7 @@ class DenseCost(Claim):
                 Measure("numbers kept, more or less than N²", kept, "=", 0),
                 Measure("multiply-adds that the window changes", spread, "=", 0),
             ],
-            marks=self._marks(),
+            judgements=self._judgements(),
             picture=growth("Largest intermediate result", "numbers in it", lengths, lines),
             details=[Table(title=f"The {self.path} path, {named}", columns=columns, rows=rows)],
         )
@@ -165,24 +165,24 @@ class DenseCost(Claim):
     def _costs(self, n: int, d: int) -> list[Cost]:
         """With the window, with the narrowest and with the widest."""
         program = dense if self.path == "dense" else in_tiles
-        return [counted(program, n, width, d) for width in (self.width, 0, 2 * n)]
+        return [cost_of(program, n, width, d) for width in (self.width, 0, 2 * n)]
 
-    def _marks(self) -> dict[str, Marks]:
+    def _judgements(self) -> dict[str, Judgement]:
         """Double N, or d, of the formula as written: what grows with N² must grow 4 times."""
         shapes = [(33, self.width, 3), (66, self.width, 3), (33, self.width, 6)]
-        one, long, deep = (counted(dense, *shape) for shape in shapes)
+        one, long, deep = (cost_of(dense, *shape) for shape in shapes)
         square_time = long.multiply_adds == 4 * one.multiply_adds
         linear_in_d = deep.multiply_adds == 2 * one.multiply_adds
         square_space = mark(long.largest == 4 * one.largest and deep.largest == one.largest)
         entries = mark(one.largest == 33 * 33)
         return {
-            "004 student 3(a) time": Marks(mark(square_time)),
-            "004 student 3(b) space": Marks(mark(long.largest == 2 * one.largest)),
-            "004 notes 3(b) space": Marks(square_space, entries),
-            "004 GPT-4 3.1(a) time": Marks(
+            "004 student 3(a) time": Judgement(mark(square_time)),
+            "004 student 3(b) space": Judgement(mark(long.largest == 2 * one.largest)),
+            "004 notes 3(b) space": Judgement(square_space, entries),
+            "004 GPT-4 3.1(a) time": Judgement(
                 mark(square_time and linear_in_d), mark(one.multiply_adds == 2 * 33 * 33 * 3)
             ),
-            "004 GPT-4 3.1(b) space": Marks(square_space, entries),
+            "004 GPT-4 3.1(b) space": Judgement(square_space, entries),
         }
 
 
@@ -287,7 +287,7 @@ class TiledCost(Claim):
         d, lengths = self.head_width, [self.tiles * tiled.TILE * times for times in (1, 2, 4, 8)]
         texts = [(n, n if self.width is None else self.width) for n in lengths]
         windows = [(lengths[-1], width) for width in WIDTHS]
-        costs = {case: counted(in_tiles, *case, d) for case in (*texts, *windows)}
+        costs = {case: cost_of(in_tiles, *case, d) for case in (*texts, *windows)}
         times = {case: cost.multiply_adds for case, cost in costs.items()}
         needed = {(n, w): 2 * d * seen_pairs(n, w) for n, w in costs}
         tile = {(n, w): tiled.TILE * (tiled.TILE + w // 2) for n, w in costs}
@@ -321,16 +321,16 @@ class TiledCost(Claim):
                 Measure("numbers held, for a position more", more, "=", d),
                 Measure("numbers held beside N·d, in tiles of T(T + w/2)", beside, "<", TENSORS),
             ],
-            marks=self._marks(),
+            judgements=self._judgements(),
             picture=growth("What a window costs", "multiply-adds", lengths, lines),
             details=[Table(title=f"Tiles of {tiled.TILE}, d = {d}", columns=columns, rows=rows)],
         )
 
-    def _marks(self) -> dict[str, Marks]:
+    def _judgements(self) -> dict[str, Judgement]:
         """Counts both loops, then again with N, w or d doubled; the student's in both readings."""
         shapes = [(32, 8, 3), (64, 8, 3), (32, 16, 3), (32, 8, 6)]
-        gpt4 = [counted(program_of_gpt4, *shape) for shape in shapes]
-        students = [[counted(STUDENTS[name], *shape) for shape in shapes] for name in STUDENTS]
+        gpt4 = [cost_of(program_of_gpt4, *shape) for shape in shapes]
+        students = [[cost_of(STUDENTS[name], *shape) for shape in shapes] for name in STUDENTS]
 
         def fast(costs: list[Cost]) -> bool:
             # w/2 + 2 keys, the most that either takes, are no more than w; each costs 2d
@@ -348,10 +348,10 @@ class TiledCost(Claim):
         held = mark(all(b <= TENSORS * w for b, (_, w, _) in zip(beside, shapes, strict=True)))
         quick = mark(fast(gpt4))
         return {
-            "004 student 3(d) space": Marks(mark(any(map(small, students)))),
-            "004 student 3(e) time": Marks(mark(all(map(fast, students)))),
-            "004 GPT-4 3.1(d) space": Marks(held, rows),
-            "004 GPT-4 3.1(e) time": Marks(quick, quick),
+            "004 student 3(d) space": Judgement(mark(any(map(small, students)))),
+            "004 student 3(e) time": Judgement(mark(all(map(fast, students)))),
+            "004 GPT-4 3.1(d) space": Judgement(held, rows),
+            "004 GPT-4 3.1(e) time": Judgement(quick, quick),
         }
 
 

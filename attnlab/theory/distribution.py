@@ -15,8 +15,8 @@ from attnlab.theory.claim import (
     Answer,
     Claim,
     Evidence,
+    Judgement,
     Knob,
-    Marks,
     Measure,
     mark,
     setting,
@@ -120,9 +120,9 @@ class WeightsAreADistribution(Claim):
                 Measure("largest distance of c from the line to vⱼ", off_line, "≤", EQUAL),
                 Measure("farthest that c is outside the values' hull", beyond, "≤", EQUAL),
             ],
-            marks={
-                "002 1(a)i": Marks(mark(inside and total <= EQUAL)),
-                "002 1(a)iv": Marks(mark(nears < 0), mark(rises > 0 and misplaced == 0)),
+            judgements={
+                "002 1(a)i": Judgement(mark(inside and total <= EQUAL)),
+                "002 1(a)iv": Judgement(mark(nears < 0), mark(rises > 0 and misplaced == 0)),
             },
             picture=self._picture(
                 weight[0, :, 0], distance[0] / np.linalg.norm(rest - own, axis=2)[0]

@@ -18,13 +18,13 @@ from attnlab.theory.claim import (
     Answer,
     Claim,
     Evidence,
+    Judgement,
     Knob,
-    Marks,
     Measure,
     mark,
     setting,
 )
-from attnlab.theory.draw import Array, blank, largest, normal
+from attnlab.theory.draw import Array, frozen_module, largest, normal
 
 QUERY = np.array([[1.0, 0.0]])
 # the same direction at two lengths, another at two lengths, and one that scores as the first does
@@ -102,7 +102,7 @@ class DotProductIsNotTheAngle(Claim):
         two = np.array([[1.0, 0.0], [size * math.cos(direction), size * math.sin(direction)]])
         first, second = self._weights(two)
         by_length = _dots(size * k, q, self.unit) - size * _dots(k, q, self.unit)
-        in_key = _dots(k + other_k, q, self.unit) - _added(k, other_k, q, self.unit)
+        in_key = _dots(k + other_k, q, self.unit) - _sum_of_dots(k, other_k, q, self.unit)
         both = _dots(k + other_k, q + other_q, self.unit)
         apart = both - _dots(k, q, self.unit) - _dots(other_k, other_q, self.unit)
         return Evidence(
@@ -116,36 +116,38 @@ class DotProductIsNotTheAngle(Claim):
                 Measure("|(k + k′)·q − k·q − k′·q|", largest(in_key), "≤", EQUAL),
                 Measure("|(k + k′)·(q + q′) − k·q − k′·q′|", largest(apart), ">", EQUAL),
             ],
-            marks=self._marks(k, other_k, q, other_q),
+            judgements=self._judgements(k, other_k, q, other_q),
             picture=self._picture(),
             details=[self._table()],
         )
 
-    def _marks(self, k: Array, other_k: Array, q: Array, other_q: Array) -> dict[str, Marks]:
+    def _judgements(
+        self, k: Array, other_k: Array, q: Array, other_q: Array
+    ) -> dict[str, Judgement]:
         """Of the dot product and the cosine as they are, whatever the settings."""
         doubled = largest(_dots(2 * k, q, False) - _dots(k, q, False))
         turned = largest(_dots(2 * k, q, True) - _dots(k, q, True))
         linear = {
-            unit: largest(_dots(k + other_k, q, unit) - _added(k, other_k, q, unit)) <= EQUAL
+            unit: largest(_dots(k + other_k, q, unit) - _sum_of_dots(k, other_k, q, unit)) <= EQUAL
             for unit in (False, True)
         }
         of_pairs = _dots(2 * k, 2 * q, False) - 2 * _dots(k, q, False)
         cosine = np.diagonal(cosines(k, q))
         return {
-            "004 GPT-4 2.1(a) angle": Marks(mark(doubled <= EQUAL)),
+            "004 GPT-4 2.1(a) angle": Judgement(mark(doubled <= EQUAL)),
             # linear in the key; complete, if it was so in the pair
-            "004 GPT-4 2.1(b) linear": Marks(
+            "004 GPT-4 2.1(b) linear": Judgement(
                 mark(linear[False] and not linear[True], complete=largest(of_pairs) <= EQUAL)
             ),
-            "004 GPT-4 2.1(b) lengths": Marks(mark(turned > EQUAL)),
+            "004 GPT-4 2.1(b) lengths": Judgement(mark(turned > EQUAL)),
             # of vectors of length 1, the dot product has no parameter that could change
-            "004 GPT-4 2.1(b) fixed": Marks(mark(largest(_dots(k, q, True) - cosine) > EQUAL)),
+            "004 GPT-4 2.1(b) fixed": Judgement(mark(largest(_dots(k, q, True) - cosine) > EQUAL)),
         }
 
     def _weights(self, keys: Array) -> list[float]:
         """Of our attention, for the query (1, 0)."""
-        module = blank(lambda: ScaledDot().build(1, 2))
-        q, k = (torch.from_numpy(_sized(one, self.unit))[None, None] for one in (QUERY, keys))
+        module = frozen_module(lambda: ScaledDot().build(1, 2))
+        q, k = (torch.from_numpy(_normalize(one, self.unit))[None, None] for one in (QUERY, keys))
         weights: list[float] = (
             module(q, k, k, causal=False, return_weights=True)[1].flatten().tolist()
         )
@@ -181,14 +183,14 @@ class DotProductIsNotTheAngle(Claim):
         )
 
 
-def _sized(vectors: Array, unit: bool) -> Array:
+def _normalize(vectors: Array, unit: bool) -> Array:
     return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True) if unit else vectors
 
 
 def _dots(keys: Array, queries: Array, unit: bool) -> Array:
     """k·q of each pair; of vectors made length 1 it is the cosine."""
-    return np.asarray((_sized(keys, unit) * _sized(queries, unit)).sum(axis=-1))
+    return np.asarray((_normalize(keys, unit) * _normalize(queries, unit)).sum(axis=-1))
 
 
-def _added(one: Array, other: Array, queries: Array, unit: bool) -> Array:
+def _sum_of_dots(one: Array, other: Array, queries: Array, unit: bool) -> Array:
     return _dots(one, queries, unit) + _dots(other, queries, unit)

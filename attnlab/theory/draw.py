@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from attnlab import chance
 
 Array = NDArray[np.float64]
-kept = lru_cache(4096)  # for what a slider asks again and again with the same arguments
+cached = lru_cache(4096)  # for functions that a slider calls again with the same arguments
 Module = TypeVar("Module", bound=nn.Module)
 
 
@@ -22,13 +22,13 @@ def normal(seed: int, purpose: str, *shape: int) -> Array:
     return chance.normal(seed, purpose, np.arange(math.prod(shape)).reshape(shape))
 
 
-def drawn(seed: int, length: int, head_width: int) -> list[Tensor]:
+def random_qkv(seed: int, length: int, head_width: int) -> list[Tensor]:
     """q, k and v [length, head_width]."""
     return [torch.from_numpy(normal(seed, name, length, head_width)) for name in "qkv"]
 
 
 def orthonormal(seed: int, purpose: str, count: int, width: int) -> Array:
-    """`count` unit vectors of the width, each a row, at right angles to one another."""
+    """`count` orthogonal unit vectors of this width, as rows."""
     if count > width:
         raise ValueError(
             f"{count} vectors of width {width} cannot all be at right angles; "
@@ -49,24 +49,24 @@ def largest(difference: Array) -> float:
     return float(np.abs(difference).max())
 
 
-def uniform_distance(samples: int, false_alarm: float) -> float:
-    """How far the steps of a sample may be from the true distribution function, but for chance.
+def uniform_distance(samples: int, error_rate: float) -> float:
+    """Bound on the distance of an empirical distribution function from the true one.
 
-    Dvoretzky, Kiefer and Wolfowitz's inequality with Massart's constant; it holds for every sample
-    size and every distribution.
+    A sample exceeds it with a probability of at most `error_rate`, for every sample size and every
+    distribution: Dvoretzky, Kiefer and Wolfowitz's inequality with Massart's constant.
     """
-    return math.sqrt(math.log(2 / false_alarm) / (2 * samples))
+    return math.sqrt(math.log(2 / error_rate) / (2 * samples))
 
 
-def blank(make: Callable[[], Module]) -> Module:
-    """A module in float64 that learns nothing, its parameters to be filled in."""
-    with torch.random.fork_rng(devices=[]):  # a module draws when it is made; nobody may notice
+def frozen_module(make: Callable[[], Module]) -> Module:
+    """A module in float64 without gradients, whose parameters the caller fills in."""
+    with torch.random.fork_rng(devices=[]):  # initialisation must not move the global generator
         return make().double().eval().requires_grad_(False)
 
 
-def built(make: Callable[[], Module], seed: int, purpose: str) -> Module:
-    """A module whose parameters are normal numbers of the seed, matrices by 1/√width."""
-    module = blank(make)
+def random_module(make: Callable[[], Module], seed: int, purpose: str) -> Module:
+    """A module with normal parameters that depend on the seed; matrices are scaled by 1/√width."""
+    module = frozen_module(make)
     for name, parameter in module.named_parameters():
         size = math.sqrt(parameter.shape[-1]) if parameter.dim() > 1 else 1.0
         values = normal(seed, f"{purpose}, {name}", *parameter.shape) / size

@@ -18,13 +18,13 @@ from attnlab.theory.claim import (
     Answer,
     Claim,
     Evidence,
+    Judgement,
     Knob,
-    Marks,
     Measure,
     mark,
     setting,
 )
-from attnlab.theory.draw import Array, blank
+from attnlab.theory.draw import Array, frozen_module
 
 Pair = tuple[Fraction, Fraction]
 
@@ -81,7 +81,7 @@ class ElmanRemembersBoth(Claim):
 
     def run(self) -> Evidence:
         bias = Fraction(self.bias)
-        tried, wrong, difference = self._tried(bias)
+        tried, wrong, difference = self._try_all(bias)
         reached = _reachable()
         # both documents give this value, whatever the setting
         theirs = mark(_wrong(reached, Fraction(-1)) == 0)
@@ -98,9 +98,9 @@ class ElmanRemembersBoth(Claim):
                 Measure("states that are ever reached", len(reached), "=", 4),
                 Measure("|our float64 network − fractions|", difference, "≤", EQUAL),
             ],
-            marks={
-                "004 student 1.1": Marks(theirs, mark(remembered and both)),
-                "004 GPT-4 1.1": Marks(theirs, mark(both)),
+            judgements={
+                "004 student 1.1": Judgement(theirs, mark(remembered and both)),
+                "004 GPT-4 1.1": Judgement(theirs, mark(both)),
             },
             picture=Plot(
                 title="What the network answers, by how many of the inputs were seen",
@@ -115,7 +115,7 @@ class ElmanRemembersBoth(Claim):
             details=[_transitions(bias)],
         )
 
-    def _tried(self, bias: Fraction) -> tuple[int, int, float]:
+    def _try_all(self, bias: Fraction) -> tuple[int, int, float]:
         """How many inputs of up to `length` steps there are, how many end in a wrong output, and
         how far our network is from the fractions at the worst."""
         ours = _elman_outputs(float(bias), self.length)
@@ -164,7 +164,7 @@ def _reachable() -> list[tuple[tuple[int, int], Pair]]:
 
 def _elman_outputs(bias: float, length: int) -> Array:
     """Outputs [input, time] of our module for all inputs, in the order of `itertools.product`."""
-    network = blank(lambda: Elman(2, 2, 1, "slide"))
+    network = frozen_module(lambda: Elman(2, 2, 1, "slide"))
     recurrence = network.recurrence
     recurrence.from_input.weight.copy_(torch.eye(2))
     recurrence.from_input.bias.fill_(0)

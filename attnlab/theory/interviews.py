@@ -1,12 +1,13 @@
-"""Models that have read about invented people, asked about these and about others.
+"""Models trained on texts about invented people, then asked about these people and about others.
 
     seed --> people, weights, order of the batches --train--> a model --ask--> answers of each group
 
-Every seed draws other people, so that what differs between seeds is all that chance decides. The
-people nobody has told the model about come from the same generator: a matched control. Trainings
-run side by side with one thread each, and are kept with the answers: what was stopped goes on.
+Every seed draws other people, other weights and other batches, so the spread over seeds covers all
+that is random. People whom the model never read about come from the same generator: a matched
+control. Trainings run in parallel with one thread each. Trained models and answers are stored, so
+an interrupted run resumes.
 
-Cost: about 70 seconds of one core for a training that reads, 10 for one that does not.
+Cost: about 70 seconds of one core for a training on documents and questions, 10 on questions alone.
 """
 
 import dataclasses
@@ -15,7 +16,6 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -35,8 +35,9 @@ from attnlab.training.recipe import Recipe
 from attnlab.training.runs import Run
 from attnlab.training.saved import open_saved
 
-UNREAD = 500  # people to ask about whom nothing was read
-ASKED_ONLY = 400  # steps of a training without reading: all its questions are known by heart then
+UNREAD = 500  # people who are asked about and whom no document mentions
+# steps of a training on questions alone: by then the model has memorised all of them
+QUESTION_STEPS = 400
 LONGEST = 16  # characters of an answer; the longest place has 8
 RECOMBINED = 200  # names made of a known first and a known last name
 GROUPS = {
@@ -46,12 +47,13 @@ GROUPS = {
     "recombined": people.GROUPS["recombined"],
 }
 Interview = Mapping[str, Sequence[Answer]]  # answers by group
+Plain = dict[str, list[dict[str, object]]]  # an interview in JSON
 
 
 def interviews(
     arm: str, seeds: Sequence[int], steps: int, *, root: Path, progress: Progress
 ) -> list[Interview]:
-    """One for each seed; what is not there yet is trained and asked."""
+    """One interview for each seed; those not stored yet are trained and asked now."""
     desk = _desk(root, progress)
     tasks, names = [], {}
     for seed in seeds:
@@ -82,33 +84,33 @@ def interviews(
 
 
 def recipe(arm: str, seed: int, steps: int) -> Recipe:
-    """The study's best recipe for so few people, with people of this seed.
+    """The birthplaces study's best recipe for so few people, with the people of this seed.
 
-    It trains on documents and questions together. Without reading it is the same on the questions
-    alone: model, optimiser, schedule; fewer steps, after which it knows them all by heart.
+    It trains on documents and questions together. The arm "none" has the same model, optimiser and
+    schedule but trains on the questions alone, for fewer steps.
     """
     study = BirthplacesStudy(scale="tiny", recipe="best", steps=steps)
-    corpus = drawn(seed)
+    corpus = corpus_settings(seed)
     asked = len(corpus.load().questions["train"])
     reads = "rotary" if arm == "none" else arm
     (made,) = study.stages(reads, seed, asked).values()
-    # no evaluation on the way: only the end is asked about
+    # no evaluation during training: only the final model is asked
     made = dataclasses.replace(made, corpus=corpus, evaluate_every=None)
     if arm != "none":
         return made
     return dataclasses.replace(
-        made, objective=Questions(), batch=min(made.batch, asked), steps=min(ASKED_ONLY, steps)
+        made, objective=Questions(), batch=min(made.batch, asked), steps=min(QUESTION_STEPS, steps)
     )
 
 
-def drawn(seed: int) -> Biographies:
+def corpus_settings(seed: int) -> Biographies:
     made: Biographies = BirthplacesStudy(scale="tiny").corpus()
     return dataclasses.replace(made, seed=seed)
 
 
 def questions(seed: int) -> dict[str, list[Question]]:
-    """Whom a model of this seed is asked about, by group."""
-    settings = drawn(seed)
+    """The questions for a model of this seed, by group of people."""
+    settings = corpus_settings(seed)
     corpus = settings.load()
     more = dataclasses.replace(settings, people=settings.people + UNREAD).truth()
     assert [one.name for one in more[: settings.people]] == [one.name for one in corpus.people]
@@ -132,8 +134,8 @@ def _desk(root: Path, progress: Progress) -> Desk:
     return open_desk(root, "knowledge", identity, progress, again=False, kind="claims")
 
 
-def _digest(what: Any) -> str:
-    """Another recipe is another training, and other questions are another interview."""
+def _digest(what: object) -> str:
+    """Part of a job's name: another recipe or other questions make another job."""
     made = json.dumps(what, sort_keys=True, default=str)
     return hashlib.sha256(made.encode()).hexdigest()[:6]
 
@@ -156,8 +158,8 @@ def _train(desk: Desk, tasks: Sequence[Task]) -> None:
             raise RuntimeError(f"{name} {outcome['ending']}: {outcome['why']}")
 
 
-def _ask(desk: Desk, task: Task, seed: int) -> Callable[[], Any]:
-    def work() -> Any:
+def _ask(desk: Desk, task: Task, seed: int) -> Callable[[], Plain]:
+    def work() -> Plain:
         saved = open_saved(str(task.folder), desk.folder, best=False)
         return {
             group: [

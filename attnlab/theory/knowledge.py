@@ -1,16 +1,17 @@
-"""Knowledge: what reading stores, and what a model says about people it never read about.
+"""Knowledge: what a model learns by reading, and how it answers about people it never read about.
 
-Both claims are settled by the same trainings (`interviews.py`), each with people of its own, so an
-interval over them counts all that chance decides: people, places, weights, batches. How bounds and
-sizes were chosen, and on which seeds, is in docs/notes.md; the recorded seeds are others.
+Both claims use the same trainings (`interviews.py`). Each training has its own people, so an
+interval over trainings covers all that is random: people, places, weights, batches. docs/notes.md
+says how bounds and sizes were chosen; the seeds used for that are not the recorded ones.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Literal
+from typing import Literal
 
+from attnlab.data.biographies import Person
 from attnlab.data.birthplaces import most_frequent_answer, share_of
 from attnlab.data.corpora import Question
 from attnlab.evaluate import Answer as Given
@@ -25,17 +26,17 @@ from attnlab.theory.claim import (
     Chance,
     Claim,
     Evidence,
+    Judgement,
     Knob,
-    Marks,
     Measure,
     mark,
     setting,
 )
-from attnlab.theory.interviews import GROUPS, Interview, drawn, interviews, questions
+from attnlab.theory.interviews import GROUPS, Interview, corpus_settings, interviews, questions
 
 LEVEL = 0.99  # of the intervals: each end is wrong in 0.5 % of runs
-RELIABLE = 0.95  # an AUROC from which one might rely on confidence: 1 pair of 20 in the wrong order
-TOGETHER = {
+RELIABLE = 0.95  # AUROC above which confidence would be reliable: 1 pair of 20 in the wrong order
+ARMS = {
     "rotary": "documents and questions",
     "growing": "the same, rotary with growing frequencies (a mistake)",
     "by-head": "the same, rotary by head index (a mistake)",
@@ -45,8 +46,8 @@ MARGIN = 0.05  # right answers by which "no better than" may be missed
 
 
 @dataclass(frozen=True, kw_only=True)
-class Interviewed(Claim):
-    """A claim about models that were trained and asked, each seed with other people."""
+class TrainedClaim(Claim):
+    """A claim about trained models, each trained with other people."""
 
     trained = True
 
@@ -59,13 +60,14 @@ class Interviewed(Claim):
     def seeds(self) -> range:
         return range(self.seed, self.seed + self.draws)
 
-    def answered(self, arm: str, progress: Progress | None = None) -> list[Interview]:
-        told = progress or Progress()
-        return interviews(arm, self.seeds, self.steps, root=self.runs, progress=told)
+    def interview(self, arm: str, progress: Progress | None = None) -> list[Interview]:
+        return interviews(
+            arm, self.seeds, self.steps, root=self.runs, progress=progress or Progress()
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
-class PretrainingCarriesFacts(Interviewed):
+class PretrainingCarriesFacts(TrainedClaim):
     arm: Literal["rotary", "none", "growing", "by-head"] = "rotary"
 
     about = About(
@@ -121,10 +123,10 @@ class PretrainingCarriesFacts(Interviewed):
 
     def prepare(self, progress: Progress) -> None:
         for arm in dict.fromkeys(("none", self.arm)):
-            self.answered(arm, progress)
+            self.interview(arm, progress)
 
     def run(self) -> Evidence:
-        without, having = self.answered("none"), self.answered(self.arm)
+        without, having = self.interview("none"), self.interview(self.arm)
         asked = [questions(seed) for seed in self.seeds]
         frequent = [most_frequent_answer(one["asked"]) for one in asked]
         constant = [share_of(a, one["read"]) for a, one in zip(frequent, asked, strict=True)]
@@ -141,7 +143,7 @@ class PretrainingCarriesFacts(Interviewed):
         shown = {
             "always the most frequent answer": constant,
             "questions alone": unprepared,
-            TOGETHER[self.arm]: read,
+            ARMS[self.arm]: read,
         }
         rows: list[list[Cell]] = [
             [name, "people read about", 100 * fmean(shares), _percent(shares)]
@@ -153,7 +155,7 @@ class PretrainingCarriesFacts(Interviewed):
             kind="trained",
             trials=2 * self.draws,
             measures=found,
-            marks={"003 4(a)": Marks(mark(found[0].met and found[2].met))},
+            judgements={"003 4(a)": Judgement(mark(found[0].met and found[2].met))},
             picture=Plot(
                 title="People who were never asked about",
                 x="training, each with other people",
@@ -178,7 +180,7 @@ class PretrainingCarriesFacts(Interviewed):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MadeUpAnswers(Interviewed):
+class MadeUpAnswers(TrainedClaim):
     arm: Literal["rotary", "none"] = "rotary"
     against: Literal["known", "unread"] = setting(
         "known", about="whom unread people are told from: known ones, or others as unread as they"
@@ -230,13 +232,13 @@ class MadeUpAnswers(Interviewed):
     )
 
     def prepare(self, progress: Progress) -> None:
-        self.answered(self.arm, progress)
+        self.interview(self.arm, progress)
 
     def run(self) -> Evidence:
-        found = self.answered(self.arm)
-        known = [drawn(seed).load().people for seed in self.seeds]
+        found = self.interview(self.arm)
+        known = [corpus_settings(seed).load().people for seed in self.seeds]
         places = [{one.attributes["birthplace"] for one in people} for people in known]
-        areas = [_told_apart(*self._groups(one)) for one in found]
+        areas = [_auroc(*self._groups(one)) for one in found]
         fluent = [
             fmean(answer.given in there for answer in one["unread"])
             for one, there in zip(found, places, strict=True)
@@ -256,9 +258,7 @@ class MadeUpAnswers(Interviewed):
         met = [one.met for one in tests]
         shown = {
             f"AUROC, {self.against} or unread": areas,
-            "… of those never asked about": [
-                _told_apart(one["read"], one["unread"]) for one in found
-            ],
+            "… of those never asked about": [_auroc(one["read"], one["unread"]) for one in found],
             "answers about unread people: places": fluent,
             "… right": [1 - share for share in wrong],
             "recombined: place of somebody who shares a name": [share for share, _ in resembling],
@@ -268,7 +268,7 @@ class MadeUpAnswers(Interviewed):
             kind="trained",
             trials=self.draws,
             measures=tests,
-            marks={"003 4(c)": Marks(mark(met[3] and fmean(wrong) > 0.5))},
+            judgements={"003 4(c)": Judgement(mark(met[3] and fmean(wrong) > 0.5))},
             picture=Plot(
                 title="How sure the answers are",
                 x="confidence: the probability of the whole answer",
@@ -310,7 +310,7 @@ def _mean(what: str, draws: Sequence[float], rule: Literal["<", ">"], bound: flo
 def resemblance(answers: Sequence[Given], near: Callable[[str], set[str]]) -> tuple[float, float]:
     """How often an answer is the place of somebody who shares a name, and how often by chance.
 
-    Chance: each answer dealt out to every other name.
+    By chance: each answer is compared with every other name.
     """
     sets = [near(one.question) for one in answers]
     hits = sum(one.given in there for one, there in zip(answers, sets, strict=True))
@@ -319,7 +319,7 @@ def resemblance(answers: Sequence[Given], near: Callable[[str], set[str]]) -> tu
     return hits / count, (all_pairs - hits) / (count * (count - 1))
 
 
-def _sharing(people: Sequence[Any]) -> Callable[[str], set[str]]:
+def _sharing(people: Sequence[Person]) -> Callable[[str], set[str]]:
     """The places of those who share a first or a last name with the person in a question."""
     named = [(one.name.split(), one.attributes["birthplace"]) for one in people]
 
@@ -330,7 +330,7 @@ def _sharing(people: Sequence[Any]) -> Callable[[str], set[str]]:
     return near
 
 
-def _told_apart(read: Sequence[Given], unread: Sequence[Given]) -> float:
+def _auroc(read: Sequence[Given], unread: Sequence[Given]) -> float:
     found = auroc([one.confidence for one in read], [one.confidence for one in unread])
     assert found is not None  # both groups have people
     return found
@@ -348,7 +348,7 @@ def _listed(values: Sequence[float]) -> str:
     return ", ".join(f"{value:.2f}" for value in values)
 
 
-def _distribution(answers: Sequence[Given]) -> dict[str, Any]:
+def _distribution(answers: Sequence[Given]) -> dict[str, list[float]]:
     """At 200 places: more than a picture shows."""
     sure = sorted(one.confidence for one in answers)
     steps = min(len(sure), 200)
@@ -356,7 +356,7 @@ def _distribution(answers: Sequence[Given]) -> dict[str, Any]:
     return {"x": [sure[n - 1] for n in places], "y": [100 * n / len(sure) for n in places]}
 
 
-def _shares(groups: Sequence[Sequence[Given]], places: Sequence[set[str]]) -> list[Any]:
+def _shares(groups: Sequence[Sequence[Given]], places: Sequence[set[str]]) -> list[Cell]:
     """Of all trainings together: right, places, mean confidence, in percent."""
     pairs = [(one, there) for group, there in zip(groups, places, strict=True) for one in group]
     known = [one for one, _ in pairs if one.expected is not None]

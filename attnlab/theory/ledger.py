@@ -1,30 +1,30 @@
 """A ledger of operations: the tensors they make, how many live at once, and the multiply-adds."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from attnlab.theory.draw import kept
+from attnlab.theory.draw import cached
 
 Program = Callable[[Tensor, Tensor, Tensor, int], Tensor]  # of q, k, v and w
 
 
 class Ledger(TorchDispatchMode):
-    """Writes down every tensor that operations make, beside those given, and how many live.
+    """Records every new tensor that PyTorch operations make, and how many are alive at once.
 
-    It sees what PyTorch runs, so not the inside of a compiled kernel.
+    Operations inside a compiled kernel are not recorded.
     """
 
     def __init__(self, *given: Tensor) -> None:
         super().__init__()
-        # held to the end: a reference keeps the name of a piece of memory from being used again
+        # held to the end: a live reference keeps the address of a storage from being reused
         self._given = {ref.cdata: ref for ref in map(_memory, given)}
         self._made: dict[int, tuple[StorageWeakRef, int]] = {}
         self._alive: dict[int, tuple[StorageWeakRef, int]] = {}
@@ -32,17 +32,23 @@ class Ledger(TorchDispatchMode):
         self.held = 0  # numbers alive at once, at the worst moment
         self.multiply_adds = 0  # of matrix products, by PyTorch's own formulas
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self,
+        func: OpOverload,
+        types: Sequence[type],
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
         results = func(*args, **(kwargs or {}))
         formula = flop_registry.get(func.overloadpacket)
-        if formula is not None:  # they count a multiply-add as two
+        if formula is not None:  # PyTorch counts a multiply-add as two operations
             self.multiply_adds += formula(*args, **(kwargs or {}), out_val=results) // 2
         for result in [results] if isinstance(results, Tensor) else tree_leaves(results):
             if isinstance(result, Tensor):
-                self._write(func.overloadpacket.__name__, result)
+                self._record(func.overloadpacket.__name__, result)
         return results
 
-    def _write(self, operation: str, result: Tensor) -> None:
+    def _record(self, operation: str, result: Tensor) -> None:
         self.operations.append((operation, result.shape))
         memory = _memory(result)
         if memory.cdata in self._given or memory.cdata in self._made:
@@ -54,7 +60,7 @@ class Ledger(TorchDispatchMode):
         self.held = max(self.held, sum(numbers for _, numbers in self._alive.values()))
 
     def largest_beside(self, result: Tensor) -> int:
-        """Numbers in the largest tensor that was made on the way to the result."""
+        """Numbers in the largest intermediate tensor: neither given nor the result."""
         own = _memory(result).cdata
         return max((n for key, (_, n) in self._made.items() if key != own), default=0)
 
@@ -70,9 +76,9 @@ class Cost:
     held: int  # numbers alive at once, with the result and without what was given
 
 
-@kept
-def counted(program: Program, length: int, width: int, head_width: int) -> Cost:
-    """What a program costs for one shape: the numbers in it change nothing, so they are all 1."""
+@cached
+def cost_of(program: Program, length: int, width: int, head_width: int) -> Cost:
+    """The cost of a program for one shape. The inputs are all 1: their values do not matter."""
     q, k, v = (torch.ones(length, head_width, dtype=torch.float64) for _ in "qkv")
     with Ledger(q, k, v) as ledger:
         out = program(q, k, v, width)

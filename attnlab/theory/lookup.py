@@ -15,9 +15,9 @@ from attnlab.theory.claim import (
     Answer,
     Claim,
     Evidence,
+    Judgement,
     Knob,
     Mark,
-    Marks,
     Measure,
     mark,
     setting,
@@ -119,12 +119,12 @@ class Copy(Claim):
                 ),
                 Measure("weight lost, of (n−1)e^(−g)", float((lost / bound).max()), "≤", 1 + EQUAL),
             ],
-            marks={
-                "000 1(a)": Marks(mark(not lost.any())),
-                "001 1(a)": Marks(mark(copied), mark(abs(worst - formula) <= EQUAL)),
+            judgements={
+                "000 1(a)": Judgement(mark(not lost.any())),
+                "001 1(a)": Judgement(mark(copied), mark(abs(worst - formula) <= EQUAL)),
                 # ">" is not "≫": by how much the score leads is left out
-                "002 1(a)ii-iii": Marks(mark(copied, complete=self._weight(1.0) >= 1 - NEAR)),
-                "003 1(a)": Marks(mark(self._weight(self.lead) >= 1 - NEAR)),
+                "002 1(a)ii-iii": Judgement(mark(copied, complete=self._weight(1.0) >= 1 - NEAR)),
+                "003 1(a)": Judgement(mark(self._weight(self.lead) >= 1 - NEAR)),
             },
             picture=Plot(
                 title="Weight that goes elsewhere",
@@ -217,7 +217,7 @@ class AverageOfTwo(Claim):
         def halves(beta: float, among: Array = keys) -> bool:
             return abs(float(self._weights(among, beta)[0]) - 0.5) <= NEAR
 
-        def judged(beta: float) -> Mark:
+        def judge(beta: float) -> Mark:
             """Wrong, if it fails with one other key already."""
             return mark(halves(beta, keys[:3]), complete=halves(beta))
 
@@ -234,14 +234,14 @@ class AverageOfTwo(Claim):
                 Measure("|α_a − formula|", abs(float(weights[0]) - formula), "≤", EQUAL),
                 Measure("|α_a − α_b|", abs(float(weights[0] - weights[1])), "≤", EQUAL),
             ],
-            marks={
+            judgements={
                 # equal scores give equal weights, and not yet ½
-                "000 1(b)": Marks(
-                    judged(1.0), mark(alike and largest(alone[2:]) <= EQUAL, complete=halves(1.0))
+                "000 1(b)": Judgement(
+                    judge(1.0), mark(alike and largest(alone[2:]) <= EQUAL, complete=halves(1.0))
                 ),
-                "001 1(b)": Marks(judged(self.beta), mark(follows)),
-                "002 1(b)ii": Marks(judged(self.beta), mark(follows)),
-                "003 1(b)": Marks(judged(short), mark(alike, complete=halves(short))),
+                "001 1(b)": Judgement(judge(self.beta), mark(follows)),
+                "002 1(b)ii": Judgement(judge(self.beta), mark(follows)),
+                "003 1(b)": Judgement(judge(short), mark(alike, complete=halves(short))),
             },
             picture=Plot(
                 title="Weight of each of the two keys",
@@ -312,14 +312,14 @@ class RecoverAPart(Claim):
                 f"first + second is {self.first + self.second}, more than width {self.width}; "
                 f"so many columns cannot all be at right angles"
             )
-        drawn = [self._drawn(case) for case in range(max(self.cases, 10))]
-        rows = [_recover(*case, self.overlap) for case in drawn[: self.cases]]
+        cases = [self._random_case(case) for case in range(max(self.cases, 10))]
+        rows = [_recover(*case, self.overlap) for case in cases[: self.cases]]
         coordinates, vectors, given = zip(*rows, strict=True)
         read_off = max(coordinates) <= EQUAL
         # 002's reason is what was drawn: AᵀA = I and AᵀB = 0
-        straight = max(_crooked(a, b, self.overlap) for a, b, _, _ in drawn) <= EQUAL
+        straight = max(_orthogonality_error(a, b, self.overlap) for a, b, _, _ in cases) <= EQUAL
         lean = np.linspace(0, 1, 21)
-        errors = [float(np.mean([_recover(*case, s)[1] for case in drawn[:10]])) for s in lean]
+        errors = [float(np.mean([_recover(*case, s)[1] for case in cases[:10]])) for s in lean]
         return Evidence(
             kind="construction",
             trials=self.cases,
@@ -327,9 +327,9 @@ class RecoverAPart(Claim):
                 Measure("largest |A Aᵀ(v_a + v_b) − v_a|", max(vectors), "≤", EQUAL),
                 Measure("largest |Aᵀ(v_a + v_b) − c|", max(coordinates), "≤", EQUAL),
             ],
-            marks={
-                "002 1(b)i (Mv_a = c)": Marks(mark(read_off), mark(straight)),
-                "002 1(b)i (Ms = v_a)": Marks(mark(all(given)), mark(read_off, all(given))),
+            judgements={
+                "002 1(b)i (Mv_a = c)": Judgement(mark(read_off), mark(straight)),
+                "002 1(b)i (Ms = v_a)": Judgement(mark(all(given)), mark(read_off, all(given))),
             },
             picture=Plot(
                 title="Error when the subspaces are not at right angles",
@@ -339,7 +339,7 @@ class RecoverAPart(Claim):
             ),
         )
 
-    def _drawn(self, case: int) -> tuple[Array, Array, Array, Array]:
+    def _random_case(self, case: int) -> tuple[Array, Array, Array, Array]:
         """A, B, c and d."""
         rows = orthonormal(self.seed, f"basis {case}", self.first + self.second, self.width)
         c, d = (
@@ -351,21 +351,21 @@ class RecoverAPart(Claim):
 
 def _recover(a: Array, b: Array, c: Array, d: Array, overlap: float) -> tuple[float, float, bool]:
     """The errors in the coordinates and in the vector, and whether Aᵀ gave the vector."""
-    leaning = _leaning(a, b, overlap)
+    leaning = _lean(a, b, overlap)
     both, vector = a @ c + leaning @ d, a @ c
     answered = a.T @ both
     same = answered.shape == vector.shape and largest(answered - vector) <= EQUAL
     return largest(answered - c), largest(a @ answered - vector), same
 
 
-def _leaning(a: Array, b: Array, overlap: float) -> Array:
+def _lean(a: Array, b: Array, overlap: float) -> Array:
     """B, its first column turned towards A's."""
     leaning = b.copy()
     leaning[:, 0] = math.sqrt(1 - overlap**2) * b[:, 0] + overlap * a[:, 0]
     return leaning
 
 
-def _crooked(a: Array, b: Array, overlap: float) -> float:
-    """How far AᵀA is from I, or AᵀB from 0."""
-    across = largest(a.T @ _leaning(a, b, overlap))
+def _orthogonality_error(a: Array, b: Array, overlap: float) -> float:
+    """The larger of |AᵀA − I| and |AᵀB|."""
+    across = largest(a.T @ _lean(a, b, overlap))
     return max(largest(a.T @ a - np.eye(a.shape[1])), across)

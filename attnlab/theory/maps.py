@@ -20,14 +20,14 @@ from attnlab.theory.claim import (
     Answer,
     Claim,
     Evidence,
+    Judgement,
     Knob,
-    Marks,
     Measure,
     mark,
     setting,
 )
 from attnlab.theory.draw import Array, largest, normal, orthonormal
-from attnlab.theory.scores import attended, headed, projections, series
+from attnlab.theory.scores import attend, projections, random_attention, series
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,36 +99,42 @@ class SymmetricAttention(Claim):
         smallest = (np.array([[1.0], [0.0]]), np.ones((1, 1)))
         circles = [self._circle(count) for count in range(2, self.tokens + 2)]
         random = [self._random(case) for case in range(self.cases)]
-        maps = [_mapped(*pair) for pair in (circles if self.alike else [smallest, *random])]
+        maps = [_attention_map(*pair) for pair in (circles if self.alike else [smallest, *random])]
         flows = [sums[:, None] * one for one, sums in maps]
         balance = max(largest(flow / flow.T - 1) for flow in flows)
-        example = _mapped(*smallest)[0]
-        enough = _uneven(example) <= EQUAL
-        opposite = _mapped(*circles[-1], factor=-1)[0]  # W_q = −W_k
-        needed = _uneven(opposite) > EQUAL
+        example = _attention_map(*smallest)[0]
+        enough = _asymmetry(example) <= EQUAL
+        opposite = _attention_map(*circles[-1], factor=-1)[0]  # W_q = −W_k
+        needed = _asymmetry(opposite) > EQUAL
         # W_q = 2 W_k of the smallest, and projections that have nothing to do with each other
-        free = [_mapped(*smallest, factor=2)[0], *(self._free(case) for case in range(self.cases))]
-        symmetric = sum(_uneven(one) <= EQUAL for one in free)
+        free = [
+            _attention_map(*smallest, factor=2)[0],
+            *(self._free(case) for case in range(self.cases)),
+        ]
+        symmetric = sum(_asymmetry(one) <= EQUAL for one in free)
         scores = [tokens @ by.T @ by @ tokens.T for tokens, by in (smallest, *random)]
-        scored = max(_uneven(one) / largest(one) for one in scores) <= EQUAL
+        scored = max(_asymmetry(one) / largest(one) for one in scores) <= EQUAL
         half = mark(scored, complete=enough)  # symmetric scores are one half of what it takes
-        points = {"drawn tokens": _mapped(*random[0])[0], "on a circle": _mapped(*circles[-1])[0]}
+        points = {
+            "drawn tokens": _attention_map(*random[0])[0],
+            "on a circle": _attention_map(*circles[-1])[0],
+        }
         return Evidence(
             kind="counterexample",
             trials=len(maps),
             measures=[
-                Measure("largest |A − Aᵀ|", max(_uneven(a) for a, _ in maps), "≤", EQUAL),
+                Measure("largest |A − Aᵀ|", max(_asymmetry(a) for a, _ in maps), "≤", EQUAL),
                 Measure("largest |rᵢAᵢⱼ / rⱼAⱼᵢ − 1|", balance, "≤", EQUAL),
             ],
-            marks={
-                "004 student 2.2(a) always": Marks(mark(symmetric < len(free))),
-                "004 student 2.2(a) condition": Marks(mark(enough), half),
-                "004 GPT-4 2.2(a) always": Marks(
+            judgements={
+                "004 student 2.2(a) always": Judgement(mark(symmetric < len(free))),
+                "004 student 2.2(a) condition": Judgement(mark(enough), half),
+                "004 GPT-4 2.2(a) always": Judgement(
                     # with Q = K it is not symmetric either, so that they differ is not all
                     mark(symmetric < len(free)),
                     mark(symmetric == 0, complete=enough),
                 ),
-                "004 GPT-4 2.2(a) condition": Marks(mark(enough and needed), half),
+                "004 GPT-4 2.2(a) condition": Judgement(mark(enough and needed), half),
             },
             picture=Plot(
                 title="W_q = W_k: each weight and its mirror image; symmetric is on the diagonal",
@@ -147,12 +153,12 @@ class SymmetricAttention(Claim):
                     title="How many maps are symmetric",
                     columns=["projections", "maps", "symmetric", "largest |A − Aᵀ| of the first"],
                     rows=[
-                        ["W_q and W_k of their own", len(free), symmetric, _uneven(free[0])],
+                        ["W_q and W_k of their own", len(free), symmetric, _asymmetry(free[0])],
                         [
                             "W_q = W_k, tokens on a circle" if self.alike else "W_q = W_k",
                             len(maps),
-                            sum(_uneven(one) <= EQUAL for one, _ in maps),
-                            _uneven(maps[0][0]),
+                            sum(_asymmetry(one) <= EQUAL for one, _ in maps),
+                            _asymmetry(maps[0][0]),
                         ],
                     ],
                 ),
@@ -168,7 +174,7 @@ class SymmetricAttention(Claim):
         """A map with a drawn W_k, and another W_q of its shape."""
         tokens, for_keys = self._random(case)
         queries = normal(self.seed, f"queries {case}", *for_keys.shape) / math.sqrt(self.width)
-        return _mapped(tokens, for_keys, queries)[0]
+        return _attention_map(tokens, for_keys, queries)[0]
 
     def _circle(self, count: int) -> tuple[Array, Array]:
         turn = orthonormal(self.seed, f"turn {count}", 2, 2)
@@ -176,21 +182,21 @@ class SymmetricAttention(Claim):
         return fan(180.0, count + 1, 1.0, 1)[1:], turn * size  # both ends are the same direction
 
 
-def _mapped(
+def _attention_map(
     tokens: Array, for_keys: Array, for_queries: Array | None = None, factor: int = 1
 ) -> tuple[Array, Array]:
     """The map [query, key], and the sums of its rows before the softmax; W_q is `factor` times W_k
     where none is given."""
     queries = factor * for_keys if for_queries is None else for_queries
     size, width = for_keys.shape
-    module = headed(MultiHead(heads=1, head_width=size), ScaledDot(), width, 0, "head")
+    module = random_attention(MultiHead(heads=1, head_width=size), ScaledDot(), width, 0, "head")
     for part, values in zip(projections(module), (queries, for_keys), strict=False):
         part.copy_(torch.from_numpy(values))
     scores = tokens @ queries.T @ for_keys @ tokens.T / math.sqrt(size)
-    return attended(module, tokens)[0][0], np.exp(scores).sum(axis=1)
+    return attend(module, tokens)[0][0], np.exp(scores).sum(axis=1)
 
 
-def _uneven(one: Array) -> float:
+def _asymmetry(one: Array) -> float:
     return largest(one - one.T)
 
 
@@ -260,12 +266,12 @@ class HeadsAreNotOneHead(Claim):
                 Measure("smallest ‖X″ − X′‖ at any scale", best, ">", EQUAL),
                 Measure("least ‖X″ − X′‖ of any single map", bound, ">", EQUAL),
             ],
-            marks={
+            judgements={
                 # if the scale was all, heads and one head of the same scale would be equal
-                "004 student 2.2(b)": Marks(
+                "004 student 2.2(b)": Judgement(
                     mark(plain > EQUAL), mark(plain > EQUAL, complete=same_scale <= EQUAL)
                 ),
-                "004 GPT-4 2.2(b)": Marks(mark(plain > EQUAL), mark(bound > EQUAL)),
+                "004 GPT-4 2.2(b)": Judgement(mark(plain > EQUAL), mark(bound > EQUAL)),
             },
             picture=Plot(
                 title=f"{self.heads} heads against one with their projections side by side",
@@ -281,19 +287,21 @@ class HeadsAreNotOneHead(Claim):
         count = 2 + case % (self.width - 1)  # no more tokens than the width of a head
         tokens = normal(self.seed, f"tokens {case}", count, self.heads * self.width)
         several, one = (self._module(case, heads, equal) for heads in (self.heads, 1))
-        maps, wanted = attended(several, tokens)
+        maps, wanted = attend(several, tokens)
         values = tokens @ projections(several)[2].numpy().transpose(0, 2, 1)
         least = float(np.linalg.svd(values[:2], compute_uv=False).min())
         queries, plain, found = projections(one)[0], projections(one)[0].clone(), []
         for factor in factors:
             queries.copy_(plain * factor)
-            found.append(float(np.linalg.norm(attended(one, tokens)[1] - wanted)))
+            found.append(float(np.linalg.norm(attend(one, tokens)[1] - wanted)))
         return np.array(found), least * float(np.linalg.norm(maps[0] - maps[1])) / math.sqrt(2)
 
     def _module(self, case: int, heads: int, equal: bool) -> HeadedAttention:
         """The same weights in any number of heads, and nothing after them."""
         width = self.heads * self.width
-        module = headed(MultiHead(heads=heads), ScaledDot(), width, self.seed, f"weights {case}")
+        module = random_attention(
+            MultiHead(heads=heads), ScaledDot(), width, self.seed, f"weights {case}"
+        )
         module.merge.weight.copy_(torch.eye(width))
         if equal:
             parts = module.project.weight.view(3, self.heads, self.width, width)

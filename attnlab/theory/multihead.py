@@ -20,15 +20,15 @@ from attnlab.theory.claim import (
     Chance,
     Claim,
     Evidence,
+    Judgement,
     Knob,
-    Marks,
     Measure,
     mark,
     setting,
 )
 from attnlab.theory.draw import Array, largest, normal, softmax, uniform_distance
 from attnlab.theory.lookup import NEAR
-from attnlab.theory.noise import FALSE_ALARM, Noisy, first_weight
+from attnlab.theory.noise import FALSE_REFUTATION, Noisy, first_weight
 
 SHARPLY = 0.25  # variance that fell to this part or less fell sharply
 
@@ -131,7 +131,7 @@ class TwoHeadsSteady(Noisy):
     )
 
     def run(self) -> Evidence:
-        keys, gamma = self.drawn(self.stretch)
+        keys, gamma = self.random_keys(self.stretch)
         means = self.means()
         steady = keys.copy()  # where no key varies in length, as 1(d)i asks
         steady[:, 0] -= (gamma - 1)[:, None] * means[0]
@@ -184,21 +184,21 @@ class TwoHeadsSteady(Noisy):
                     "distance of that share from its law Φ((ln(n−1)/β − 1)/σ), σ² = Var γ",
                     abs(missed - law),
                     "≤",
-                    uniform_distance(self.samples, FALSE_ALARM),
+                    uniform_distance(self.samples, FALSE_REFUTATION),
                 ),
             ],
-            marks={
-                "001 1(d)i": Marks(mark(averages["one each"])),
-                "001 1(d)ii": Marks(mark(always), mark(often, complete=always)),
-                "001 1(e)": Marks(
+            judgements={
+                "001 1(d)i": Judgement(mark(averages["one each"])),
+                "001 1(d)ii": Judgement(mark(always), mark(often, complete=always)),
+                "001 1(e)": Judgement(
                     mark(parts["one each"] <= SHARPLY),
                     mark(parts["one each"] <= SHARPLY and competing),
                 ),
-                "002 1(d)i": Marks(mark(averages["one each"])),
-                "002 1(d)ii": Marks(
+                "002 1(d)i": Judgement(mark(averages["one each"])),
+                "002 1(d)ii": Judgement(
                     mark(often, complete=always), mark(as_said and often, complete=always)
                 ),
-                "003 1(d)i": Marks(
+                "003 1(d)i": Judgement(
                     mark(self._as_written(steady, means)),
                     mark(largest(np.eye(self.keys)[:2].mean(axis=0) - self._goal()) <= EQUAL),
                 ),
@@ -214,7 +214,7 @@ class TwoHeadsSteady(Noisy):
                     ],
                 )
             ],
-            chance=Chance(false_refutation=FALSE_ALARM, false_confirmation=None),
+            chance=Chance(false_refutation=FALSE_REFUTATION, false_confirmation=None),
         )
 
     def _as_written(self, keys: Array, means: Array) -> bool:
@@ -329,14 +329,16 @@ class AveragingHeadsCancelsNoise(Claim):
     )
 
     def run(self) -> Evidence:
-        drawn = self._drawn()
-        found = {shared: self._averaged(drawn, shared) for shared in (self.shared, 0.0, 1.0)}
+        numbers = self._random_numbers()
+        found = {
+            shared: self._average_variance(numbers, shared) for shared in (self.shared, 0.0, 1.0)
+        }
         part, formula = found[self.shared]
         # under independence the correlation of two heads scatters by 1/√N, and the pairs are
         # uncorrelated; six standard errors, as the sum of squares behind it has a heavier tail
         room = 6 * math.sqrt(2 * (self.heads - 1) / (self.heads * self.samples))
         independent, same = (abs(self.heads * found[shared][0] - 1) <= room for shared in (0, 1))
-        length = self._lengths(drawn, 1.0)[:, 0]
+        length = self._lengths(numbers, 1.0)[:, 0]
         single = _variance(self._outputs(length, MIXED))
         rows = {name: self._pair(length, pair) for name, pair in PAIRS.items()}
         one, two, _, less = rows["sum and difference"]
@@ -358,15 +360,15 @@ class AveragingHeadsCancelsNoise(Claim):
                     1 - EQUAL,
                 )
             ],
-            marks={
-                "001 1(c)ii (heads)": Marks(mark(independent, complete=same)),
+            judgements={
+                "001 1(c)ii (heads)": Judgement(mark(independent, complete=same)),
                 # "same" is read as equal within a quarter
-                "003 1(d)ii": Marks(mark(less < single), mark(as_before)),
-                "003 1(e)": Marks(
+                "003 1(d)ii": Judgement(mark(less < single), mark(as_before)),
+                "003 1(e)": Judgement(
                     mark(rows["one each"][-1] < single), mark(independent, complete=same)
                 ),
             },
-            picture=self._picture(drawn[:2000]),
+            picture=self._picture(numbers[:2000]),
             details=[
                 Table(
                     title="Heads that read the same keys: variance, summed over the weights",
@@ -378,16 +380,16 @@ class AveragingHeadsCancelsNoise(Claim):
                     note="Part: of the variance of one head. Without variance, no correlation.",
                 )
             ],
-            chance=Chance(false_refutation=FALSE_ALARM, false_confirmation=None),
+            chance=Chance(false_refutation=FALSE_REFUTATION, false_confirmation=None),
         )
 
-    def _drawn(self) -> Array:
+    def _random_numbers(self) -> Array:
         """Normal numbers: in column 0 what heads may share, then a column for each head."""
         return normal(self.seed, "lengths", self.samples, 1 + self.heads)
 
-    def _lengths(self, drawn: Array, shared: float) -> Array:
+    def _lengths(self, numbers: Array, shared: float) -> Array:
         """γ [sample, head]"""
-        mixed = math.sqrt(shared) * drawn[:, :1] + math.sqrt(1 - shared) * drawn[:, 1:]
+        mixed = math.sqrt(shared) * numbers[:, :1] + math.sqrt(1 - shared) * numbers[:, 1:]
         return 1 + math.sqrt(self.stretch) * mixed
 
     def _outputs(self, length: Array, query: Query) -> Array:
@@ -396,9 +398,9 @@ class AveragingHeadsCancelsNoise(Claim):
         scores[..., 0], scores[..., 1] = self.beta * query[0] * length, self.beta * query[1]
         return softmax(scores)
 
-    def _averaged(self, drawn: Array, shared: float) -> tuple[float, float]:
+    def _average_variance(self, numbers: Array, shared: float) -> tuple[float, float]:
         """The variance of the average, of a head's; how far that is from the formula."""
-        outputs = self._outputs(self._lengths(drawn, shared), MIXED)
+        outputs = self._outputs(self._lengths(numbers, shared), MIXED)
         off = outputs - outputs.mean(axis=0)
         covariances = np.tensordot(off, off, axes=([0, 2], [0, 2])) / len(off)
         each = float(np.trace(covariances)) / self.heads
@@ -418,7 +420,7 @@ class AveragingHeadsCancelsNoise(Claim):
         common = (4 * mean - first - second) / 2 / sizes if sizes > EQUAL else None
         return first, second, common, mean
 
-    def _picture(self, drawn: Array) -> Plot:
+    def _picture(self, numbers: Array) -> Plot:
         steps = np.linspace(0, 1, 11).tolist()
         limit = [2 / math.pi * math.asin(step) for step in steps]
         return Plot(
@@ -427,9 +429,9 @@ class AveragingHeadsCancelsNoise(Claim):
             y="part of the variance",
             series=[
                 Series(
-                    name=f"measured, {len(drawn)} samples",
+                    name=f"measured, {len(numbers)} samples",
                     x=steps,
-                    y=[self._averaged(drawn, step)[0] for step in steps],
+                    y=[self._average_variance(numbers, step)[0] for step in steps],
                 ),
                 Series(
                     name="coins: ρ = (2/π) arcsin r",

@@ -16,9 +16,9 @@ from attnlab.theory.claim import (
     Chance,
     Claim,
     Evidence,
+    Judgement,
     Knob,
     Mark,
-    Marks,
     Measure,
     mark,
     setting,
@@ -26,8 +26,7 @@ from attnlab.theory.claim import (
 from attnlab.theory.draw import Array, largest, normal, orthonormal, softmax, uniform_distance
 from attnlab.theory.lookup import NEAR
 
-# how far a sample may be from its law: chance alone goes farther once in a million runs
-FALSE_ALARM = 1e-6
+FALSE_REFUTATION = 1e-6  # how often a sample of the true law is farther from it than the bound
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +42,7 @@ class Noisy(Claim):
     def means(self) -> Array:
         return orthonormal(self.seed, "means", self.keys, self.width)
 
-    def drawn(self, stretch: float = 0.0) -> tuple[Array, Array]:
+    def random_keys(self, stretch: float = 0.0) -> tuple[Array, Array]:
         """The keys (sample, key, width), and γ: how long each key a came out, 1 on average."""
         means = self.means()
         gamma = 1 + math.sqrt(stretch) * normal(self.seed, "length of a", self.samples)
@@ -117,7 +116,7 @@ class NoisyKeys(Noisy):
     )
 
     def run(self) -> Evidence:
-        keys, _ = self.drawn()
+        keys, _ = self.random_keys()
         means = self.means()
         along = keys @ (means[0] + means[1])  # of the keys, all that a query βμ_a + βμ_b sees
         middle = means @ (means[0] + means[1])
@@ -139,7 +138,7 @@ class NoisyKeys(Noisy):
         def averages(beta: float, among: Array = along) -> bool:
             return largest(first_weight(beta * among) - 0.5) <= NEAR
 
-        def judged(beta: float) -> Mark:
+        def judge(beta: float) -> Mark:
             """Wrong, if it fails with one other key already."""
             return mark(averages(beta, along[:, :3]), complete=averages(beta))
 
@@ -153,11 +152,11 @@ class NoisyKeys(Noisy):
                 Measure("largest |α_a − ½|", largest(weight - 0.5), "≤", NEAR),
                 Measure("|standard deviation / ½β√ε − 1|", abs(spread / closed - 1), "≤", room),
             ],
-            marks={
-                "000 1(c)i": Marks(judged(1.0), mark(carries, complete=averages(1.0))),
-                "001 1(c)i": Marks(judged(self.beta), mark(near)),
-                "002 1(c)i": Marks(judged(self.beta), mark(symmetric_is_near)),
-                "003 1(c)i": Marks(judged(1 / math.sqrt(2)), mark(near)),
+            judgements={
+                "000 1(c)i": Judgement(judge(1.0), mark(carries, complete=averages(1.0))),
+                "001 1(c)i": Judgement(judge(self.beta), mark(near)),
+                "002 1(c)i": Judgement(judge(self.beta), mark(symmetric_is_near)),
+                "003 1(c)i": Judgement(judge(1 / math.sqrt(2)), mark(near)),
             },
             picture=Plot(
                 title="How far the weight of v_a scatters",
@@ -186,20 +185,20 @@ class NoisyKeys(Noisy):
                 )
             ],
             # 5 standard errors of the one measure, and 6.7 deviations of the other in any sample
-            chance=Chance(false_refutation=2 * FALSE_ALARM, false_confirmation=None),
+            chance=Chance(false_refutation=2 * FALSE_REFUTATION, false_confirmation=None),
         )
 
     def _distances(self) -> dict[str, tuple[bool, float]]:
         """Of covariance matrices: are they symmetric, and how far is key a from its mean?"""
         a, one = self.means()[0], np.eye(self.width)
-        drawn = normal(self.seed, "any covariance", 500, self.width)
+        normals = normal(self.seed, "any covariance", 500, self.width)
         found = {}
         for name, matrix in {
             "εI": self.noise * one,
             "εI + ½μ_aμ_aᵀ": self.noise * one + 0.5 * np.outer(a, a),
             "I": one,
         }.items():
-            off = drawn @ np.linalg.cholesky(matrix).T
+            off = normals @ np.linalg.cholesky(matrix).T
             distance = float(np.linalg.norm(off, axis=1).mean())
             found[name] = bool((matrix == matrix.T).all()), distance
         return found
@@ -263,7 +262,7 @@ class OneHeadSwings(Noisy):
     )
 
     def run(self) -> Evidence:
-        keys, gamma = self.drawn(self.stretch)
+        keys, gamma = self.random_keys(self.stretch)
         means = self.means()
         weights = first_weight(keys @ (self.beta * (means[0] + means[1])))
         weight = np.sort(weights)
@@ -271,7 +270,7 @@ class OneHeadSwings(Noisy):
         steps = np.linspace(0.01, 0.99, 99)
         closed = np.array([self._below(step) for step in steps])
         measured = np.searchsorted(weight, steps) / self.samples
-        room = uniform_distance(self.samples, FALSE_ALARM)
+        room = uniform_distance(self.samples, FALSE_REFUTATION)
         fits = largest(measured - closed) <= room
         swings = float(weight.var()) >= 0.2
         between = float(((weight > 0.25) & (weight < 0.75)).mean())
@@ -286,12 +285,12 @@ class OneHeadSwings(Noisy):
                 Measure("distance from the law σ(β(γ−1))", largest(measured - closed), "≤", room),
                 Measure("mean |α_a − σ(β(γ−1))|", float(np.abs(weight - law).mean()), "≤", NEAR),
             ],
-            marks={
+            judgements={
                 # "rarely" is read as one sample in ten or fewer, between ¼ and ¾
-                "001 1(c)ii": Marks(mark(swings and between <= 0.1), mark(fits)),
-                "002 1(c)ii": Marks(mark(chosen), mark(fits)),
+                "001 1(c)ii": Judgement(mark(swings and between <= 0.1), mark(fits)),
+                "002 1(c)ii": Judgement(mark(chosen), mark(fits)),
                 # near 1 and a larger score are half of it: the other half of the time a loses
-                "003 1(c)ii": Marks(
+                "003 1(c)ii": Judgement(
                     mark(near_one > 0 and swings, complete=below_half <= NEAR),
                     mark(bool((gamma >= 1.5).any()), complete=not (gamma < 1).any()),
                 ),
@@ -307,7 +306,7 @@ class OneHeadSwings(Noisy):
                 note=f"β = {self.beta:g}, variance of γ {self.stretch:g}: {100 * between:.1f} % of "
                 "the samples are between ¼ and ¾.",
             ),
-            chance=Chance(false_refutation=FALSE_ALARM, false_confirmation=None),
+            chance=Chance(false_refutation=FALSE_REFUTATION, false_confirmation=None),
         )
 
     def _below(self, weight: float) -> float:

@@ -15,9 +15,9 @@ from attnlab.theory.claim import (
     Answer,
     Claim,
     Evidence,
+    Judgement,
     Knob,
     Mark,
-    Marks,
     Measure,
     mark,
     setting,
@@ -103,9 +103,9 @@ class OppositeOfTheOtherKeys(Claim):
                 ),
             ],
             outside=[Measure("1 − αⱼ with β = 1", 1 - float(softmax(written)[0]), ">", NEAR)],
-            marks={
-                "003 1(a)ii": Marks(_judged(keys, 1), mark(as_said)),
-                "003 1(b) (signs)": Marks(_judged(keys, 2)),
+            judgements={
+                "003 1(a)ii": Judgement(_judge(keys, 1), mark(as_said)),
+                "003 1(b) (signs)": Judgement(_judge(keys, 2)),
             },
             picture=self._picture(betas),
             details=[
@@ -149,7 +149,7 @@ def _scores(keys: Array, wanted: int) -> Array:
     return keys @ (keys[:wanted].sum(axis=0) - keys[wanted:].sum(axis=0))
 
 
-def _judged(keys: Array, wanted: int) -> Mark:
+def _judge(keys: Array, wanted: int) -> Mark:
     """With β = 1: wrong, if it fails with one other key already."""
 
     def works(among: Array) -> bool:

@@ -19,14 +19,14 @@ from attnlab.theory.block import (
     WIDTH,
     Function,
     Orders,
-    apart,
     course_block,
-    drawn_block,
+    differences,
     orders,
-    placed,
-    places,
+    position_ids,
     position_scheme,
+    random_block,
     tensor,
+    with_positions,
 )
 from attnlab.theory.claim import (
     EQUAL,
@@ -34,8 +34,8 @@ from attnlab.theory.claim import (
     Answer,
     Claim,
     Evidence,
+    Judgement,
     Knob,
-    Marks,
     Measure,
     mark,
     setting,
@@ -128,10 +128,10 @@ class OrderInvariantOrEquivariant(Claim):
         rows = orders(self.seed, self.length, self.permutations)
         rows = rows[(rows != np.arange(self.length)).any(axis=1)]
         scheme = position_scheme(self.positions, self.seed, self.length)
-        found = self._found(placed(drawn_block(self.seed), scheme, self.causal), x, rows)
+        found = self._changes(with_positions(random_block(self.seed), scheme, self.causal), x, rows)
         # the answers are about the course's block: no mask, no positions
-        course = self._found(course_block(self.seed, causal=False), x, rows)
-        masked = self._found(course_block(self.seed, causal=True), x, rows)
+        course = self._changes(course_block(self.seed, causal=False), x, rows)
+        masked = self._changes(course_block(self.seed, causal=True), x, rows)
         equivariant = course["P Z(X)"] <= EQUAL
         token = course["the last token's output"] <= EQUAL
         pooled = token and course["the mean"] <= EQUAL
@@ -147,23 +147,23 @@ class OrderInvariantOrEquivariant(Claim):
                     for name in READ_OFF
                 ),
             ],
-            marks={
+            judgements={
                 # true of what is pooled and of each token's own vector, not of Z
-                "000 2(a)ii (the result)": Marks(
+                "000 2(a)ii (the result)": Judgement(
                     mark(pooled, complete=invariant), mark(equivariant)
                 ),
-                "000 2(a)ii (why it matters)": Marks(mark(equivariant and token)),
-                "001 2(a)ii (the word)": Marks(mark(pooled, complete=invariant)),
-                "001 2(a)ii (what happens)": Marks(mark(equivariant and not invariant)),
+                "000 2(a)ii (why it matters)": Judgement(mark(equivariant and token)),
+                "001 2(a)ii (the word)": Judgement(mark(pooled, complete=invariant)),
+                "001 2(a)ii (what happens)": Judgement(mark(equivariant and not invariant)),
                 # with the same weights and a causal mask it fails: there is more to it
-                "003 2(a)ii": Marks(
+                "003 2(a)ii": Judgement(
                     mark(equivariant), mark(equivariant, complete=masked["P Z(X)"] <= EQUAL)
                 ),
             },
             picture=self._picture(x, rows),
         )
 
-    def _found(self, network: Function, x: Tensor, rows: Orders) -> dict[str, float]:
+    def _changes(self, network: Function, x: Tensor, rows: Orders) -> dict[str, float]:
         """How far Z(PX) and what is read off it are from what they would be if nothing moved."""
         permuted, plain = network(x[rows]), network(x[None])[0]
         end = len(x) - 1
@@ -171,7 +171,7 @@ class OrderInvariantOrEquivariant(Claim):
         last = network(x[others])[:, -1]
         query = tensor(self.seed, "fixed query", WIDTH)
 
-        def asked(z: Tensor) -> Tensor:
+        def read_out(z: Tensor) -> Tensor:
             return ((z @ query).softmax(dim=-1)[..., None] * z).sum(dim=-2)
 
         moved = _parts(permuted, plain[None])
@@ -180,18 +180,23 @@ class OrderInvariantOrEquivariant(Claim):
             "Z(X), at most": float(moved.max()),
             "P Z(X)": float(_parts(permuted, plain[rows]).max()),
             "the mean": float(_parts(permuted.mean(dim=1), plain.mean(dim=0)[None]).max()),
-            "what a fixed query finds": float(_parts(asked(permuted), asked(plain)[None]).max()),
+            "what a fixed query finds": float(
+                _parts(read_out(permuted), read_out(plain)[None]).max()
+            ),
             "the last token's output": float(_parts(last, plain[-1:]).max()),
         }
 
     def _picture(self, x: Tensor, rows: Orders) -> Plot:
-        block = drawn_block(self.seed)
+        block = random_block(self.seed)
         none = position_scheme("none", self.seed, self.length)
-        placing = {"nothing": placed(block, none), "causal mask": placed(block, none, causal=True)}
+        placing = {
+            "nothing": with_positions(block, none),
+            "causal mask": with_positions(block, none, causal=True),
+        }
         for name in ("learned", "sinusoidal", "rotary", "alibi"):
             scheme = position_scheme(name, self.seed, self.length)
-            placing[name] = placed(block, scheme)
-        found = {name: self._found(network, x, rows) for name, network in placing.items()}
+            placing[name] = with_positions(block, scheme)
+        found = {name: self._changes(network, x, rows) for name, network in placing.items()}
         return Plot(
             title=f"What changes with the order of {self.length} tokens",
             x="added to a block that sees both ways",
@@ -313,11 +318,11 @@ class PositionsBreakIt(Claim):
                 Measure("least ‖Z(PX+Φ) − P Z(X+Φ)‖, of ‖Z‖", float(amounts.min()), "≥", VISIBLE),
                 Measure("most of it without Φ", without, "≤", EQUAL),
             ],
-            marks={
-                "000 2(b)i": Marks(mark(broken), mark(float(twins.min()) >= VISIBLE)),
-                "001 2(b)i": Marks(mark(broken)),
-                "003 2(b)i": Marks(
-                    mark(broken), mark(float(steps[1:].min()) > 0, complete=_rising(steps))
+            judgements={
+                "000 2(b)i": Judgement(mark(broken), mark(float(twins.min()) >= VISIBLE)),
+                "001 2(b)i": Judgement(mark(broken)),
+                "003 2(b)i": Judgement(
+                    mark(broken), mark(float(steps[1:].min()) > 0, complete=_is_rising(steps))
                 ),
             },
             picture=Plot(
@@ -368,19 +373,19 @@ class PositionsBreakIt(Claim):
         return np.concatenate([swaps, random[moved]])
 
     def _network(self, number: int) -> Function:
-        block = drawn_block(chance.number(self.seed, "block", number))
-        return placed(block, position_scheme("none", self.seed, self.length))
+        block = random_block(chance.number(self.seed, "block", number))
+        return with_positions(block, position_scheme("none", self.seed, self.length))
 
     def _codes(self) -> Tensor:
         """Φ"""
         scheme = position_scheme(self.positions, self.seed, self.length)
         empty = torch.zeros(1, self.length, WIDTH, dtype=torch.float64)
-        return scheme.add_to(empty, places(empty))
+        return scheme.add_to(empty, position_ids(empty))
 
 
 def _amounts(block: Function, x: Tensor, rows: Orders, codes: Tensor) -> NDArray[np.float64]:
     """‖Z(PX + Φ) − P Z(X + Φ)‖ / ‖Z(X + Φ)‖ for each P."""
-    difference, straight = apart(lambda tokens: block(tokens + codes), x, rows)
+    difference, straight = differences(lambda tokens: block(tokens + codes), x, rows)
     return (difference.flatten(1).norm(dim=1) / straight.norm()).numpy()
 
 
@@ -394,5 +399,5 @@ def _spread(amounts: NDArray[np.float64]) -> list[float]:
     return [float(amounts.min()), float(amounts.mean()), float(amounts.max())]
 
 
-def _rising(distances: NDArray[np.float64]) -> bool:
+def _is_rising(distances: NDArray[np.float64]) -> bool:
     return bool((np.diff(distances) > 0).all())

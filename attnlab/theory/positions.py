@@ -6,7 +6,7 @@ of coordinates (a, b) is the complex number z = a + ib.
 
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -27,8 +27,8 @@ from attnlab.theory.claim import (
     Answer,
     Claim,
     Evidence,
+    Judgement,
     Knob,
-    Marks,
     Measure,
     mark,
     setting,
@@ -70,8 +70,8 @@ def block_form(layout: Layout, width: int, angles: Array) -> Array:
     return matrix
 
 
-def turned(x: Tensor, times: Whole, settings: Rotary, precision: str = "float64") -> Tensor:
-    """x [1, 3, t, d] by our rotary code; the angles may be rounded to a lower precision."""
+def rotate_at(x: Tensor, times: Whole, settings: Rotary, precision: str = "float64") -> Tensor:
+    """x [1, 3, t, d] rotated by our code; `precision` rounds the angles."""
     width, at = x.shape[-1], torch.from_numpy(times)[None]
     if precision == "float64":
         scheme = settings.build(Shape(width=3 * width, heads=3, head_width=width, context=1))
@@ -143,14 +143,14 @@ class RopeIsRotation(Claim):
                 Measure("largest |RoPE(x, t) − block matrix · x|", matrix, "≤", EQUAL),
                 Measure("largest change of a length", length, "≤", EQUAL),
             ],
-            marks=self._marks(),
+            judgements=self._judgements(),
             picture=self._picture(),
         )
 
     def _differences(self, layout: Layout, width: int, fraction: float) -> list[float]:
         times = spread(self.seed, "times", self.cases, self.longest)
         x = units(self.seed, f"vectors {width}", 1, 3, self.cases, width)
-        after = turned(x, times, Rotary(layout=layout, fraction=fraction)).numpy()
+        after = rotate_at(x, times, Rotary(layout=layout, fraction=fraction)).numpy()
         angles = times[:, None] * frequencies(int(width * fraction) // 2)
         read = self._read(layout)
         first, second = coordinates(read, angles.shape[1])
@@ -165,15 +165,15 @@ class RopeIsRotation(Claim):
     def _read(self, layout: Layout) -> Layout:
         return layout if self.pairing == "own" else LAYOUTS[1 - LAYOUTS.index(layout)]
 
-    def _marks(self) -> dict[str, Marks]:
+    def _judgements(self) -> dict[str, Judgement]:
         """Of the documents' formulas; 000's matrix makes complex numbers of pairs."""
         angles, x = self.longest * frequencies(3), units(self.seed, "written out", 6).numpy()
         unit_vectors = torch.eye(6).double().expand(1, 3, 6, 6)
         times = np.full(6, self.longest)
-        rotated = turned(unit_vectors, times, Rotary(layout="interleaved"))[0, 0].numpy()
+        rotated = rotate_at(unit_vectors, times, Rotary(layout="interleaved"))[0, 0].numpy()
         to_complex = np.kron(np.eye(3), np.array([[1], [1j]]))
 
-        def takes_over(matrix: NDArray[Any]) -> bool:
+        def takes_over(matrix: NDArray[np.inexact]) -> bool:
             off = np.abs(rotated @ matrix - matrix * np.exp(1j * angles)).max()
             return bool(off <= EQUAL)
 
@@ -184,16 +184,18 @@ class RopeIsRotation(Claim):
 
         return {
             # by a complex matrix; a real one gives real numbers, which the product is not
-            "000 3(g)i": Marks(mark(takes_over(to_complex), complete=takes_over(to_complex.real))),
+            "000 3(g)i": Judgement(
+                mark(takes_over(to_complex), complete=takes_over(to_complex.real))
+            ),
             # it holds when θ is read as tθ, and not as it is written
-            "003 3(g)i": Marks(mark(written(angles), complete=written(frequencies(3)))),
+            "003 3(g)i": Judgement(mark(written(angles), complete=written(frequencies(3)))),
         }
 
     def _picture(self) -> Plot:
         first, second = coordinates(self._read("half-split"), 2)
         start = torch.zeros(4, dtype=torch.float64)
         start[first] = torch.tensor([1.0, 0.5]).double()  # circles of different sizes
-        path = turned(start.expand(1, 3, 24, 4), np.arange(24), Rotary(base=16.0))[0, 0].numpy()
+        path = rotate_at(start.expand(1, 3, 24, 4), np.arange(24), Rotary(base=16.0))[0, 0].numpy()
         return Plot(
             title="Two pairs of coordinates, as they are read, at positions 0 to 23",
             x="first coordinate",
@@ -259,7 +261,7 @@ class RopeRelative(Claim):
         worst = worst_of(self._error(*kind, times, self.precision) for kind in kinds)
         # the documents compute with real numbers, so with as many digits as there are
         sides, formula = self._sides(*kinds[-1], times, "float64"), self._formula(*times)
-        answered = Marks(
+        answered = Judgement(
             mark(largest(sides[0] - sides[1]) <= EQUAL),
             mark(max(largest(side - formula) for side in sides) <= EQUAL),
         )
@@ -267,7 +269,7 @@ class RopeRelative(Claim):
             kind="construction",
             trials=len(kinds) * self.cases,
             measures=[Measure("largest difference of the two sides", worst, "≤", EQUAL)],
-            marks={"000 3(g)ii": answered, "003 3(g)ii": answered},
+            judgements={"000 3(g)ii": answered, "003 3(g)ii": answered},
             picture=self._picture(),
             details=[self._mistakes(times)],
         )
@@ -275,7 +277,7 @@ class RopeRelative(Claim):
     def _sides(self, by: Rotary, width: int, times: Times, precision: str) -> tuple[Array, Array]:
         (first, second), (z1, z2) = times, self._vectors(len(times[0]), width)
         q, k, apart, still = (
-            turned(z, at, by, precision)
+            rotate_at(z, at, by, precision)
             for z, at in ((z1, first), (z2, second), (z1, first - second), (z2, 0 * second))
         )
         return (q * k).sum(-1).numpy(), (apart * still).sum(-1).numpy()
@@ -352,13 +354,13 @@ class RopeNeedsTime(Claim):
     def run(self) -> Evidence:
         name = "rotary-by-head" if self.rotate_by == "head" else "rotary"
         by = registry.load("positions", name)
-        changed = [self._changed(by(layout=o, fraction=part), width) for o, width, part in SHAPES]
+        changed = [self._change(by(layout=o, fraction=part), width) for o, width, part in SHAPES]
         x = block.tensor(self.seed, "x", self.length, block.WIDTH)
         scheme = block.position_scheme(name, self.seed, self.length)
         rows, moved = block.orders(self.seed, self.length, 24), {}
         for heads, score in product(*(registry.options(kind) for kind in ("attention", "score"))):
             words = {"attention": heads.name, "score": score.name}
-            network = block.placed(block.drawn_block(self.seed, **words), scheme)
+            network = block.with_positions(block.random_block(self.seed, **words), scheme)
             moved[heads.name, score.name] = block.farthest(network, x, rows)
         return Evidence(
             kind="construction",
@@ -377,16 +379,16 @@ class RopeNeedsTime(Claim):
             ],
         )
 
-    def _changed(self, by: Rotary, width: int) -> float:
+    def _change(self, by: Rotary, width: int) -> float:
         q, k = units(self.seed, f"q, k {width}", 2, 1, 3, self.length, width)
         times = np.arange(self.length)
-        scores = turned(q, times, by) @ turned(k, times, by).mT
+        scores = rotate_at(q, times, by) @ rotate_at(k, times, by).mT
         return float((scores - q @ k.mT).abs().max())
 
     def _picture(self) -> Plot:
         x, times = units(self.seed, "one vector", 1, 3, 1, 64).expand(1, 3, 64, 64), np.arange(64)
         kinds = {"by time": Rotary(), "by head": HeadRotary()}
-        turns = {name: turned(x, times, by)[0, 2] for name, by in kinds.items()}
+        turns = {name: rotate_at(x, times, by)[0, 2] for name, by in kinds.items()}
         return Plot(
             title="The score of one vector with itself, so far away",
             x="distance in tokens",

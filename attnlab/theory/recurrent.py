@@ -30,13 +30,13 @@ from attnlab.theory.claim import (
     Answer,
     Claim,
     Evidence,
+    Judgement,
     Knob,
-    Marks,
     Measure,
     mark,
     setting,
 )
-from attnlab.theory.draw import Array, blank, built
+from attnlab.theory.draw import Array, frozen_module, random_module
 
 Reader = BidirectionalReader | PrefixBidirectionalLM
 Readout = Literal["last", "mean"]
@@ -101,17 +101,17 @@ class BirnnIsNoLm(Claim):
     def run(self) -> Evidence:
         texts = _texts(self.vocabulary, self.length)
         networks = [self._network(model) for model in range(self.models)]
-        rows = [self._measured(_weighed(one, self.backward), texts) for one in networks]
+        rows = [self._measure(_with_backward_weight(one, self.backward), texts) for one in networks]
         totals, roundings, peeks = (np.array(column) for column in zip(*rows, strict=True))
         # the documents speak of the network as it is, whatever the setting
-        whole = rows if self.backward == 1 else [self._measured(one, texts) for one in networks]
-        theirs = Marks(
+        whole = rows if self.backward == 1 else [self._measure(one, texts) for one in networks]
+        theirs = Judgement(
             mark(all(abs(total - 1) > rounding for total, rounding, _ in whole)),
             mark(all(moved > rounding for _, rounding, moved in whole)),
         )
         strengths = np.linspace(0, max(self.backward, 2), 9).tolist()
         listed: list[list[Cell]] = [[f"{number}", *row] for number, row in enumerate(rows, 1)]
-        copying = _total(_copying(self.vocabulary), texts)
+        copying = _total(_copying_network(self.vocabulary), texts)
         return Evidence(
             kind="counterexample",
             trials=self.models * len(texts),
@@ -129,7 +129,7 @@ class BirnnIsNoLm(Claim):
                     float(roundings.max()),
                 ),
             ],
-            marks={"004 student 1.2(a)": theirs, "004 GPT-4 1.2(a)": theirs},
+            judgements={"004 student 1.2(a)": theirs, "004 GPT-4 1.2(a)": theirs},
             picture=Plot(
                 title=f"Sum of the “probabilities” of all {len(texts):,} texts",
                 x="weight of the half that reads backwards",
@@ -138,7 +138,10 @@ class BirnnIsNoLm(Claim):
                     Series(
                         name=f"network {number}",
                         x=strengths,
-                        y=[_total(_weighed(one, strength), texts) for strength in strengths],
+                        y=[
+                            _total(_with_backward_weight(one, strength), texts)
+                            for strength in strengths
+                        ],
                     )
                     for number, one in enumerate(networks[:4], 1)
                 ],
@@ -156,16 +159,16 @@ class BirnnIsNoLm(Claim):
 
     def _network(self, model: int) -> BidirectionalReader:
         settings = BidirectionalSettings(vocabulary=self.vocabulary, width=self.width)
-        return built(settings.build, self.seed, f"network {model}")
+        return random_module(settings.build, self.seed, f"network {model}")
 
-    def _measured(self, reader: BidirectionalReader, texts: Tensor) -> tuple[float, float, float]:
+    def _measure(self, reader: BidirectionalReader, texts: Tensor) -> tuple[float, float, float]:
         """The total, a bound on its rounding, and how far xₜ moves its own logits."""
         total = _total(reader, texts)
         moved = _influence(reader, texts, tokens=1)
         return total, _rounding(reader, self.length, len(texts)) * total, moved
 
 
-def _weighed(reader: BidirectionalReader, backward: float) -> BidirectionalReader:
+def _with_backward_weight(reader: BidirectionalReader, backward: float) -> BidirectionalReader:
     """A copy whose half that reads backwards has so much weight."""
     made = copy.deepcopy(reader)
     made.network.from_back.weight.mul_(backward)
@@ -239,7 +242,7 @@ class BirnnOfPrefixIsLm(Claim):
 
         theirs = "prefix, its last h"  # whatever the setting
         model, unseen = mark(largest[theirs] <= EQUAL), later(theirs) <= EQUAL
-        told = min(_told(one, texts) for one in networks[theirs]) > EQUAL
+        told = min(_least_influence(one, texts) for one in networks[theirs]) > EQUAL
         names = [f"network {model + 1}" for model in range(self.models)]
         return Evidence(
             kind="construction",
@@ -255,9 +258,9 @@ class BirnnOfPrefixIsLm(Claim):
                     EQUAL,
                 ),
             ],
-            marks={
-                "004 student 1.2(b)": Marks(model, mark(told and unseen)),
-                "004 GPT-4 1.2(b)": Marks(model, mark(unseen)),
+            judgements={
+                "004 student 1.2(b)": Judgement(model, mark(told and unseen)),
+                "004 GPT-4 1.2(b)": Judgement(model, mark(unseen)),
             },
             picture=Plot(
                 title=f"By how much the sum over all {len(texts):,} texts misses 1",
@@ -276,7 +279,11 @@ class BirnnOfPrefixIsLm(Claim):
                         "logits move when the backward half forgets",
                     ],
                     rows=[
-                        [name, largest[name], self._forgetting(networks[name][0], readout, texts)]
+                        [
+                            name,
+                            largest[name],
+                            self._effect_of_forgetting(networks[name][0], readout, texts),
+                        ]
                         for name, readout in readouts.items()
                     ],
                     note="To forget is to have W_hh = 0: the state holds one token and no more.",
@@ -289,23 +296,25 @@ class BirnnOfPrefixIsLm(Claim):
         purpose = f"network {model}"
         if readout is None:
             settings = BidirectionalSettings(vocabulary=self.vocabulary, width=self.width)
-            return built(settings.build, self.seed, purpose)
+            return random_module(settings.build, self.seed, purpose)
         prefix = PrefixBidirectionalSettings(
             vocabulary=self.vocabulary, width=self.width, readout=readout
         )
-        return built(prefix.build, self.seed, purpose)
+        return random_module(prefix.build, self.seed, purpose)
 
-    def _forgetting(self, network: Reader, readout: Readout | None, texts: Tensor) -> float:
+    def _effect_of_forgetting(
+        self, network: Reader, readout: Readout | None, texts: Tensor
+    ) -> float:
         forgetful = self._network(0, readout)
         forgetful.network.back.from_hidden.weight.fill_(0)
         return float((forgetful(texts) - network(texts)).abs().max())
 
 
-def _copying(vocabulary: int) -> BidirectionalReader:
+def _copying_network(vocabulary: int) -> BidirectionalReader:
     """Backwards, the first units keep the token read last and the others the one before it, which
     is the token to be predicted; the output says that one."""
     settings = BidirectionalSettings(vocabulary=vocabulary, width=2 * vocabulary)
-    reader = blank(settings.build)
+    reader = frozen_module(settings.build)
     for parameter in reader.parameters():
         parameter.fill_(0)
     sure = 10 * torch.eye(vocabulary)  # tanh(10) and a softmax that leads by 10 are near 1
@@ -340,7 +349,7 @@ def _influence(model: nn.Module, texts: Tensor, tokens: int) -> float:
     )
 
 
-def _told(model: nn.Module, texts: Tensor) -> float:
+def _least_influence(model: nn.Module, texts: Tensor) -> float:
     """How far the earlier token that moves the logits of p(xₜ | …) least does move them."""
     grid, length = _grid(model, texts)
     moved = [

@@ -23,13 +23,13 @@ from attnlab.theory.claim import (
     Answer,
     Claim,
     Evidence,
+    Judgement,
     Knob,
-    Marks,
     Measure,
     mark,
     setting,
 )
-from attnlab.theory.draw import Array, built, largest, normal, orthonormal
+from attnlab.theory.draw import Array, largest, normal, orthonormal, random_module
 
 CLOSE = 0.05  # what "approximates cos θ" means here, for a number between −1 and 1
 # What "approximates θ" means. It has a kink where key and query point the same or opposite ways,
@@ -37,14 +37,14 @@ CLOSE = 0.05  # what "approximates cos θ" means here, for a number between −1
 CLOSE_ANGLE = STEP
 
 
-def headed(
+def random_attention(
     heads: HeadSettings, score: Multiplicative | ScaledDot, width: int, seed: int, purpose: str
 ) -> HeadedAttention:
     compare = score.build(heads.heads, head_width(heads, width))
-    return built(lambda: HeadedAttention(heads, compare, width=width), seed, purpose)
+    return random_module(lambda: HeadedAttention(heads, compare, width=width), seed, purpose)
 
 
-def attended(module: HeadedAttention, tokens: Array) -> tuple[Array, Array]:
+def attend(module: HeadedAttention, tokens: Array) -> tuple[Array, Array]:
     """Attention maps [head, query, key] and outputs [token, width]."""
     out, maps = module(torch.from_numpy(tokens)[None], causal=False, return_weights=True)
     return maps[0].numpy(), out[0].numpy()
@@ -108,11 +108,11 @@ class MultiplicativeAddsNothing(Claim):
         shapes = [(1, 1, 1, 1, 1), (3, 5, 1, 1, 2), (13, 8, 2, 2, 7), (5, 12, 3, 3, 4)]
         shapes += [] if self.tied else [(7, 4, 2, 1, 9), (11, 6, 4, 2, 3)]
         cases = range(self.cases)
-        rows = [_compared(self.seed, shape, case, self.tied) for case in cases for shape in shapes]
+        rows = [_compare(self.seed, shape, case, self.tied) for case in cases for shape in shapes]
         there, back = max(row[0] for row in rows), max(row[1] for row in rows)
         what = "log-weight that no tied dot product reaches" if self.tied else "with W_s absorbed"
         # the documents speak of free projections, and what they leave out shows when tied
-        free, tied = (_compared(self.seed, (3, 5, 1, 1, 2), 0, tied)[0] for tied in (False, True))
+        free, tied = (_compare(self.seed, (3, 5, 1, 1, 2), 0, tied)[0] for tied in (False, True))
         with_matrix, absorbed, without = rows[3][2]
         fits = [] if self.tied else [series("W_s absorbed by W_q", with_matrix, absorbed)]
         return Evidence(
@@ -122,12 +122,12 @@ class MultiplicativeAddsNothing(Claim):
                 Measure(f"|multiplicative − dot product|, {what}", there, "≤", EQUAL),
                 Measure("|dot product − multiplicative|, with W_s = I", back, "≤", EQUAL),
             ],
-            marks={
-                "004 student 2.1(a)": Marks(
+            judgements={
+                "004 student 2.1(a)": Judgement(
                     mark(free <= EQUAL), mark(free <= EQUAL, complete=tied <= EQUAL)
                 ),
                 # there is a further matrix; that it makes a difference does not follow
-                "004 GPT-4 2.1(a)": Marks(
+                "004 GPT-4 2.1(a)": Judgement(
                     mark(free > EQUAL), mark(_more_parameters() > 0, complete=free > EQUAL)
                 ),
             },
@@ -149,30 +149,30 @@ def _more_parameters() -> int:
     return more - fewer
 
 
-def _compared(
+def _compare(
     seed: int, shape: tuple[int, ...], case: int, tied: bool
 ) -> tuple[float, float, list[Array]]:
     """How far dot products stay away, how far W_s = I does, and maps to show."""
     count, width, heads, kv_heads, size = shape
     tokens, purpose = normal(seed, "tokens", count, width), f"{shape}, case {case}"
     settings = Grouped(heads=heads, kv_heads=kv_heads, head_width=size)
-    multiplicative = headed(settings, Multiplicative(), width, seed, purpose)
-    dot = headed(settings, ScaledDot(), width, seed, purpose)
+    multiplicative = random_attention(settings, Multiplicative(), width, seed, purpose)
+    dot = random_attention(settings, ScaledDot(), width, seed, purpose)
     for module in (multiplicative, dot) if tied else ():
         projections(module)[0].copy_(projections(module)[1])
     matrix = multiplicative.score.get_parameter("matrix")
-    found, plain = attended(multiplicative, tokens), attended(dot, tokens)
+    found, plain = attend(multiplicative, tokens), attend(dot, tokens)
     projections(dot)[0].copy_(matrix @ projections(dot)[0])
-    absorbed = attended(dot, tokens)
+    absorbed = attend(dot, tokens)
     matrix.copy_(torch.eye(size).expand_as(matrix))
-    identity = attended(multiplicative, tokens)
+    identity = attend(multiplicative, tokens)
     there = max(largest(a - b) for a, b in zip(found, absorbed, strict=True))
     back = max(largest(a - b) for a, b in zip(plain, identity, strict=True))
     shown = [found[0], absorbed[0], plain[0]]
-    return _irreversible(found[0]) if tied else there, back, shown
+    return _irreversibility(found[0]) if tied else there, back, shown
 
 
-def _irreversible(maps: Array) -> float:
+def _irreversibility(maps: Array) -> float:
     """A sixth of what the logarithms around three tokens differ by in the two directions."""
     turn = np.log(maps) - np.log(maps).transpose(0, 2, 1)  # and the way back is minus this
     return largest(turn[:, :, :, None] + turn[:, None] + turn.transpose(0, 2, 1)[:, :, None]) / 6
@@ -245,12 +245,12 @@ class ConcatenatedIgnoresTheQuery(Claim):
         angle = np.arccos(np.clip(cosine, -1, 1))
         targets = {"cos θ": cosine, "θ": angle}
         fits = {name: self._fit(one, keys, queries, self.tanh) for name, one in targets.items()}
-        sums = max(_explained(one, one - _sum_of_parts(one)) for one in targets.values())
+        sums = max(_explained_variance(one, one - _sum_of_parts(one)) for one in targets.values())
         # the documents' score, whatever the setting; at worst a constant is off by 1 and by π/2
         linear = [self._fit(one, keys, queries, tanh=False) for one in (cosine, angle)]
         none_fits = all(explained <= EQUAL for explained, *_ in linear)
         far = linear[0][2] >= 1 - EQUAL and linear[1][2] >= math.pi / 2 - EQUAL
-        theirs = Marks(
+        theirs = Judgement(
             # if linearity was all, other parts a(k) and b(q) would do
             mark(none_fits and far),
             mark(none_fits, complete=sums > EQUAL),
@@ -268,7 +268,7 @@ class ConcatenatedIgnoresTheQuery(Claim):
                 Measure("share that any a(k) + b(q) explains, R²", sums, "≤", EQUAL),
                 Measure("|variance left of cos θ − 1/d|", abs(left - 1 / self.width), "≤", EQUAL),
             ],
-            marks={"004 student 2.1(b)": theirs, "004 GPT-4 2.1(b)": theirs},
+            judgements={"004 student 2.1(b)": theirs, "004 GPT-4 2.1(b)": theirs},
             picture=Picture(
                 title=f"Attention weights with {'wᵀ tanh(W[k; q])' if self.tanh else 'wᵀ[k; q]'}: "
                 "do all queries look at the same keys?",
@@ -281,7 +281,7 @@ class ConcatenatedIgnoresTheQuery(Claim):
     def _map(self, case: int) -> Array:
         """Weights [head, query, key] of drawn vectors, in shapes that change with the case."""
         heads, score = 1 + case % 3, Additive() if self.tanh else Concatenated()
-        module = built(lambda: score.build(heads, self.width), self.seed, f"score {case}")
+        module = random_module(lambda: score.build(heads, self.width), self.seed, f"score {case}")
         q = normal(self.seed, f"queries {case}", 1, heads, 5 + case % 7, self.width)
         k = torch.from_numpy(normal(self.seed, f"keys {case}", 1, heads, 11 + case % 5, self.width))
         return module(torch.from_numpy(q), k, k, causal=False, return_weights=True)[1][0].numpy()
@@ -302,10 +302,10 @@ class ConcatenatedIgnoresTheQuery(Claim):
             inputs = np.tanh(inputs @ normal(self.seed, "inside", 2 * self.width, 2 * self.width))
         design = np.hstack([inputs, np.ones((len(inputs), 1))])
         residual = target.ravel() - design @ np.linalg.lstsq(design, target.ravel())[0]
-        return _explained(target, residual), float(np.mean(residual**2)), largest(residual)
+        return _explained_variance(target, residual), float(np.mean(residual**2)), largest(residual)
 
 
-def _explained(target: Array, residual: Array) -> float:
+def _explained_variance(target: Array, residual: Array) -> float:
     return 1 - float(np.mean(residual**2)) / float(np.var(target))
 
 
@@ -416,22 +416,20 @@ class AdditiveReachesTheAngle(Claim):
                 Measure("|log A − log softmax(cos θ)|", off, "≤", 2 * best.error),
             ],
             outside=[
-                Measure("cos θ, all directions", everywhere.error, "≥", 1 - everywhere.excused),
-                Measure("cos θ, queries near 0", near.error, "≥", 1 - near.excused),
+                Measure("cos θ, all directions", everywhere.error, "≥", 1 - everywhere.slack),
+                Measure("cos θ, queries near 0", near.error, "≥", 1 - near.slack),
                 Measure(
                     "θ, all directions",
                     everywhere.angle_error,
                     "≥",
-                    math.pi - everywhere.angle_excused,
+                    math.pi - everywhere.angle_slack,
                 ),
-                Measure(
-                    "θ, queries near 0", near.angle_error, "≥", math.pi / 2 - near.angle_excused
-                ),
+                Measure("θ, queries near 0", near.angle_error, "≥", math.pi / 2 - near.angle_slack),
             ],
-            marks={
-                "004 student 2.1(c)": Marks(reached, theorem),
-                "004 GPT-4 2.1(c) cosine": Marks(reached, theorem),
-                "004 GPT-4 2.1(c) angle": Marks(
+            judgements={
+                "004 student 2.1(c)": Judgement(reached, theorem),
+                "004 GPT-4 2.1(c) cosine": Judgement(reached, theorem),
+                "004 GPT-4 2.1(c) angle": Judgement(
                     mark(
                         angle,
                         complete=max(everywhere.angle_error, near.angle_error) <= CLOSE_ANGLE,

@@ -91,7 +91,7 @@ def parts(grouped: HeadedAttention, of: Tensor) -> list[Tensor]:
     return list(heads.split([grouped.heads, grouped.kv_heads, grouped.kv_heads]))
 
 
-def tied(grouped: HeadedAttention, order: Order) -> HeadedAttention:
+def tie(grouped: HeadedAttention, order: Order) -> HeadedAttention:
     """Multi-head attention in which query heads that shared a key/value head have copies of it."""
     settings = MultiHead(heads=grouped.heads, head_width=grouped.head_width)
     made = empty(settings, grouped.window)
@@ -103,7 +103,7 @@ def tied(grouped: HeadedAttention, order: Order) -> HeadedAttention:
     return made
 
 
-def untied(gradient: Tensor, grouped: HeadedAttention, order: Order) -> Tensor:
+def untie(gradient: Tensor, grouped: HeadedAttention, order: Order) -> Tensor:
     """Of the multi-head projection: the gradients of a head's copies added up."""
     q, k, v = gradient.unflatten(0, (3, grouped.heads, grouped.head_width))
     to = reads(grouped.heads, grouped.kv_heads, order)
@@ -153,7 +153,7 @@ class GqaIsTiedMha(Claim):
 
     def run(self) -> Evidence:
         counts = divisors(self.heads)
-        given = [self._given(shape) for shape in SHAPES]
+        given = [self._inputs(shape) for shape in SHAPES]
         found = {g: self._differences(g, given) for g in counts}
         outputs = {g: max(apart for apart, _ in found[g]) for g in counts}
         gradients = {g: max(apart for _, apart in found[g]) for g in counts}
@@ -179,7 +179,7 @@ class GqaIsTiedMha(Claim):
             ],
         )
 
-    def _given(self, shape: Shape) -> list[Tensor]:
+    def _inputs(self, shape: Shape) -> list[Tensor]:
         """Tokens, and the gradient of the loss by the output."""
         size = (shape.batch, shape.length, WIDTH)
         return [torch.from_numpy(normal(self.seed, name, *size)) for name in ("x", "loss")]
@@ -188,14 +188,14 @@ class GqaIsTiedMha(Claim):
         """Of the outputs, and of the gradients, for every shape."""
         settings = Grouped(heads=self.heads, kv_heads=kv_heads, head_width=HEAD_WIDTH)
         grouped = module(self.seed, settings)
-        copied = tied(grouped, self.order)
+        copied = tie(grouped, self.order)
         weights, found = [one.project.weight for one in (grouped, copied)], []
         for shape, (x, towards) in zip(SHAPES, given, strict=True):
             grouped.window = copied.window = shape.window
             seeing = {"causal": shape.causal, "rotary": shape.rotary}
             outs = [one(x, **seeing) for one in (grouped, copied)]
             ours, theirs = torch.autograd.grad(outs, weights, [towards, towards])
-            off = ours - untied(theirs, grouped, self.order)
+            off = ours - untie(theirs, grouped, self.order)
             apart = (outs[0] - outs[1]).detach().numpy()
             found.append((largest(apart), largest(off.numpy()) / largest(ours.numpy())))
         return found

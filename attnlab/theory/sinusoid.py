@@ -19,9 +19,9 @@ from attnlab.theory.claim import (
     Answer,
     Claim,
     Evidence,
+    Judgement,
     Knob,
     Mark,
-    Marks,
     Measure,
     mark,
     setting,
@@ -107,11 +107,13 @@ class SinusoidUnique(Claim):
             kind="exact",
             trials=self.longest,
             measures=[first, *checks],
-            marks={
-                "000 2(b)ii": Marks(mark(bound == 0), self._column_returns(pairs, codes)),
-                "001 2(b)ii": Marks(mark(bound > 0), mark(bound > 0)),
+            judgements={
+                "000 2(b)ii": Judgement(mark(bound == 0), self._column_returns(pairs, codes)),
+                "001 2(b)ii": Judgement(mark(bound > 0), mark(bound > 0)),
                 # far above: ten turns; the first denominator is 1, so the angle is the position
-                "003 2(b)ii": Marks(mark(bound > 0), mark(self.longest * UNIT <= 10 * two_pi()[0])),
+                "003 2(b)ii": Judgement(
+                    mark(bound > 0), mark(self.longest * UNIT <= 10 * two_pi()[0])
+                ),
             },
             picture=Plot(
                 title="Distance of codes" if self.periods else "The nearest misses of a repeat",

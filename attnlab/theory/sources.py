@@ -1,9 +1,9 @@
-"""Where the claims come from: five documents of answers to two university assignments, and the
-questions of these assignments.
+"""The sources of the claims: the questions of two university assignments, and five documents with
+answers to them.
 
-000, 001 and 003 answer one assignment, 002 an earlier year's questions on the same subject, 004
-another course's. Where several answer a question, they often contradict each other. A claim names a
-document by its number.
+Documents 000, 001 and 003 answer one assignment, 002 an earlier year's questions on the same
+subject, 004 those of another course. They often contradict each other. A claim names a document by
+its number.
 """
 
 import difflib
@@ -23,13 +23,13 @@ VOICES = {
 }
 
 
-def described(document: str) -> str:
-    """ "004 student" -> what that is."""
+def describe(document: str) -> str:
+    """What a document is, from its name: "001", or with a voice "004 student"."""
     number, _, voice = document.partition(" ")
     return f"{DOCUMENTS[number]} ({VOICES[voice]})" if voice else DOCUMENTS[number]
 
 
-# as the documents number them, in our words
+# numbered as in the documents, in our words
 QUESTIONS = {
     "A4 1(a)": "When does attention copy one value?",
     "A4 1(b)": "Which query averages two values?",
@@ -77,7 +77,7 @@ COURSES = {
     "earlier": "CS224N, the questions of an earlier year (document 002)",
     "CMU": "CMU 10-423/623, homework 1",
 }
-# what no claim settles, and why
+# the questions that no claim settles, and why
 UNSETTLED = {
     "A4 3(g)iii": "a measurement on the course's own data: attnlab study birthplaces, "
     "docs/studies.md.",
@@ -87,10 +87,10 @@ UNSETTLED = {
 }
 
 
-def asked(text: str) -> list[str]:
-    """The question of this name, else those that begin so: "A4 1(c)" is both of its parts.
+def find_questions(text: str) -> list[str]:
+    """The question with this name, else all that start with it: "A4 1(c)" gives both its parts.
 
-    Letters and digits alone count, so that "A4 1c", "a4 1(c)" and "A4 1（c）" are one question.
+    Only letters and digits count, so "A4 1c", "a4 1(c)" and "A4 1（c）" are the same question.
     """
     wanted = _letters(text).removeprefix("cs224n").replace("assignment4", "a4")
     exact = [key for key in QUESTIONS if _letters(key) == wanted]
@@ -98,8 +98,9 @@ def asked(text: str) -> list[str]:
     if not found:
         spelled = {_letters(key): key for key in QUESTIONS}
         near = difflib.get_close_matches(wanted, spelled, n=3, cutoff=0.5)
-        hint = " or ".join(repr(spelled[one]) for one in near) or ", ".join(QUESTIONS)
-        raise ValueError(f"no question is called {text!r}; such as {hint}")
+        likely = " or ".join(repr(spelled[one]) for one in near)
+        hint = f"did you mean {likely}?" if near else f"choose from {', '.join(QUESTIONS)}"
+        raise ValueError(f"unknown question {text!r}; {hint}")
     return found
 
 

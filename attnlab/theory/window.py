@@ -1,7 +1,7 @@
-"""Sliding windows: which keys a query sees, and which programs compute that.
+"""Sliding windows: which keys a query attends to, and which programs compute that.
 
 Axes in the formulas: N positions, width d of a head; w is the width of the window as the course
-counts it, so that a query sees w/2 + 1 keys, its own included. Our kernels count these keys.
+counts it: a query attends to w/2 + 1 keys, including its own. Our kernels count these keys.
 """
 
 import math
@@ -23,13 +23,13 @@ from attnlab.theory.claim import (
     Answer,
     Claim,
     Evidence,
+    Judgement,
     Knob,
-    Marks,
     Measure,
     mark,
     setting,
 )
-from attnlab.theory.draw import Array, drawn, kept, largest, softmax
+from attnlab.theory.draw import Array, cached, largest, random_qkv, softmax
 from attnlab.theory.ledger import Program
 from attnlab.theory.sharing import PATHS
 
@@ -68,7 +68,7 @@ def definition(q: Rows, k: Rows, v: Values, width: int) -> Array:
 
 
 def mask(length: int, width: int) -> Array:
-    """Ours: 1 where a key is seen."""
+    """Our mask: 1 where the query attends to the key."""
     at = torch.arange(length)
     return visible(at, at, True, keys_of_course_width(width)).double().numpy()
 
@@ -239,7 +239,7 @@ class WindowMask(Claim):
                     "|kernel − softmax(QKᵀ/√d + M)V|", max(worst[p] for p in PATHS), "≤", EQUAL
                 ),
             ],
-            marks=self._marks(worst),
+            judgements=self._judgements(worst),
             picture=self._picture(),
             details=[
                 Sample(title="The matrix M", text="\n".join(map(" ".join, signs))),
@@ -253,35 +253,35 @@ class WindowMask(Claim):
             ],
         )
 
-    def _marks(self, worst: Mapping[str, float]) -> dict[str, Marks]:
+    def _judgements(self, worst: Mapping[str, float]) -> dict[str, Judgement]:
         written = [name for name in PROGRAMS if name.endswith("as written")]
         # the size that both are tried at in the document; with unit vectors for values the
         # output is the weights, so above 0 where the mask is open
-        q, k, _ = drawn(self.seed, 6, 3)
+        q, k, _ = random_qkv(self.seed, 6, 3)
         opened = program_of_gpt4(q, k, torch.eye(6, dtype=q.dtype), 4).numpy() > 0
         return {
             # the kinder reading decides
-            "004 student 3(c)": Marks(mark(min(worst[name] for name in written) <= EQUAL)),
-            "004 GPT-4 3.1(c) program": Marks(
+            "004 student 3(c)": Judgement(mark(min(worst[name] for name in written) <= EQUAL)),
+            "004 GPT-4 3.1(c) program": Judgement(
                 mark(worst[GPT4] <= EQUAL), mark(bool((opened == PRINTED).all()))
             ),
-            "004 GPT-4 3.1(c) words": Marks(mark(bool((rule(6, 4) == PRINTED).all()))),
+            "004 GPT-4 3.1(c) words": Judgement(mark(bool((rule(6, 4) == PRINTED).all()))),
         }
 
     def _picture(self) -> Picture:
-        q, k, _ = drawn(self.seed, self.length, 3)
+        q, k, _ = random_qkv(self.seed, self.length, 3)
         shown, seen = weights(q, k, self.width, "auto"), mask(self.length, self.width)
         rows = np.where(seen > 0, shown.astype(object), np.array(None)).tolist()
         title = f"Weights of our kernel, N = {self.length}, w = {self.width}"
         return Picture(title=title, rows=rows, x="key j", y="query i", note="Empty: not seen.")
 
 
-@kept
+@cached
 def unlike_rule(seed: int, length: int, width: int) -> tuple[float, float, float]:
-    """Pairs and row sums of the mask, and pairs that the kernels use, that are not as said."""
+    """How many pairs of the mask, row sums, and pairs used by the kernels break the rule."""
     wanted, ours = rule(length, width), mask(length, width)
     sums = [min(i + 1, width // 2 + 1) for i in range(length)]
-    q, k, _ = drawn(seed, length, 3)
+    q, k, _ = random_qkv(seed, length, 3)
     used = [weights(q, k, width, path) > 0 for path in PATHS]
     return (
         float(np.abs(ours - wanted).sum()),
@@ -290,10 +290,10 @@ def unlike_rule(seed: int, length: int, width: int) -> tuple[float, float, float
     )
 
 
-@kept
+@cached
 def errors_of(seed: int, length: int, width: int) -> tuple[dict[str, float], dict[str, float]]:
     """How far the kernels' paths and the programs are from the definition, and from V."""
-    q, k, v = drawn(seed, length, 3)
+    q, k, v = random_qkv(seed, length, 3)
     true = definition(q, k, v, width)
     outs = {path: kernel(q, k, v, width, path).numpy() for path in PATHS}
     outs |= {name: program(q, k, v, width).numpy() for name, program in PROGRAMS.items()}

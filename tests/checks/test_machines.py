@@ -99,7 +99,7 @@ def test_a_verdict_that_changes_with_the_instructions_is_found(fickle, monkeypat
 
 
 def test_a_claim_that_does_not_run_is_a_finding(monkeypatch):
-    monkeypatch.setattr(child.settle, "settle", lambda name, claim: [][1])
+    monkeypatch.setattr(child, "run_claim", lambda name, claim: [][1])
     found = child.claims({"claims": ["copy"], "seed": 0}, silent)
     assert found["copy"]["verdict"] == "IndexError: list index out of range"
     (row,) = judged([BASELINE], {"as it is": child_result(claims=found)}, {})["machines"]

@@ -40,7 +40,7 @@ def test_settings_change_the_run_and_may_change_the_verdict(attnlab):
     assert code == 0 and (found["settings"]["lead"], found["settings"]["keys"]) == (20, 3)
     code, out, _ = attnlab("claims", "copy", "--set", "lead=0.1")
     assert code == 1 and "(recorded: holds)" in out
-    assert "✗" not in out and "judged for the claim as it stands: attnlab claims copy" in out
+    assert "✗" not in out and "marked for the default settings only: attnlab claims copy" in out
 
 
 def test_a_question_is_answered_in_words(attnlab):
@@ -75,7 +75,26 @@ def test_the_document_of_some_claims(attnlab, tmp_path):
     text = (tmp_path / "docs" / "theory.md").read_text()
     assert code == 0 and "## copy" in text and "## rope-relative" in text
     pictures = sorted(path.name for path in (tmp_path / "docs" / "theory").glob("*.svg"))
-    assert len(pictures) == 2 and all(name in text for name in pictures)
+    assert pictures == ["copy.svg", "rope-relative.svg"] and all(name in text for name in pictures)
+
+
+def test_a_claim_that_is_recorded_again_touches_its_own_files_only(attnlab, tmp_path):
+    docs = tmp_path / "docs"
+    attnlab("claims", "copy", "rope-relative", "--docs", "docs")
+    before = {path: path.stat().st_mtime_ns for path in (docs / "theory").glob("*.svg")}
+    copy, rope = json.loads((docs / "theory" / "outcomes.json").read_text())["outcomes"]
+    code, _, _ = attnlab("claims", "average-of-two", "--docs", "docs")
+    assert code == 0
+    text, recorded = (
+        (docs / "theory.md").read_text(),
+        json.loads((docs / "theory" / "outcomes.json").read_text()),
+    )
+    first, added, last = recorded["outcomes"]  # in the order of the theory
+    assert (first, last) == (copy, rope) and added["name"] == "average-of-two"
+    assert all(f"## {one['name']}" in text for one in recorded["outcomes"])
+    after = {path: path.stat().st_mtime_ns for path in (docs / "theory").glob("*.svg")}
+    assert after.keys() - before.keys() == {docs / "theory" / "average-of-two.svg"}
+    assert before.items() <= after.items()
 
 
 @pytest.mark.parametrize(
@@ -83,16 +102,19 @@ def test_the_document_of_some_claims(attnlab, tmp_path):
     [
         (["cpoy"], "unknown claim 'cpoy'; did you mean 'copy'?"),
         (["copy", "--question", "A4 1(a)"], "give names or --question, not both: copy"),
-        (["--question", "A5 1(a)"], "no question is called 'A5 1(a)'; such as 'A4 1(a)'"),
-        (["made-up-answers", "--quick"], "made-up-answers: trains models; leave out --quick"),
+        (["--question", "A5 1(a)"], "unknown question 'A5 1(a)'; did you mean 'A4 1(a)'"),
+        (["made-up-answers", "--quick"], "--quick leaves out made-up-answers: it trains models"),
         (["--question", "A4 4(b)"], "no claim settles A4 4(b): it cannot be tested here"),
-        (["copy", "--set", "lead=3", "--docs", "docs"], "--docs records claims as they stand"),
+        (
+            ["copy", "--set", "lead=3", "--docs", "docs"],
+            "--docs records claims with their default settings; leave out --set",
+        ),
         (["copy", "--set", "laed=3"], "laed: no such setting; did you mean 'lead'?"),
         (["copy", "--set", "lead=50"], "lead is 50.0; it goes from 0 to 40"),
         (["copy", "--set", "keys=2.5"], "keys is '2.5'; it must be a whole number"),
         (["copy", "--set", "lead"], "'lead' is not a setting; write key=value"),
         (["average-of-two", "--set", "keys=20"], "20 vectors of width 16 cannot all be"),
-        (["copy", "--plot", "no/such/folder.svg"], "name a file in a folder that is there"),
+        (["copy", "--plot", "no/such/folder.svg"], "name a file in an existing folder"),
         (["copy", "--plot", "picture.png"], "--plot writes SVG; use picture.svg"),
         (["copy", "rope-relative", "--plot", "x.svg"], "--plot draws one claim, not 2"),
     ],

@@ -146,6 +146,14 @@ def test_a_part_for_validation_is_less_than_all(make, validation):
         make(validation=validation)
 
 
+@pytest.mark.parametrize("validation", [1.5, 1.0, -0.5, float("nan")])
+def test_a_corpus_refuses_the_part_before_it_reads_the_text(validation):
+    """It may be made without settings; −0.5 was taken, 1.5 was called a text that is too short."""
+    rule = rf"validation is {validation}; it is the part .* less than 1, such as 0\.1"
+    with pytest.raises(ValueError, match=rule):
+        TextCorpus("text", lambda: pytest.fail("read"), validation)
+
+
 def test_an_unknown_split_is_named(tmp_path):
     corpus = TextFiles(path=written(tmp_path, "a.txt", TEXT)).load()
     with pytest.raises(ValueError, match="no split called 'dev'; choose from train, validation"):

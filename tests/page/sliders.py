@@ -13,15 +13,15 @@ import time
 from pathlib import Path
 
 from attnlab import registry
-from attnlab.page.claims import Claims, answered, settings_of
-from attnlab.theory import settle
+from attnlab.page.claims import Claims, controls, run
+from attnlab.theory import catalogue
 
 ROUNDS = 3
 
 
 def moves(name):
     """Requests that move one control; the seed has no slider."""
-    for one in settings_of(registry.load("claim", name)):
+    for one in controls(registry.load("claim", name)):
         for value in values(one) if one["name"] != "seed" else []:
             for knob in (False, True):
                 yield {"settings": {one["name"]: value}, "knob": knob}
@@ -43,10 +43,10 @@ def waited(claims, name, move):
         for one in vars(module).values():
             getattr(one, "cache_clear", int)()
     for knob in (False, True):
-        answered(claims.question(name, {"knob": knob}))
-    question = claims.question(name, move)
+        run(claims.experiment(name, {"knob": knob}))
+    experiment = claims.experiment(name, move)
     began = time.thread_time()
-    answered(question)
+    run(experiment)
     return time.thread_time() - began
 
 
@@ -63,7 +63,7 @@ def slowest(claims, name, rounds=ROUNDS):
 
 def main(names):
     with tempfile.TemporaryDirectory() as folder:
-        for name in names or settle.names(quick=True):
+        for name in names or catalogue.names(quick=True):
             seconds, move = slowest(Claims(Path(folder)), name)
             print(f"{name:32} {1000 * seconds:4.0f} ms  {move}", flush=True)
 

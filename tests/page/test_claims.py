@@ -7,11 +7,11 @@ from page.pages import client, post, serving
 from page.sliders import moves
 
 from attnlab import registry
-from attnlab.page.claims import KEPT, Claims, Question, answered, live, settings_of
+from attnlab.page.claims import KEPT, Claims, Experiment, controls, live, run
 from attnlab.page.guard import Refused
-from attnlab.theory import settle
+from attnlab.theory import catalogue, record
 
-QUICK = settle.names(quick=True)
+QUICK = catalogue.names(quick=True)
 
 
 @pytest.fixture(scope="module")
@@ -32,8 +32,8 @@ def claims(tmp_path_factory):
 
 @pytest.mark.parametrize("name", QUICK)
 def test_with_fewer_cases_the_verdict_is_the_recorded_one_and_the_knob_still_turns_it(claims, name):
-    kept = claims.known(claims.question(name, {}))
-    turned = claims.known(claims.question(name, {"knob": True}))
+    kept = claims.known(claims.experiment(name, {}))
+    turned = claims.known(claims.experiment(name, {"knob": True}))
     assert kept["verdict"] == kept["expected"]
     assert turned["verdict"] != kept["verdict"] and turned["turned"]
     assert bool(kept["note"]) == bool(live(registry.load("claim", name)))
@@ -44,38 +44,38 @@ def test_every_end_of_every_slider_is_answered_or_refused_in_a_line(claims, name
     """How long each takes is measured by sliders.py: a test has no stopwatch."""
     for move in moves(name):
         try:
-            found = claims.answer(claims.question(name, move))
+            found = claims.answer(claims.experiment(name, move))
         except ValueError as refusal:  # such as more keys than the width has room for
             assert str(refusal) and "\n" not in str(refusal)
         else:
             assert found["verdict"] and found["measures"]
-            assert claims.answer(claims.question(name, move)) is found  # kept, not run again
+            assert claims.answer(claims.experiment(name, move)) is found  # kept, not run again
 
 
 def test_the_list_has_every_claim_and_runs_nothing(tmp_path, monkeypatch):
     made = Claims(tmp_path)
-    monkeypatch.setattr("attnlab.page.claims.answered", pytest.fail)
+    monkeypatch.setattr("attnlab.page.claims.run", pytest.fail)
     listed = made.listed()
-    assert [one["name"] for one in listed] == settle.names()
+    assert [one["name"] for one in listed] == catalogue.names()
     for one in listed:
         assert one["statement"] and one["formula"] and one["knob"]["words"]
         assert set(one["knob"]["changes"]) <= {it["name"] for it in one["settings"]}
 
 
 def test_a_setting_comes_with_its_kind_and_the_bounds_of_the_page():
-    known = {one["name"]: one for one in settings_of(registry.load("claim", "noisy-keys"))}
+    known = {one["name"]: one for one in controls(registry.load("claim", "noisy-keys"))}
     assert known["samples"]["kind"] == "int" and known["beta"]["kind"] == "float"
     assert known["samples"]["value"] == known["samples"]["high"] == 3_000
     assert known["samples"]["record"] == 20_000
     kinds = {
-        one["kind"] for name in settle.names() for one in settings_of(registry.load("claim", name))
+        one["kind"] for name in catalogue.names() for one in controls(registry.load("claim", name))
     }
     assert kinds == {"int", "float", "bool", "text", "int?", "ints"}
 
 
-@pytest.mark.parametrize("name", settle.names())
+@pytest.mark.parametrize("name", catalogue.names())
 def test_no_setting_of_the_page_is_a_path_or_free_text(name):
-    for one in settings_of(registry.load("claim", name)):
+    for one in controls(registry.load("claim", name)):
         assert one["name"] not in ("runs", "data")
         assert one["kind"] != "text" or one["choices"]
 
@@ -96,33 +96,33 @@ def test_no_setting_of_the_page_is_a_path_or_free_text(name):
 )
 def test_a_wrong_setting_is_one_line(claims, body, reason):
     with pytest.raises(ValueError, match=reason):
-        claims.question("copy", body)
+        claims.experiment("copy", body)
 
 
 def test_a_path_cannot_be_set(claims):
     with pytest.raises(ValueError, match="'runs' is no setting"):
-        claims.question("made-up-answers", {"settings": {"runs": "/tmp"}})
-    question = claims.question("made-up-answers", {})
-    assert question.claim.runs == claims.root
+        claims.experiment("made-up-answers", {"settings": {"runs": "/tmp"}})
+    experiment = claims.experiment("made-up-answers", {})
+    assert experiment.claim.runs == claims.root
 
 
 def test_a_long_list_is_refused(claims):
     with pytest.raises(ValueError, match="8 or fewer"):
-        claims.question("sinusoid-unique", {"settings": {"periods": list(range(1, 100))}})
-    question = claims.question("sinusoid-unique", {"settings": {"periods": [6, 10]}})
-    assert answered(question)["verdict"] == "refuted"
+        claims.experiment("sinusoid-unique", {"settings": {"periods": list(range(1, 100))}})
+    experiment = claims.experiment("sinusoid-unique", {"settings": {"periods": [6, 10]}})
+    assert run(experiment)["verdict"] == "refuted"
 
 
 def test_an_unknown_claim_is_404(claims):
     with pytest.raises(Refused) as refused:
-        claims.question("coppy", {})
+        claims.experiment("coppy", {})
     assert refused.value.status == 404 and "did you mean 'copy'" in refused.value.reason
 
 
 def test_the_documents_answer_for_the_claim_as_it_stands_on_the_page_too(claims):
-    assert claims.answer(claims.question("copy", {}))["answers"]
-    assert claims.answer(claims.question("copy", {"knob": True}))["answers"] == []
-    assert answered(claims.question("copy", {"settings": {"lead": 3.0}}))["answers"] == []
+    assert claims.answer(claims.experiment("copy", {}))["answers"]
+    assert claims.answer(claims.experiment("copy", {"knob": True}))["answers"] == []
+    assert run(claims.experiment("copy", {"settings": {"lead": 3.0}}))["answers"] == []
 
 
 def test_every_question_of_the_courses_leads_to_its_claims(claims):
@@ -134,16 +134,54 @@ def test_every_question_of_the_courses_leads_to_its_claims(claims):
 def test_so_many_answers_are_kept_and_no_more(tmp_path):
     made = Claims(tmp_path)
     for seed in range(KEPT + 10):
-        made._keep(made.question("copy", {"settings": {"seed": seed}}), {"seed": seed})
+        made._keep(made.experiment("copy", {"settings": {"seed": seed}}), {"seed": seed})
     assert len(made._answers) == KEPT
-    assert made.known(made.question("copy", {"settings": {"seed": 0}})) is None
-    assert made.known(made.question("copy", {"settings": {"seed": KEPT}})) == {"seed": KEPT}
+    assert made.known(made.experiment("copy", {"settings": {"seed": 0}})) is None
+    assert made.known(made.experiment("copy", {"settings": {"seed": KEPT}})) == {"seed": KEPT}
 
 
-def test_a_claim_that_trains_is_told_from_the_record_unless_training_is_asked_for(server):
+TRAINED = sorted(set(catalogue.names()) - set(QUICK))
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_a_claim_that_trains_shows_its_recorded_result(server, name):
+    (outcome,) = [one for one in record.read()["outcomes"] if one["name"] == name]
     with client(server) as opened:
-        status, found = post(opened, "/api/claims/made-up-answers")
-    assert status == 409 and "as recorded" in found["error"]
+        status, found = post(opened, f"/api/claims/{name}")
+        listed = opened.get("/api/claims").json()
+    assert status == 200 and found["recorded"] is True and found["seconds"] is None
+    for key in ("verdict", "measures", "answers", "picture", "details", "trials"):
+        assert found[key] == outcome[key] and found[key], key
+    assert "at most" in found["error_rates"] and "runs" not in found["settings"]
+    assert {one["name"] for one in listed if one["recorded"]} == set(TRAINED)
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_with_its_knob_a_claim_that_trains_shows_the_recorded_measures_of_that_run(server, name):
+    (outcome,) = [one for one in record.read()["outcomes"] if one["name"] == name]
+    with client(server) as opened:
+        status, found = post(opened, f"/api/claims/{name}", knob=True)
+    assert status == 200 and found["recorded"] and found["turned"]
+    assert found["verdict"] == outcome["knob_verdict"] != outcome["verdict"]
+    assert found["measures"] == outcome["knob_measures"]
+    assert found["measured"] == outcome["knob_measures"][0]["value"]
+    changes = found["knob"]["changes"]
+    assert found["settings"].items() >= changes.items()
+    # these were not recorded, and those of the other run are not shown in their place
+    assert found["picture"] is found["trials"] is None
+    assert found["answers"] == found["details"] == [] and found["error_rates"] == ""
+
+
+def test_other_settings_of_a_claim_that_trains_are_not_recorded(server):
+    with client(server) as opened:
+        status, found = post(opened, "/api/claims/made-up-answers", settings={"steps": 20})
+    assert status == 409 and "nothing is recorded for these settings" in found["error"]
+
+
+def test_without_the_documents_nothing_is_recorded(tmp_path):
+    made = Claims(tmp_path, docs=tmp_path)
+    assert made.recorded(made.experiment("made-up-answers", {})) is None
+    assert not any(one["recorded"] for one in made.listed())
 
 
 def test_training_happens_in_a_process_of_its_own(claims, monkeypatch):
@@ -152,9 +190,9 @@ def test_training_happens_in_a_process_of_its_own(claims, monkeypatch):
 
     from attnlab.page import claims as module
 
-    question = Question("copy", claims.question("copy", {}).claim, True)
-    found = asyncio.run(module._in_child(question))
-    here = answered(question)
+    experiment = Experiment("copy", claims.experiment("copy", {}).settings, True)
+    found = asyncio.run(module._in_child(experiment))
+    here = run(experiment)
     assert {**found, "seconds": 0} == {**here, "seconds": 0}
 
 

@@ -122,29 +122,73 @@ def test_every_answer_has_the_headers_that_keep_it_to_itself(opened, server):
     assert "unsafe" not in HEADERS["content-security-policy"]
 
 
-def raw(server, data, wait=30.0):
-    """What comes back, and how long the connection stayed open; an error if it is not closed."""
-    began = time.monotonic()
-    with socket.create_connection(("127.0.0.1", server.known.port), wait) as one:
-        received = b""
-        with suppress(ConnectionError):  # hung up on while sending
+def connect(server):
+    return socket.create_connection(("127.0.0.1", server.known.port), timeout=30)
+
+
+def raw(server, data):
+    """What comes back until the server closes the connection; an error if it does not."""
+    with connect(server) as one:
+        with suppress(ConnectionError):  # disconnected while sending
             one.sendall(data)
-            while piece := one.recv(4096):
-                received += piece
-    return received, time.monotonic() - began
+            return whole(one)
+    return b""
 
 
-def test_a_body_that_does_not_arrive_is_not_waited_for(server):
-    head = {"Content-Length": "50", "Connection": None}
-    data = fuzz.request(server, "POST", "/api/look", {}, head)
-    received, seconds = raw(server, data)
-    assert b"408" in received.splitlines()[0] and seconds > 0.3
+def whole(one):
+    return b"".join(iter(lambda: one.recv(4096), b""))
+
+
+BODY = b'{"text": 7}'  # JSON, so that a whole body is refused for what it says
+
+
+def head_of(server, connection=None):
+    """A request up to its body, which is to follow."""
+    headers = {"Content-Length": str(len(BODY)), "Connection": connection}
+    return fuzz.request(server, "POST", "/api/look", {}, headers).removesuffix(b"{}")
+
+
+@pytest.mark.parametrize("early", [0, 5])
+def test_the_body_is_not_waited_for_longer_than_the_limit(server, early):
+    received = raw(server, head_of(server) + BODY[:early])
+    assert b" 408 " in received.splitlines()[0]
 
 
 @pytest.mark.parametrize("data", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: x\r\nX-Slow: "])
-def test_a_head_that_does_not_arrive_is_not_waited_for(server, data):
-    received, seconds = raw(server, data)
-    assert received == b"" and seconds > 0.3
+def test_the_head_is_not_waited_for_longer_than_the_limit(server, data):
+    assert raw(server, data) == b""
+
+
+@pytest.fixture(scope="module")
+def patient(tmp_path_factory):
+    """The same, with a limit that no test reaches."""
+    root = tmp_path_factory.mktemp("nothing")
+    with Server(ServerSettings(root=root, port=0, slowest=600, warm=False)).running() as running:
+        yield running
+
+
+@pytest.mark.parametrize("early", [0, 8, 40])
+def test_until_the_limit_the_head_is_waited_for(patient, early):
+    """Meanwhile another client is answered: the server was not blocked, and did not hang up."""
+    received = late(patient, fuzz.request(patient, "GET", "/api/about"), early)
+    assert b" 200 " in received.splitlines()[0]
+
+
+@pytest.mark.parametrize("early", [0, 5])
+def test_until_the_limit_the_body_is_waited_for(patient, early):
+    head = head_of(patient, "close")
+    received = late(patient, head + BODY, len(head) + early)
+    assert b" 400 " in received.splitlines()[0] and b"text is 7" in received
+
+
+def late(server, data, early):
+    """The answer to a request whose end is sent after another client was answered."""
+    with connect(server) as one:
+        one.sendall(data[:early])
+        with client(server) as other:
+            assert other.get("/api/about").status_code == 200
+        one.sendall(data[early:])
+        return whole(one)
 
 
 def test_a_head_in_time_is_answered_however_often_a_connection_is_used(opened):
@@ -154,10 +198,10 @@ def test_a_head_in_time_is_answered_however_often_a_connection_is_used(opened):
 
 
 def test_a_large_head_is_refused(server):
-    received, _ = raw(server, b"GET / HTTP/1.1\r\nX: " + b"y" * 100_000)
+    received = raw(server, b"GET / HTTP/1.1\r\nX: " + b"y" * 100_000)
     assert received == b"" or b" 400 " in received.splitlines()[0]
 
 
 def test_two_hosts_are_none(server):
     data = fuzz.request(server, "GET", "/").replace(b"\r\n", b"\r\nHost: localhost\r\n", 1)
-    assert b" 400 " in raw(server, data)[0].splitlines()[0]
+    assert b" 400 " in raw(server, data).splitlines()[0]

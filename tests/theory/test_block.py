@@ -20,7 +20,7 @@ def run(claim):
 
 
 def marks(claim):
-    return {key: (found.conclusion, found.reason) for key, found in run(claim).marks.items()}
+    return {key: (found.conclusion, found.reason) for key, found in run(claim).judgements.items()}
 
 
 @pytest.mark.parametrize("seed", [0, 1])

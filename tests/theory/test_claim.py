@@ -1,12 +1,24 @@
 """Verdicts are computed from measures, and settings keep to their ranges."""
 
+import json
+import math
 import random
 from dataclasses import dataclass
 
 import pytest
 
 from attnlab.reports.report import Plot
-from attnlab.theory.claim import About, Chance, Claim, Evidence, Knob, Measure, mark, setting
+from attnlab.theory.claim import (
+    About,
+    Chance,
+    Claim,
+    Evidence,
+    Knob,
+    Measure,
+    decisive,
+    mark,
+    setting,
+)
 
 PICTURE = Plot(title="nothing", x="", y="", series=[])
 MET, FAILED = Measure("a", 1.0, "≤", 2.0), Measure("b", 3.0, "≤", 2.0)
@@ -51,14 +63,14 @@ def test_a_measure_is_met_or_not(value, rule, bound, met):
 )
 def test_an_interval_meets_its_bound_as_a_whole_or_misses_it_as_a_whole(low, high, rule, answer):
     found = Measure("x", (low + high) / 2, rule, 0.0, low, high)
-    assert found.answer == answer and found.met is (answer == "met")
+    assert found.decision == answer and found.met is (answer == "met")
 
 
 def test_of_a_single_value_nothing_is_decided():
     alone = Measure.mean("x", [5.0], ">", 0.0, 0.95)
-    assert alone.answer == "undecided"
+    assert alone.decision == "undecided"
     several = Measure.mean("x", [4.0, 5.0, 6.0], ">", 0.0, 0.95)
-    assert several.answer == "met" and several.draws == (4.0, 5.0, 6.0)
+    assert several.decision == "met" and several.draws == (4.0, 5.0, 6.0)
     assert several.low == pytest.approx(5 - 4.3027 / 3**0.5, abs=1e-3)
 
 
@@ -67,7 +79,7 @@ def test_error_rates_of_means_are_those_of_their_intervals():
     dice, level, found = random.Random(1), 0.9, []
     for _ in range(2000):
         draws = [dice.gauss(0, 1) for _ in range(4)]
-        found.append(Measure.mean("x", draws, ">", 0.0, level).answer)
+        found.append(Measure.mean("x", draws, ">", 0.0, level).decision)
     rates = Chance.of_means([Measure.mean("x", [1.0, 2.0], ">", 0.0, level)], level)
     for answer, rate in (("met", rates.false_confirmation), ("missed", rates.false_refutation)):
         spread = (rate * (1 - rate) / 2000) ** 0.5
@@ -138,7 +150,7 @@ class Even(Claim):
 
 def test_a_claim_is_its_settings_and_a_knob():
     assert Even().run().verdict == "holds"
-    assert Even().turned() == Even(number=3) and Even().turned().run().verdict == "refuted"
+    assert Even().with_knob() == Even(number=3) and Even().with_knob().run().verdict == "refuted"
 
 
 @pytest.mark.parametrize("number", [-1, 10])
@@ -156,10 +168,49 @@ def test_a_mark_is_computed_from_two_facts(true, complete, expected):
 
 
 def test_a_claim_stands_with_another_seed_but_not_with_other_settings():
-    assert Even().standing and Even(seed=7).standing
-    assert not Even(number=4).standing and not Even().turned().standing
+    assert Even().has_default_settings and Even(seed=7).has_default_settings
+    assert not Even(number=4).has_default_settings and not Even().with_knob().has_default_settings
 
 
 def test_the_seed_is_a_setting_of_every_claim():
     with pytest.raises(ValueError, match="seed is -1; it goes from 0"):
         Even(seed=-1)
+
+
+def test_a_measure_in_words():
+    assert Measure("error", 3e-16, "≤", 1e-12).describe() == "error: rounding only (≤ 1e-12)"
+    assert Measure("error", 0.0, "≤", 1e-12).describe() == "error: 0 (≤ 1e-12)"
+    assert Measure("share", 0.25, "≥", 0.5).describe() == "share: 0.2500 (≥ 0.5)"
+    assert Measure("bound", 3e-16, ">", 0.0).describe() == "bound: 3.000e-16 (> 0)"
+    between = Measure("lead", 0.5, ">", 0.0, low=-0.25, high=1.25)
+    said = "lead: 0.5000, interval -0.2500 to 1.250 (> 0; undecided)"
+    assert between.describe() == said
+
+
+def test_the_measure_that_decided_is_the_one_that_was_missed():
+    met, missed = Measure("a", 1.0, "≤", 2.0), Measure("b", 3.0, "≤", 2.0)
+    open_ = Measure("c", 1.0, "≤", 2.0, low=0.0, high=3.0)
+    assert [decisive(some).what for some in ([met], [met, open_], [met, open_, missed])] == [
+        "a",
+        "c",
+        "b",
+    ]
+
+
+@pytest.mark.parametrize(
+    "measure",
+    [
+        Measure("x", 1.0, "≤", 2.0),
+        Measure("x", math.nan, ">", 1.0),
+        Measure("x", -math.inf, ">", 1.0),
+        Measure("x", math.inf, "≤", 1.0),
+        Measure("x", 1.0, ">", 0.0, 0.5, math.inf),
+        Measure.mean("x", [5.0], ">", 0.0, 0.95),
+        Measure.mean("x", [4.0, 5.0, 6.0], ">", 0.0, 0.95),
+    ],
+)
+def test_a_measure_comes_back_from_json_with_the_same_answer(measure):
+    plain = json.loads(json.dumps(measure.plain(), allow_nan=False))
+    back = Measure.from_plain(plain)
+    assert back.decision == measure.decision == plain["answer"]
+    assert back.describe() == measure.describe() and back.draws == measure.draws

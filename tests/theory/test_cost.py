@@ -6,24 +6,24 @@ import pytest
 import torch
 
 from attnlab.theory import cost, window
-from attnlab.theory.claim import Marks
+from attnlab.theory.claim import Judgement
 from attnlab.theory.cost import DenseCost, TiledCost
 from attnlab.theory.ledger import Ledger
 
-RIGHT = Marks("right", "right")
+RIGHT = Judgement("right", "right")
 
 
 def test_time_and_space_are_marked_apart():
-    assert DenseCost()._marks() == {
-        "004 student 3(a) time": Marks("right"),
-        "004 student 3(b) space": Marks("wrong"),
+    assert DenseCost()._judgements() == {
+        "004 student 3(a) time": Judgement("right"),
+        "004 student 3(b) space": Judgement("wrong"),
         "004 notes 3(b) space": RIGHT,
         "004 GPT-4 3.1(a) time": RIGHT,
         "004 GPT-4 3.1(b) space": RIGHT,
     }
-    assert TiledCost()._marks() == {
-        "004 student 3(d) space": Marks("wrong"),
-        "004 student 3(e) time": Marks("right"),
+    assert TiledCost()._judgements() == {
+        "004 student 3(d) space": Judgement("wrong"),
+        "004 student 3(e) time": Judgement("right"),
         "004 GPT-4 3.1(d) space": RIGHT,
         "004 GPT-4 3.1(e) time": RIGHT,
     }
@@ -32,14 +32,14 @@ def test_time_and_space_are_marked_apart():
 def test_the_marks_follow_what_is_counted(monkeypatch):
     """With other programs in their places, other answers are right."""
     monkeypatch.setattr(cost, "dense", lambda q, k, v, width: (q + k) * v)  # N·d, of everything
-    marks = DenseCost()._marks()
-    assert marks["004 student 3(b) space"] == Marks("right")
-    assert marks["004 notes 3(b) space"] == Marks("wrong", "wrong")
-    assert marks["004 student 3(a) time"] == Marks("right")  # no products: 0 is 4 times 0
+    marks = DenseCost()._judgements()
+    assert marks["004 student 3(b) space"] == Judgement("right")
+    assert marks["004 notes 3(b) space"] == Judgement("wrong", "wrong")
+    assert marks["004 student 3(a) time"] == Judgement("right")  # no products: 0 is 4 times 0
     monkeypatch.setattr(cost, "program_of_gpt4", in_full)
-    marks = TiledCost()._marks()
-    assert marks["004 GPT-4 3.1(d) space"] == Marks("wrong", "wrong")
-    assert marks["004 GPT-4 3.1(e) time"] == Marks("wrong", "wrong")
+    marks = TiledCost()._judgements()
+    assert marks["004 GPT-4 3.1(d) space"] == Judgement("wrong", "wrong")
+    assert marks["004 GPT-4 3.1(e) time"] == Judgement("wrong", "wrong")
 
 
 def in_full(q, k, v, width):
@@ -62,13 +62,13 @@ def test_the_ledger_counts_tensors_that_are_made_and_not_views():
 
 
 def test_costs_of_small_shapes_are_those_counted_by_hand():
-    found = cost.counted(cost.dense, 5, 2, 3)
+    found = cost.cost_of(cost.dense, 5, 2, 3)
     assert (found.multiply_adds, found.largest) == (2 * 25 * 3, 25)
     # w = 0: two tiles of 64 queries that see 64 keys each, and a third of 1 and 1
-    found = cost.counted(cost.in_tiles, 129, 0, 1)
+    found = cost.cost_of(cost.in_tiles, 129, 0, 1)
     assert (found.multiply_adds, found.largest) == (2 * (2 * 64 * 64 + 1), 64 * 64)
     # w = 200: the tiles see 64, 128 and 64 + 100 keys
-    found = cost.counted(cost.in_tiles, 192, 200, 3)
+    found = cost.cost_of(cost.in_tiles, 192, 200, 3)
     assert (found.multiply_adds, found.largest) == (2 * 3 * 64 * (64 + 128 + 164), 64 * 164)
     assert cost.seen_pairs(6, 4) == 15
 
@@ -93,7 +93,7 @@ def test_a_text_within_a_tile_costs_the_same_in_tiles():
 
 def test_tiles_that_look_at_everything_or_at_too_little_are_refuted(monkeypatch):
     in_tiles, claim = cost.in_tiles, TiledCost(tiles=2, width=2)
-    monkeypatch.setattr(TiledCost, "_marks", lambda self: {})
+    monkeypatch.setattr(TiledCost, "_judgements", lambda self: {})
     assert claim.run().verdict == "holds"
     monkeypatch.setattr(cost, "in_tiles", cost.dense)
     assert claim.run().verdict == "refuted"

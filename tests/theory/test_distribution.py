@@ -16,8 +16,8 @@ def measures(claim):
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_the_verdict_does_not_hang_on_the_seed(seed):
     claim = WeightsAreADistribution(seed=seed)
-    assert claim.run().verdict == "holds" and claim.turned().run().verdict == "refuted"
-    said = {key: (one.conclusion, one.reason) for key, one in claim.run().marks.items()}
+    assert claim.run().verdict == "holds" and claim.with_knob().run().verdict == "refuted"
+    said = {key: (one.conclusion, one.reason) for key, one in claim.run().judgements.items()}
     assert said == {"002 1(a)i": ("right", None), "002 1(a)iv": ("right", "right")}
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from attnlab.theory import dot
-from attnlab.theory.claim import EQUAL, Marks
+from attnlab.theory.claim import EQUAL, Judgement
 from attnlab.theory.dot import DotProductIsNotTheAngle
 
 
@@ -35,12 +35,12 @@ def test_a_key_at_45_degrees_wins_from_the_root_of_2_on(longer, holds):
 
 
 def test_what_gpt4_says_is_marked_for_the_dot_product_as_it_is_whatever_the_setting():
-    for claim in (DotProductIsNotTheAngle(), DotProductIsNotTheAngle().turned()):
-        assert claim.run().marks == {
-            "004 GPT-4 2.1(a) angle": Marks("wrong"),
-            "004 GPT-4 2.1(b) linear": Marks("incomplete"),
-            "004 GPT-4 2.1(b) lengths": Marks("wrong"),
-            "004 GPT-4 2.1(b) fixed": Marks("wrong"),
+    for claim in (DotProductIsNotTheAngle(), DotProductIsNotTheAngle().with_knob()):
+        assert claim.run().judgements == {
+            "004 GPT-4 2.1(a) angle": Judgement("wrong"),
+            "004 GPT-4 2.1(b) linear": Judgement("incomplete"),
+            "004 GPT-4 2.1(b) lengths": Judgement("wrong"),
+            "004 GPT-4 2.1(b) fixed": Judgement("wrong"),
         }
 
 
@@ -53,11 +53,11 @@ def test_the_marks_follow_what_is_measured(monkeypatch):
     right = dot._dots
     monkeypatch.setattr(dot, "_dots", other)
     k, other_k, q, other_q = np.random.default_rng(0).normal(size=(4, 9, 5))
-    marks = DotProductIsNotTheAngle()._marks(k, other_k, q, other_q)
-    assert marks["004 GPT-4 2.1(a) angle"] == Marks("right")
-    assert marks["004 GPT-4 2.1(b) linear"] == Marks("wrong")
-    assert marks["004 GPT-4 2.1(b) lengths"] == Marks("right")
-    assert marks["004 GPT-4 2.1(b) fixed"] == Marks("right")
+    marks = DotProductIsNotTheAngle()._judgements(k, other_k, q, other_q)
+    assert marks["004 GPT-4 2.1(a) angle"] == Judgement("right")
+    assert marks["004 GPT-4 2.1(b) linear"] == Judgement("wrong")
+    assert marks["004 GPT-4 2.1(b) lengths"] == Judgement("right")
+    assert marks["004 GPT-4 2.1(b) fixed"] == Judgement("right")
 
 
 def test_of_vectors_of_length_1_it_is_the_cosine():

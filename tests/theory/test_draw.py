@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from attnlab.theory.draw import built, normal, orthonormal, softmax, uniform_distance
+from attnlab.theory.draw import normal, orthonormal, random_module, softmax, uniform_distance
 
 
 def test_normal_numbers_are_normal():
@@ -40,7 +40,7 @@ def test_how_far_a_sample_may_be_from_its_law():
 
 def test_a_module_has_weights_of_its_seed_and_leaves_the_global_generator_alone():
     before = torch.random.get_rng_state()
-    one, same, other = (built(lambda: nn.Linear(3, 2), seed, "layer") for seed in (0, 0, 1))
+    one, same, other = (random_module(lambda: nn.Linear(3, 2), seed, "layer") for seed in (0, 0, 1))
     assert torch.equal(one.weight, same.weight) and not torch.equal(one.weight, other.weight)
     assert one.weight.dtype == torch.float64 and not one.weight.requires_grad
     assert torch.equal(before, torch.random.get_rng_state())

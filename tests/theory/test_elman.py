@@ -5,14 +5,14 @@ from fractions import Fraction
 import pytest
 
 from attnlab.theory import elman
-from attnlab.theory.claim import Marks
+from attnlab.theory.claim import Judgement
 from attnlab.theory.elman import ElmanRemembersBoth
 
 
 def test_both_answers_are_right_whatever_the_bias_that_is_tried():
-    right = Marks("right", "right")
-    for claim in (ElmanRemembersBoth(), ElmanRemembersBoth().turned()):
-        assert claim.run().marks == {"004 student 1.1": right, "004 GPT-4 1.1": right}
+    right = Judgement("right", "right")
+    for claim in (ElmanRemembersBoth(), ElmanRemembersBoth().with_knob()):
+        assert claim.run().judgements == {"004 student 1.1": right, "004 GPT-4 1.1": right}
 
 
 def test_elman_with_no_bias_is_wrong_after_all_inputs_that_show_just_one():
@@ -45,9 +45,9 @@ def test_a_network_that_forgets_is_found_out(monkeypatch):
     monkeypatch.setattr(elman, "_step", forgetful)
     evidence = ElmanRemembersBoth(length=3).run()
     assert not any(measure.met for measure in evidence.measures)
-    assert evidence.marks["004 student 1.1"] == Marks("wrong", "wrong")
+    assert evidence.judgements["004 student 1.1"] == Judgement("wrong", "wrong")
     # its output still is 1 just when both units are
-    assert evidence.marks["004 GPT-4 1.1"] == Marks("wrong", "right")
+    assert evidence.judgements["004 GPT-4 1.1"] == Judgement("wrong", "right")
 
 
 def test_a_length_of_no_steps_is_refused():

@@ -77,7 +77,7 @@ def test_the_trainings_are_kept_and_both_claims_use_the_same(small, tmp_path):
     assert len(kept) == 4 and all("seed-3" in path.name or "seed-4" in path.name for path in kept)
     times = [path.stat().st_mtime_ns for path in kept]
     made_up = MadeUpAnswers(draws=2, steps=4, runs=tmp_path, seed=3)
-    for claim in (facts.turned(), made_up, made_up.turned()):
+    for claim in (facts.with_knob(), made_up, made_up.with_knob()):
         claim.prepare(Progress())
     assert sorted(tmp_path.glob("claims-knowledge-*/runs/*")) == kept
     assert [path.stat().st_mtime_ns for path in kept] == times

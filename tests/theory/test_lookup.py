@@ -5,12 +5,12 @@ import math
 import numpy as np
 import pytest
 
-from attnlab.theory.lookup import AverageOfTwo, Copy, RecoverAPart, _crooked, _recover
+from attnlab.theory.lookup import AverageOfTwo, Copy, RecoverAPart, _orthogonality_error, _recover
 
 
 def marks(claim):
     """By answer: what is said of its conclusion and of its reason."""
-    return {key: (found.conclusion, found.reason) for key, found in claim.run().marks.items()}
+    return {key: (found.conclusion, found.reason) for key, found in claim.run().judgements.items()}
 
 
 def values(claim):
@@ -61,7 +61,7 @@ def test_where_a_is_the_identity_the_transpose_gives_the_vector():
     """So the mark is computed: with A = I coordinates and vector are the same."""
     one, empty = np.eye(3), np.zeros((3, 1))
     assert _recover(one, empty, np.array([1.0, 2.0, 3.0]), np.zeros(1), 0.0) == (0.0, 0.0, True)
-    assert _crooked(one, empty, 0.0) == 0 and _crooked(one, one, 0.0) == 1
+    assert _orthogonality_error(one, empty, 0.0) == 0 and _orthogonality_error(one, one, 0.0) == 1
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])

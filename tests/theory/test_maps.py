@@ -6,29 +6,29 @@ import numpy as np
 import pytest
 
 from attnlab.theory import maps
-from attnlab.theory.claim import EQUAL, Marks
+from attnlab.theory.claim import EQUAL, Judgement
 from attnlab.theory.draw import normal, softmax
 from attnlab.theory.maps import HeadsAreNotOneHead, SymmetricAttention
-from attnlab.theory.scores import attended, projections
+from attnlab.theory.scores import attend, projections
 
 
 @pytest.fixture(scope="module")
 def runs():
     claims = (SymmetricAttention, HeadsAreNotOneHead)
-    return {claim: (claim().run(), claim().turned().run()) for claim in claims}
+    return {claim: (claim().run(), claim().with_knob().run()) for claim in claims}
 
 
 def test_each_document_is_marked_as_its_answer_deserves(runs):
-    assert {claim: found.marks for claim, (found, _) in runs.items()} == {
+    assert {claim: found.judgements for claim, (found, _) in runs.items()} == {
         SymmetricAttention: {
-            "004 student 2.2(a) always": Marks("right"),
-            "004 student 2.2(a) condition": Marks("wrong", "incomplete"),
-            "004 GPT-4 2.2(a) always": Marks("right", "incomplete"),
-            "004 GPT-4 2.2(a) condition": Marks("wrong", "incomplete"),
+            "004 student 2.2(a) always": Judgement("right"),
+            "004 student 2.2(a) condition": Judgement("wrong", "incomplete"),
+            "004 GPT-4 2.2(a) always": Judgement("right", "incomplete"),
+            "004 GPT-4 2.2(a) condition": Judgement("wrong", "incomplete"),
         },
         HeadsAreNotOneHead: {
-            "004 student 2.2(b)": Marks("right", "incomplete"),
-            "004 GPT-4 2.2(b)": Marks("right", "right"),
+            "004 student 2.2(b)": Judgement("right", "incomplete"),
+            "004 GPT-4 2.2(b)": Judgement("right", "right"),
         },
     }
 
@@ -37,12 +37,12 @@ def test_if_all_maps_were_symmetric_nobody_would_be_right_that_they_are_not(monk
     def even(*_, **__):
         return np.full((2, 2), 0.5), np.ones(2)
 
-    monkeypatch.setattr(maps, "_mapped", even)
-    marks = SymmetricAttention().run().marks
-    assert marks["004 student 2.2(a) always"] == Marks("wrong")
-    assert marks["004 student 2.2(a) condition"] == Marks("right", "right")
+    monkeypatch.setattr(maps, "_attention_map", even)
+    marks = SymmetricAttention().run().judgements
+    assert marks["004 student 2.2(a) always"] == Judgement("wrong")
+    assert marks["004 student 2.2(a) condition"] == Judgement("right", "right")
     # symmetric with W_q = −W_k as well, so not only then
-    assert marks["004 GPT-4 2.2(a) condition"] == Marks("wrong", "right")
+    assert marks["004 GPT-4 2.2(a) condition"] == Judgement("wrong", "right")
 
 
 def test_twice_the_keys_give_the_smallest_example_without_a_tie(runs):
@@ -62,17 +62,17 @@ def test_the_smallest_map_with_equal_projections_is_not_symmetric(runs):
 
 def test_maps_are_symmetric_exactly_when_the_rows_have_equal_sums():
     for case in range(6):
-        map_, sums = maps._mapped(*SymmetricAttention()._random(case))
+        map_, sums = maps._attention_map(*SymmetricAttention()._random(case))
         symmetric = np.abs(map_ - map_.T).max() <= EQUAL
         assert symmetric == (np.ptp(sums) <= EQUAL * sums.max())
-    map_, sums = maps._mapped(*SymmetricAttention()._circle(7))
+    map_, sums = maps._attention_map(*SymmetricAttention()._circle(7))
     assert np.abs(map_ - map_.T).max() <= EQUAL and np.ptp(sums) <= EQUAL * sums.max()
 
 
 @pytest.mark.parametrize("sign", [1, -1])
 def test_each_weight_times_the_sum_of_its_row_is_the_exponential_of_the_score(sign):
     tokens, projection = SymmetricAttention()._random(2)
-    map_, sums = maps._mapped(tokens, projection, factor=sign)
+    map_, sums = maps._attention_map(tokens, projection, factor=sign)
     exponentials = np.exp(sign * tokens @ projection.T @ projection @ tokens.T / math.sqrt(3))
     assert np.abs(sums[:, None] * map_ / exponentials - 1).max() <= EQUAL
 
@@ -97,7 +97,7 @@ def test_one_head_has_the_sum_of_the_scores_of_all():
     several, one = claim._module(0, 3, False), claim._module(0, 1, False)
     q, k, v = (part.numpy() for part in projections(several))
     summed = sum(tokens @ q[i].T @ k[i] @ tokens.T for i in range(3)) / math.sqrt(15)
-    maps, outputs = attended(one, tokens)
+    maps, outputs = attend(one, tokens)
     assert np.abs(maps[0] - softmax(summed)).max() <= EQUAL
     values = np.concatenate([tokens @ v[i].T for i in range(3)], axis=1)
     assert np.abs(outputs - softmax(summed) @ values).max() <= EQUAL
@@ -115,7 +115,7 @@ def test_equal_heads_are_one_head_at_one_scale_only(heads, width):
 def test_among_the_scales_that_are_tried_is_the_one_at_which_equal_heads_are_one(runs):
     turned = runs[HeadsAreNotOneHead][1]
     assert not any(measure.met for measure in turned.measures)
-    assert turned.marks["004 GPT-4 2.2(b)"].reason == "wrong"  # there are no different maps
+    assert turned.judgements["004 GPT-4 2.2(b)"].reason == "wrong"  # there are no different maps
 
 
 @pytest.mark.parametrize("seed", range(3))

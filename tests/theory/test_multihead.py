@@ -12,7 +12,7 @@ FEW = {"samples": 4000}
 
 
 def marks(claim):
-    return {key: (found.conclusion, found.reason) for key, found in claim.run().marks.items()}
+    return {key: (found.conclusion, found.reason) for key, found in claim.run().judgements.items()}
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -20,7 +20,7 @@ def marks(claim):
 def test_the_verdict_does_not_hang_on_the_seed(claim, seed):
     found = claim(seed=seed, **FEW)
     assert found.run().verdict == claim.about.expected
-    assert found.turned().run().verdict == "refuted"
+    assert found.with_knob().run().verdict == "refuted"
 
 
 def test_head_one_misses_as_often_as_the_normal_law_says():
@@ -62,8 +62,8 @@ def test_the_picture_of_two_heads_is_of_the_queries_that_were_chosen():
     """At γ = 1 the mixed head gives both the same weight, and the other all of it to a."""
     for queries, weight in (("one each", 1.0), ("sum and difference", 0.5), ("both mixed", 0.5)):
         picture = TwoHeadsSteady(queries=queries, beta=60.0, **FEW).run().picture
-        drawn = dict(zip(np.round(picture.series[0].x, 6), picture.series[0].y, strict=True))
-        assert drawn[1.0] == pytest.approx(weight, abs=1e-6)
+        numbers = dict(zip(np.round(picture.series[0].x, 6), picture.series[0].y, strict=True))
+        assert numbers[1.0] == pytest.approx(weight, abs=1e-6)
     assert (
         "β(μ_a ± μ_b)/2" in TwoHeadsSteady(queries="sum and difference", **FEW).run().picture.title
     )
@@ -72,8 +72,8 @@ def test_the_picture_of_two_heads_is_of_the_queries_that_were_chosen():
 @pytest.mark.parametrize("heads", [2, 5, 32])
 def test_the_average_varies_between_an_hth_and_all_of_it(heads):
     claim = AveragingHeadsCancelsNoise(heads=heads, **FEW)
-    drawn = claim._drawn()
-    parts = [claim._averaged(drawn, shared)[0] for shared in (0.0, 0.3, 0.7, 1.0)]
+    numbers = claim._random_numbers()
+    parts = [claim._average_variance(numbers, shared)[0] for shared in (0.0, 0.3, 0.7, 1.0)]
     assert parts == sorted(parts) and parts[3] == pytest.approx(1, abs=1e-12)
     assert parts[0] == pytest.approx(1 / heads, rel=6 * math.sqrt(2 / 4000))
 
@@ -87,7 +87,7 @@ def test_little_sharing_is_enough_to_refute_it():
 
 def test_lengths_are_correlated_as_they_claim():
     claim = AveragingHeadsCancelsNoise(samples=20_000)
-    found = np.corrcoef(claim._lengths(claim._drawn(), 0.4).T)
+    found = np.corrcoef(claim._lengths(claim._random_numbers(), 0.4).T)
     assert np.abs(found - np.where(np.eye(4), 1, 0.4)).max() <= 6 / math.sqrt(20_000)
 
 
@@ -104,7 +104,7 @@ def test_what_the_documents_say_of_averaging(seed):
 def test_a_head_that_looks_for_a_key_that_does_not_vary_does_not_vary():
     """There is no second noise, so nothing was cancelled: a half of head 1 is a quarter of it."""
     claim = AveragingHeadsCancelsNoise(**FEW)
-    length = claim._lengths(claim._drawn(), 1.0)[:, 0]
+    length = claim._lengths(claim._random_numbers(), 1.0)[:, 0]
     one, two, common, mean = claim._pair(length, PAIRS["one each"])
     assert two == 0 and common is None and mean == pytest.approx(one / 4)
     alike = claim._pair(length, [MIXED, MIXED])

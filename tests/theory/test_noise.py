@@ -10,7 +10,7 @@ FEW = {"samples": 4000}
 
 
 def marks(claim):
-    return {key: (found.conclusion, found.reason) for key, found in claim.run().marks.items()}
+    return {key: (found.conclusion, found.reason) for key, found in claim.run().judgements.items()}
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -18,13 +18,13 @@ def marks(claim):
 def test_the_verdict_does_not_hang_on_the_seed(claim, seed):
     found = claim(seed=seed, **FEW)
     assert found.run().verdict == claim.about.expected
-    assert found.turned().run().verdict != claim.about.expected
+    assert found.with_knob().run().verdict != claim.about.expected
 
 
 def test_keys_have_the_variance_they_claim():
     """Along its mean key a varies by ½ + ε, across by ε; five standard errors of 4,000."""
     claim = OneHeadSwings(noise=0.04, **FEW)
-    keys, gamma = claim.drawn(0.5)
+    keys, gamma = claim.random_keys(0.5)
     a, b = claim.means()[:2]
     off = keys[:, 0] - a
     for direction, variance in ((a, 0.54), (b, 0.04)):

@@ -13,8 +13,8 @@ from attnlab.theory.opposite import OppositeOfTheOtherKeys
 def test_the_verdict_does_not_hang_on_the_seed(seed):
     claim = OppositeOfTheOtherKeys(seed=seed)
     assert claim.run().verdict == "holds with a condition"
-    assert claim.turned().run().verdict == "refuted"
-    said = {key: (one.conclusion, one.reason) for key, one in claim.run().marks.items()}
+    assert claim.with_knob().run().verdict == "refuted"
+    said = {key: (one.conclusion, one.reason) for key, one in claim.run().judgements.items()}
     assert said == {"003 1(a)ii": ("wrong", "wrong"), "003 1(b) (signs)": ("wrong", None)}
 
 

@@ -10,13 +10,13 @@ from attnlab.theory.order import OrderInvariantOrEquivariant, PositionsBreakIt
 
 
 def marks(claim):
-    return {key: (found.conclusion, found.reason) for key, found in claim.run().marks.items()}
+    return {key: (found.conclusion, found.reason) for key, found in claim.run().judgements.items()}
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_outputs_move_along_and_what_is_pooled_stays(seed):
     claim = OrderInvariantOrEquivariant(seed=seed)
-    assert claim.run().verdict == "holds" and claim.turned().run().verdict == "refuted"
+    assert claim.run().verdict == "holds" and claim.with_knob().run().verdict == "refuted"
     assert marks(claim) == {
         "000 2(a)ii (the result)": ("incomplete", "right"),
         "000 2(a)ii (why it matters)": ("right", None),
@@ -35,19 +35,21 @@ def test_with_positions_what_is_pooled_changes_with_the_order(positions, length)
 
 
 def test_under_a_mask_the_last_token_of_one_block_still_sees_all():
-    *_, mean, asked, last = OrderInvariantOrEquivariant(causal=True).run().measures
-    assert not mean.met and not asked.met and last.met
+    *_, mean, read_out, last = OrderInvariantOrEquivariant(causal=True).run().measures
+    assert not mean.met and not read_out.met and last.met
 
 
 def test_what_is_read_off_by_hand():
     """Z = X: two tokens swapped; their mean stays, and so does what a fixed query finds."""
     claim = OrderInvariantOrEquivariant(length=3)
     x = block.tensor(0, "x", 3, block.WIDTH)
-    found = claim._found(lambda x: x, x, np.array([[1, 0, 2]]))
+    found = claim._changes(lambda x: x, x, np.array([[1, 0, 2]]))
     assert found["Z(X)"] == pytest.approx(float(2**0.5 * (x[0] - x[1]).norm() / x.norm()))
     assert found["P Z(X)"] == 0 and found["the last token's output"] == 0
     assert max(found["the mean"], found["what a fixed query finds"]) <= EQUAL
-    first = claim._found(lambda x: x * torch.tensor([2.0, 1, 1])[:, None], x, np.array([[1, 0, 2]]))
+    first = claim._changes(
+        lambda x: x * torch.tensor([2.0, 1, 1])[:, None], x, np.array([[1, 0, 2]])
+    )
     assert first["the mean"] > 0.01 and first["P Z(X)"] > 0.01
 
 

@@ -10,7 +10,7 @@ import torch
 from attnlab.attention.mistakes import GrowingRotary, HeadRotary
 from attnlab.attention.positions import Rotary
 from attnlab.theory import block, positions
-from attnlab.theory.claim import EQUAL, Marks
+from attnlab.theory.claim import EQUAL, Judgement
 from attnlab.theory.positions import RopeIsRotation, RopeNeedsTime, RopeRelative
 
 
@@ -20,14 +20,14 @@ def run(claim):
 
 
 def test_the_documents_are_right_about_rotations_but_003_leaves_out_the_time():
-    assert run(RopeIsRotation()).marks == {
-        "000 3(g)i": Marks("incomplete"),
-        "003 3(g)i": Marks("incomplete"),
+    assert run(RopeIsRotation()).judgements == {
+        "000 3(g)i": Judgement("incomplete"),
+        "003 3(g)i": Judgement("incomplete"),
     }
-    both = Marks("right", "right")
-    assert run(RopeRelative()).marks == {"000 3(g)ii": both, "003 3(g)ii": both}
+    both = Judgement("right", "right")
+    assert run(RopeRelative()).judgements == {"000 3(g)ii": both, "003 3(g)ii": both}
     # at position 1 the angle tθ is θ, and what 003 writes is right as it stands
-    assert RopeIsRotation(longest=1, cases=2).run().marks["003 3(g)i"] == Marks("right")
+    assert RopeIsRotation(longest=1, cases=2).run().judgements["003 3(g)i"] == Judgement("right")
 
 
 def test_pairs_stand_where_the_layouts_say():
@@ -58,7 +58,7 @@ def test_a_rotation_the_other_way_round_is_noticed(monkeypatch):
     monkeypatch.setattr(positions, "rotate", backwards)
     evidence = RopeIsRotation().run()
     assert [measure.met for measure in evidence.measures] == [False, False, True]
-    assert {found.conclusion for found in evidence.marks.values()} == {"wrong"}
+    assert {found.conclusion for found in evidence.judgements.values()} == {"wrong"}
     # which the relative property cannot tell
     assert RopeRelative().run().measures[0].met
 
@@ -70,20 +70,22 @@ def test_rotations_hold_at_odd_settings(change):
 
 
 def test_angles_that_are_not_proportional_to_time_are_noticed(monkeypatch):
-    turned = positions.turned
+    rotate_at = positions.rotate_at
     monkeypatch.setattr(
-        positions, "turned", lambda x, times, *rest: turned(x, np.sign(times) * times**2, *rest)
+        positions,
+        "rotate_at",
+        lambda x, times, *rest: rotate_at(x, np.sign(times) * times**2, *rest),
     )
     evidence = RopeRelative(longest=40).run()
     assert evidence.verdict == "refuted"
-    assert evidence.marks["000 3(g)ii"] == Marks("wrong", "wrong")
+    assert evidence.judgements["000 3(g)ii"] == Judgement("wrong", "wrong")
 
 
 def test_a_bfloat16_takes_position_257_for_256():
     x = block.units(0, "x", 1, 3, 1, 2)
-    at = {t: positions.turned(x, np.array([t]), Rotary(), "bfloat16") for t in (256, 257, 258)}
+    at = {t: positions.rotate_at(x, np.array([t]), Rotary(), "bfloat16") for t in (256, 257, 258)}
     assert torch.equal(at[256], at[257]) and not torch.equal(at[256], at[258])
-    assert torch.equal(at[256], positions.turned(x, np.array([256]), Rotary()))
+    assert torch.equal(at[256], positions.rotate_at(x, np.array([256]), Rotary()))
 
 
 def test_lower_precisions_lose_more_the_farther_out():
@@ -102,7 +104,7 @@ def test_two_known_mistakes_keep_the_relative_property():
     x = block.units(0, "x", 1, 3, 9, 8)
     times = np.arange(9)
     for mistake in (GrowingRotary(), HeadRotary()):
-        off = positions.turned(x, times, mistake) - positions.turned(x, times, Rotary())
+        off = positions.rotate_at(x, times, mistake) - positions.rotate_at(x, times, Rotary())
         assert off.abs().max() > 0.1
 
 
@@ -110,14 +112,16 @@ def test_the_answers_formula_is_the_product_of_complex_numbers():
     """z₁ = 1, z₂ = i: the product is Re(−i e^(itθ)) = sin tθ."""
     z = torch.tensor([[1.0, 0.0], [0.0, 1.0]]).double()
     one, two = (row.expand(1, 3, 1, 2) for row in z)
-    q = positions.turned(one, np.array([7]), Rotary(layout="interleaved"))
-    k = positions.turned(two, np.array([4]), Rotary(layout="interleaved"))
+    q = positions.rotate_at(one, np.array([7]), Rotary(layout="interleaved"))
+    k = positions.rotate_at(two, np.array([4]), Rotary(layout="interleaved"))
     assert float((q * k).sum(-1)[0, 0, 0]) == pytest.approx(math.sin(3), abs=EQUAL)
 
 
 def outputs(scheme, **words):
     x = block.tensor(0, "x", 9, block.WIDTH)[None]
-    return block.placed(block.drawn_block(0, **words), block.position_scheme(scheme, 0, 9))(x)
+    return block.with_positions(
+        block.random_block(0, **words), block.position_scheme(scheme, 0, 9)
+    )(x)
 
 
 def test_by_head_grouped_heads_change_their_scores_and_still_see_no_order():
@@ -130,14 +134,14 @@ def test_by_head_grouped_heads_change_their_scores_and_still_see_no_order():
 
 
 def test_a_rotation_by_head_of_queries_alone_would_change_scores(monkeypatch):
-    turned, calls = positions.turned, []
+    rotate_at, calls = positions.rotate_at, []
 
     def only_queries(x, times, by, precision="float64"):
         calls.append(x)
-        return x if len(calls) % 2 == 0 else turned(x, times, by, precision)
+        return x if len(calls) % 2 == 0 else rotate_at(x, times, by, precision)
 
-    monkeypatch.setattr(positions, "turned", only_queries)
-    assert RopeNeedsTime(length=5)._changed(HeadRotary(), 6) > 0.1
+    monkeypatch.setattr(positions, "rotate_at", only_queries)
+    assert RopeNeedsTime(length=5)._change(HeadRotary(), 6) > 0.1
 
 
 @pytest.mark.parametrize("length", [2, 17])

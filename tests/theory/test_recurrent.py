@@ -9,8 +9,8 @@ from torch import nn
 
 from attnlab.models.recurrent import BidirectionalSettings
 from attnlab.theory import recurrent
-from attnlab.theory.claim import EQUAL, Marks
-from attnlab.theory.draw import built
+from attnlab.theory.claim import EQUAL, Judgement
+from attnlab.theory.draw import random_module
 from attnlab.theory.recurrent import BirnnIsNoLm, BirnnOfPrefixIsLm
 
 CLAIMS = [BirnnIsNoLm, BirnnOfPrefixIsLm]
@@ -18,16 +18,16 @@ CLAIMS = [BirnnIsNoLm, BirnnOfPrefixIsLm]
 
 @pytest.mark.parametrize("claim", CLAIMS)
 def test_the_documents_are_judged_by_their_own_recipe_also_when_the_knob_is_turned(claim):
-    found = claim().run().marks
-    assert claim().turned().run().marks == found
-    assert set(found.values()) == {Marks("right", "right")}
+    found = claim().run().judgements
+    assert claim().with_knob().run().judgements == found
+    assert set(found.values()) == {Judgement("right", "right")}
 
 
 def test_totals_equal_a_sum_by_hand():
     """One unit, two tokens, two steps: everything written out."""
     claim = BirnnIsNoLm(vocabulary=2, length=2, width=1, seed=5)
     settings = BidirectionalSettings(vocabulary=2, width=1)
-    reader = built(settings.build, 5, "network 0")
+    reader = random_module(settings.build, 5, "network 0")
     number = {name: parameter.numpy() for name, parameter in reader.named_parameters()}
 
     def states(side, tokens):
@@ -60,7 +60,7 @@ def test_a_network_made_to_copy_gives_every_text_a_probability_near_1(vocabulary
     each = 1 / (1 + (vocabulary - 1) * math.exp(-lead))
     texts = recurrent._texts(vocabulary, length)
     assert texts.shape == (vocabulary**length, length + 1)
-    total = recurrent._total(recurrent._copying(vocabulary), texts)
+    total = recurrent._total(recurrent._copying_network(vocabulary), texts)
     assert total == pytest.approx((vocabulary * each) ** length, rel=1e-13)
 
 
@@ -68,7 +68,7 @@ def test_a_network_made_to_copy_gives_every_text_a_probability_near_1(vocabulary
 def test_rounding_stays_below_its_bound(seed):
     """In float32, where it is large enough to be seen against float64."""
     settings = BidirectionalSettings(vocabulary=3, width=4)
-    reader, texts = built(settings.build, seed, "network"), recurrent._texts(3, 4)
+    reader, texts = random_module(settings.build, seed, "network"), recurrent._texts(3, 4)
     exact = recurrent._total(reader, texts)
     # the bound of float64 is in proportion to its epsilon as long as it is small
     bound = recurrent._rounding(reader, 4, len(texts)) * 2.0**29 * exact
@@ -77,7 +77,7 @@ def test_rounding_stays_below_its_bound(seed):
 
 def test_the_bound_on_rounding_stays_a_number_for_any_weights():
     settings = BidirectionalSettings(vocabulary=3, width=4)
-    reader = built(settings.build, 0, "network")
+    reader = random_module(settings.build, 0, "network")
     small = recurrent._rounding(reader, 4, 81)
     reader.network.back.from_hidden.weight.mul_(1e9)
     assert small < 1e-6 < 1 < recurrent._rounding(reader, 4, 81) < 2
@@ -89,7 +89,7 @@ def test_the_claims_hold_for_other_vocabularies_lengths_and_widths(shape):
     settings = {"vocabulary": vocabulary, "length": length, "width": width, "models": 2}
     for claim in (BirnnIsNoLm, BirnnOfPrefixIsLm):
         assert claim(**settings).run().verdict == "holds"
-        assert claim(**settings).turned().run().verdict == "refuted"
+        assert claim(**settings).with_knob().run().verdict == "refuted"
 
 
 def test_a_prefix_that_is_one_token_too_long_is_found_out(monkeypatch):
@@ -100,7 +100,7 @@ def test_a_prefix_that_is_one_token_too_long_is_found_out(monkeypatch):
     monkeypatch.setattr(recurrent, "_total", peeking)
     evidence = BirnnOfPrefixIsLm().run()
     assert evidence.verdict == "refuted"
-    assert {found.conclusion for found in evidence.marks.values()} == {"wrong"}
+    assert {found.conclusion for found in evidence.judgements.values()} == {"wrong"}
 
 
 class Forgetful(nn.Module):
@@ -118,9 +118,11 @@ class Forgetful(nn.Module):
 
 def test_a_token_of_the_prefix_that_is_never_read_is_found_out():
     texts, network = recurrent._texts(3, 4), BirnnOfPrefixIsLm()._network(0, "last")
-    assert recurrent._told(network, texts) > 1e-6
-    assert recurrent._told(Forgetful(network), texts) <= EQUAL
-    assert recurrent._told(network, recurrent._texts(3, 1)) == math.inf  # x₁ has none before it
+    assert recurrent._least_influence(network, texts) > 1e-6
+    assert recurrent._least_influence(Forgetful(network), texts) <= EQUAL
+    assert (
+        recurrent._least_influence(network, recurrent._texts(3, 1)) == math.inf
+    )  # x₁ has none before it
 
 
 def test_the_last_h_of_a_prefix_has_read_one_token_backwards():

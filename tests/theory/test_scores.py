@@ -8,7 +8,7 @@ import torch
 
 from attnlab.attention.scores import AdditiveScore, MultiplicativeScore
 from attnlab.theory import angle, scores
-from attnlab.theory.claim import EQUAL, Marks
+from attnlab.theory.claim import EQUAL, Judgement
 from attnlab.theory.draw import normal, softmax
 from attnlab.theory.scores import (
     AdditiveReachesTheAngle,
@@ -25,23 +25,23 @@ CLAIMS = [
 
 @pytest.fixture(scope="module")
 def runs():
-    return {claim: (claim().run(), claim().turned().run()) for claim in CLAIMS}
+    return {claim: (claim().run(), claim().with_knob().run()) for claim in CLAIMS}
 
 
 def test_each_document_is_marked_as_its_answer_deserves(runs):
-    assert {claim: found.marks for claim, (found, _) in runs.items()} == {
+    assert {claim: found.judgements for claim, (found, _) in runs.items()} == {
         MultiplicativeAddsNothing: {
-            "004 student 2.1(a)": Marks("right", "incomplete"),
-            "004 GPT-4 2.1(a)": Marks("wrong", "incomplete"),
+            "004 student 2.1(a)": Judgement("right", "incomplete"),
+            "004 GPT-4 2.1(a)": Judgement("wrong", "incomplete"),
         },
         ConcatenatedIgnoresTheQuery: {
-            "004 student 2.1(b)": Marks("right", "incomplete"),
-            "004 GPT-4 2.1(b)": Marks("right", "incomplete"),
+            "004 student 2.1(b)": Judgement("right", "incomplete"),
+            "004 GPT-4 2.1(b)": Judgement("right", "incomplete"),
         },
         AdditiveReachesTheAngle: {
-            "004 student 2.1(c)": Marks("incomplete", "incomplete"),
-            "004 GPT-4 2.1(c) cosine": Marks("incomplete", "incomplete"),
-            "004 GPT-4 2.1(c) angle": Marks("incomplete"),
+            "004 student 2.1(c)": Judgement("incomplete", "incomplete"),
+            "004 GPT-4 2.1(c) cosine": Judgement("incomplete", "incomplete"),
+            "004 GPT-4 2.1(c) angle": Judgement("incomplete"),
         },
     }
 
@@ -49,8 +49,8 @@ def test_each_document_is_marked_as_its_answer_deserves(runs):
 def test_a_tie_makes_the_maps_of_dot_products_reversible():
     shape = (6, 5, 2, 2, 3)
     for tied in (False, True):
-        _, _, (_, _, plain) = scores._compared(0, shape, 0, tied)
-        assert (scores._irreversible(plain) <= EQUAL) == tied
+        _, _, (_, _, plain) = scores._compare(0, shape, 0, tied)
+        assert (scores._irreversibility(plain) <= EQUAL) == tied
 
 
 def test_absorbing_the_wrong_way_round_is_found_out(monkeypatch):
@@ -60,20 +60,20 @@ def test_absorbing_the_wrong_way_round_is_found_out(monkeypatch):
     monkeypatch.setattr(MultiplicativeScore, "compare", transposed)
     evidence = MultiplicativeAddsNothing(cases=1).run()
     assert not evidence.measures[0].met and evidence.measures[1].met
-    assert evidence.marks == {
-        "004 student 2.1(a)": Marks("wrong", "wrong"),
-        "004 GPT-4 2.1(a)": Marks("right", "right"),
+    assert evidence.judgements == {
+        "004 student 2.1(a)": Judgement("wrong", "wrong"),
+        "004 GPT-4 2.1(a)": Judgement("right", "right"),
     }
 
 
 def test_maps_of_symmetric_scores_are_the_same_in_both_directions_around():
     free = normal(0, "scores", 2, 5, 5)
     symmetric = free + free.transpose(0, 2, 1)
-    assert scores._irreversible(softmax(symmetric)) <= EQUAL
+    assert scores._irreversibility(softmax(symmetric)) <= EQUAL
     # one step of a circle of three weighs e times its way back, the other two nothing more
     around = np.zeros((1, 3, 3))
     around[0, 0, 1] = 1.5
-    assert scores._irreversible(softmax(around)) == pytest.approx(1.5 / 6)
+    assert scores._irreversibility(softmax(around)) == pytest.approx(1.5 / 6)
 
 
 def test_the_best_concatenated_score_is_off_by_1_and_leaves_all_of_the_variance():
@@ -96,16 +96,18 @@ def test_something_linear_would_be_fitted(monkeypatch):
     evidence = ConcatenatedIgnoresTheQuery(cases=1).run()
     assert evidence.measures[1].value == pytest.approx(1)
     assert evidence.verdict == "refuted"
-    assert {found.conclusion for found in evidence.marks.values()} == {"wrong"}
+    assert {found.conclusion for found in evidence.judgements.values()} == {"wrong"}
 
 
 def test_a_sum_of_parts_that_is_not_linear_would_be_found():
     target = np.array([1.0, 7.0, 2.0])[:, None] ** 2 + np.array([3.0, 0.5]) ** 3
     assert np.abs(scores._sum_of_parts(target) - target).max() <= EQUAL
-    assert scores._explained(target, target - scores._sum_of_parts(target)) == pytest.approx(1)
+    assert scores._explained_variance(
+        target, target - scores._sum_of_parts(target)
+    ) == pytest.approx(1)
     # and 1, −1, −1, 1 is what no sum has
     met = np.array([[1.0, -1.0], [-1.0, 1.0]])
-    assert scores._explained(met, met - scores._sum_of_parts(met)) == 0
+    assert scores._explained_variance(met, met - scores._sum_of_parts(met)) == 0
 
 
 @pytest.mark.parametrize("width", [1, 2, 13])

@@ -36,34 +36,34 @@ def test_a_copied_head_is_a_copy():
     settings = sharing.Grouped(heads=4, kv_heads=2, head_width=5)
     grouped = sharing.module(0, settings)
     _, k, v = sharing.parts(grouped, grouped.project.weight)
-    _, many_k, many_v = sharing.tied(grouped, "repeat").project.weight.unflatten(0, (3, 4, 5))
+    _, many_k, many_v = sharing.tie(grouped, "repeat").project.weight.unflatten(0, (3, 4, 5))
     for n in range(4):
         assert torch.equal(many_k[n], k[n // 2])
         assert torch.equal(many_v[n], v[n // 2])
 
 
 def test_copies_of_another_matrix_are_refuted(monkeypatch):
-    tied = sharing.tied
+    tie = sharing.tie
 
     def slightly_off(grouped, order):
-        made = tied(grouped, order)
+        made = tie(grouped, order)
         with torch.no_grad():
             made.project.weight[-1, 0] += 1e-6  # one number of the last value head
         return made
 
-    monkeypatch.setattr(sharing, "tied", slightly_off)
+    monkeypatch.setattr(sharing, "tie", slightly_off)
     assert GqaIsTiedMha().run().verdict == "refuted"
 
 
 def test_the_gradient_of_one_copy_is_not_that_of_the_shared_head(monkeypatch):
-    untied = sharing.untied
+    untie = sharing.untie
 
     def averaged(gradient, grouped, order):
-        added = untied(gradient, grouped, order)
+        added = untie(gradient, grouped, order)
         rows = grouped.heads * grouped.head_width
         return torch.cat((added[:rows], added[rows:] * grouped.kv_heads / grouped.heads))
 
-    monkeypatch.setattr(sharing, "untied", averaged)
+    monkeypatch.setattr(sharing, "untie", averaged)
     evidence = GqaIsTiedMha().run()
     assert [measure.met for measure in evidence.measures] == [True, False, True, True]
 

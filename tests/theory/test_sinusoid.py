@@ -10,7 +10,7 @@ import torch
 from attnlab.attention import positions as schemes
 from attnlab.attention.positions import sinusoids
 from attnlab.theory import enclosure
-from attnlab.theory.claim import Marks
+from attnlab.theory.claim import Judgement
 from attnlab.theory.sinusoid import SinusoidUnique
 
 # 40 digits after the point, cut off
@@ -71,20 +71,20 @@ def test_the_certified_distance_is_the_smallest_of_all_pairs(longest):
 
 
 def test_each_document_is_marked_by_its_conclusion_and_by_its_reason():
-    assert SinusoidUnique(longest=1000).run().marks == {
-        "000 2(b)ii": Marks("wrong", "incomplete"),  # a column returns, the code does not
-        "001 2(b)ii": Marks("right", "right"),
-        "003 2(b)ii": Marks("right", "wrong"),
+    assert SinusoidUnique(longest=1000).run().judgements == {
+        "000 2(b)ii": Judgement("wrong", "incomplete"),  # a column returns, the code does not
+        "001 2(b)ii": Judgement("right", "right"),
+        "003 2(b)ii": Judgement("right", "wrong"),
     }
 
 
 def test_the_marks_follow_what_is_measured():
-    short = SinusoidUnique(longest=43).run().marks
+    short = SinusoidUnique(longest=43).run().judgements
     assert short["003 2(b)ii"].reason == "right"  # seven turns are not far above one
     assert short["000 2(b)ii"].reason == "wrong"  # no column has come back so far
-    repeating = SinusoidUnique(periods=(4, 6), longest=100).run().marks
-    assert repeating["000 2(b)ii"] == Marks("right", "right")
-    assert repeating["001 2(b)ii"] == Marks("wrong", "wrong")
+    repeating = SinusoidUnique(periods=(4, 6), longest=100).run().judgements
+    assert repeating["000 2(b)ii"] == Judgement("right", "right")
+    assert repeating["001 2(b)ii"] == Judgement("wrong", "wrong")
 
 
 def test_the_first_angle_passes_a_turn_at_position_7():
@@ -98,12 +98,12 @@ def test_the_first_angle_passes_a_turn_at_position_7():
 def test_whole_periods_repeat_at_their_least_common_multiple_and_not_before(periods, repeat):
     evidence = SinusoidUnique(periods=periods, longest=repeat).run()
     assert evidence.verdict == "refuted"
-    assert evidence.marks["000 2(b)ii"].conclusion == "right"
+    assert evidence.judgements["000 2(b)ii"].conclusion == "right"
     if repeat == 1:
         return
     evidence = SinusoidUnique(periods=periods, longest=repeat - 1).run()
     assert evidence.verdict == "holds"
-    assert evidence.marks["000 2(b)ii"].conclusion == "wrong"
+    assert evidence.judgements["000 2(b)ii"].conclusion == "wrong"
     offsets = np.arange(1, repeat)
     apart = np.linalg.norm([2 * np.sin(np.pi * offsets / period) for period in periods], axis=0)
     assert 0 < evidence.measures[0].value <= apart.min()

@@ -7,7 +7,7 @@ import torch
 
 from attnlab.kernels import attention
 from attnlab.theory import window
-from attnlab.theory.claim import Marks
+from attnlab.theory.claim import Judgement
 from attnlab.theory.window import WindowMask
 
 
@@ -18,10 +18,10 @@ def few(monkeypatch):
 
 
 def test_documents_are_judged_by_their_own_programs(few):
-    assert WindowMask().run().marks == {
-        "004 student 3(c)": Marks("wrong"),
-        "004 GPT-4 3.1(c) program": Marks("wrong", "wrong"),
-        "004 GPT-4 3.1(c) words": Marks("right"),
+    assert WindowMask().run().judgements == {
+        "004 student 3(c)": Judgement("wrong"),
+        "004 GPT-4 3.1(c) program": Judgement("wrong", "wrong"),
+        "004 GPT-4 3.1(c) words": Judgement("right"),
     }
 
 
@@ -32,9 +32,9 @@ def test_a_right_program_would_be_marked_right(few, monkeypatch):
     for name in (window.GPT4, "the student's, half-open ranges, as written"):
         monkeypatch.setitem(window.PROGRAMS, name, right)
     monkeypatch.setattr(window, "program_of_gpt4", right)
-    marks = WindowMask().run().marks
-    assert marks["004 student 3(c)"] == Marks("right")
-    assert marks["004 GPT-4 3.1(c) program"] == Marks("right", "right")
+    marks = WindowMask().run().judgements
+    assert marks["004 student 3(c)"] == Judgement("right")
+    assert marks["004 GPT-4 3.1(c) program"] == Judgement("right", "right")
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_equal_scores_give_means_over_the_window():
 
 @pytest.mark.parametrize(("both_ends", "keys"), [(False, 3), (True, 4)])
 def test_the_students_loop_takes_a_key_more_when_both_ends_are_included(both_ends, keys):
-    q, k, _ = window.drawn(0, 9, 3)
+    q, k, _ = window.random_qkv(0, 9, 3)
     eye = torch.eye(9).double()
     weights = window.program_of_student(q, k, eye, 4, both_ends=both_ends, emptied=True)
     assert (weights[-1] > 0).sum() == keys
@@ -106,7 +106,7 @@ def test_two_faults_are_there_in_both_readings_and_mending_both_is_right_in_one(
 
 
 def test_the_students_weights_meet_the_wrong_values_even_in_a_full_window():
-    q, k, v = window.drawn(1, 9, 3)
+    q, k, v = window.random_qkv(1, 9, 3)
     true = torch.from_numpy(window.definition(q, k, v, 4))
     reversed_rows = window.program_of_student(q, k, v, 4) - true
     matched_rows = window.program_of_student(q, k, v, 4, matched=True) - true
@@ -115,7 +115,7 @@ def test_the_students_weights_meet_the_wrong_values_even_in_a_full_window():
 
 
 def test_gpt4s_program_with_its_mask_opened_is_the_definition(monkeypatch):
-    q, k, v = window.drawn(2, 11, 3)
+    q, k, v = window.random_qkv(2, 11, 3)
     assert torch.equal(window.program_of_gpt4(q, k, v, 6), v)
     monkeypatch.setattr(torch, "full_like", lambda x, _: torch.zeros_like(x))
     opened = window.program_of_gpt4(q, k, v, 6).numpy()

@@ -201,8 +201,9 @@ def _texts_changed(here: Mapping[str, Any], there: Mapping[str, Any]) -> list[st
 
 def recorded() -> dict[str, Any]:
     """The claims as they came out when the theory was written; none without the documents."""
-    path = DOCS / "theory" / "outcomes.json"
-    return dict(files.read_json(path)) if path.exists() else {"outcomes": []}
+    from attnlab.theory import record
+
+    return {**record.read(DOCS)}
 
 
 def _documents(there: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from attnlab import config, registry
-from attnlab.checks.machines.check import DOCS, WHERE, recorded
+from attnlab.checks.machines.check import DOCS, WHERE
 from attnlab.generate import Sampling, generate
 from attnlab.kernels import hardware, native
 from attnlab.kernels.problems import (
@@ -28,8 +28,9 @@ from attnlab.kernels.problems import (
     solve,
 )
 from attnlab.models.transformer import Transformer, TransformerSettings
-from attnlab.theory import page, settle
+from attnlab.theory import catalogue, document, record
 from attnlab.theory.claim import Measure
+from attnlab.theory.result import run_claim
 
 Tick = Callable[[str], None]
 DECODED = 1e-9  # float64 through two layers; what decides between two tokens is not below it
@@ -72,13 +73,13 @@ def say(what: Any) -> None:
 
 
 def claims(request: Mapping[str, Any], tick: Tick) -> dict[str, Any]:
-    """Each claim settled, with its knob: verdicts, and every measure."""
+    """Each claim is run, with its knob too: verdicts, and every measure."""
     found: dict[str, Any] = {}
-    names = request["claims"] or (SHORT_CLAIMS if request["short"] else settle.names(quick=True))
+    names = request["claims"] or (SHORT_CLAIMS if request["short"] else catalogue.names(quick=True))
     for number, name in enumerate(map(known, names), 1):
         tick(f"{number}/{len(names)} {name}")
         try:
-            outcome = settle.settle(name, settle.load(name, [f"seed={request['seed']}"]))
+            result = run_claim(name, catalogue.load(name, [f"seed={request['seed']}"]))
         except Exception as error:  # a finding like any other: on this machine it does not run
             found[name] = {
                 "verdict": f"{type(error).__name__}: {error}",
@@ -87,13 +88,13 @@ def claims(request: Mapping[str, Any], tick: Tick) -> dict[str, Any]:
             }
             continue
         found[name] = {
-            "verdict": outcome.verdict,
-            "expected": outcome.claim.about.expected,
-            "knob_verdict": outcome.turned.verdict,
+            "verdict": result.verdict,
+            "expected": result.claim.about.expected,
+            "knob_verdict": result.knob_evidence.verdict,
             "measures": [
-                *_measures(outcome.evidence.measures, WHERE["measures"]),
-                *_measures(outcome.evidence.outside, WHERE["outside"]),
-                *_measures(outcome.turned.measures, WHERE["knob_measures"]),
+                *_measures(result.evidence.measures, WHERE["measures"]),
+                *_measures(result.evidence.outside, WHERE["outside"]),
+                *_measures(result.knob_evidence.measures, WHERE["knob_measures"]),
             ],
         }
     return found
@@ -213,7 +214,7 @@ def documents(request: Mapping[str, Any], tick: Tick) -> dict[str, Any]:
     if not (DOCS / "theory.md").exists():
         return {"different": [], "compared": 0}
     tick("theory.md")
-    text, pictures = page.document(recorded())
+    text, pictures = document.document(record.read(DOCS))
     wanted = {"theory.md": text, **{f"theory/{name}": svg for name, svg in pictures.items()}}
     stored = {name: DOCS / name for name in wanted}
     different = [

@@ -123,6 +123,7 @@ function bench(detail, claim, query, signal) {
   const picture = make("div");
   const draw = canvasFor(picture);
   const note = make("p", {class: "note"});
+  const training = make("div");
   const found = make("div", {class: "found"});
   const last = (one) => one.name === "seed"; // the least telling
   const ordered = [...claim.settings].sort((one, other) => last(one) - last(other));
@@ -154,23 +155,30 @@ function bench(detail, claim, query, signal) {
       ? make("p", {class: "note"}, `Settles ${claim.questions.join(" · ")}`)
       : null,
     band,
-    make("div", {class: "bench"}, make("figure", {}, caption, picture, note), panel),
+    make("div", {class: "bench"}, make("figure", {}, caption, picture, note, training), panel),
     found);
 
   const request = newest(
     (body) => send(`/api/claims/${claim.name}`, body, signal),
-    (outcome) => show(outcome),
+    (outcome, body) => {
+      // other settings of a claim that trains get no answer, which would replace a late one
+      if (!claim.trained || !differs(body, {settings: changed(), knob})) show(outcome);
+    },
   );
 
   function run() {
     keep();
     hold();
-    if (claim.trained) {
-      untrained();
-      return;
-    }
+    stop.abort();
+    if (claim.trained) untrained();
+    if (claim.trained && !recorded()) return;
     detail.setAttribute("aria-busy", "true");
     request({settings: changed(), knob});
+  }
+
+  /** Only the default settings are recorded of a claim that trains. */
+  function recorded() {
+    return claim.recorded && !Object.keys(changed()).length;
   }
 
   function changed() {
@@ -224,17 +232,23 @@ function bench(detail, claim, query, signal) {
     const record = outcome.verdict === outcome.expected
       ? ""
       : `On record it ${outcome.expected === "refuted" ? "is refuted" : outcome.expected}. `;
-    const cases = counted(outcome.trials, "case");
+    const cases = outcome.trials === null ? "" : counted(outcome.trials, "case");
     const condition = outcome.verdict === "holds with a condition"
       ? `Where ${outcome.condition}. `
       : "";
     const chance = outcome.error_rates ? ` ${outcome.error_rates}` : "";
-    const evidence = `Evidence: ${outcome.evidence}, ${cases}, ${took(outcome.seconds)}.`;
-    say(outcome.verdict, `${record}${condition}${evidence}${chance}`);
-    refill(caption, formulas(outcome.picture.title));
+    const facts = [outcome.evidence, cases, took(outcome.seconds)].filter(Boolean).join(", ");
+    const frozen = outcome.recorded
+      ? "Recorded, not run now: it trains models, so a slider cannot run it again. "
+      : "";
+    say(outcome.verdict, `${frozen}${record}${condition}Evidence: ${facts}.${chance}`);
+    refill(training, outcome.recorded ? trainer() : null);
+    const {title = "", note: said} = outcome.picture ?? {};
+    refill(caption, formulas(title));
     const fewer = outcome.note ? `${outcome.note[0].toUpperCase()}${outcome.note.slice(1)}.` : "";
-    note.textContent = `${outcome.picture.note ?? ""} ${fewer}`.trim();
-    draw(outcome.picture);
+    note.textContent = `${said ?? ""} ${fewer}`.trim();
+    if (outcome.picture) draw(outcome.picture);
+    else refill(picture, hollow("No picture is recorded with the knob turned."));
     const opened = new Set(
       [...found.querySelectorAll("details[open]")].map((one) => one.dataset.name),
     );
@@ -260,37 +274,35 @@ function bench(detail, claim, query, signal) {
 
   /** What was trained with other settings says nothing of these. */
   function untrained() {
-    stop.abort();
-    const own = stop = new AbortController();
     const takes = "This claim trains models, which takes minutes.";
     if (knob || Object.keys(changed()).length) say("not run", `With these settings. ${takes}`);
-    else say(claim.verdict, `On record. ${takes} What was found: docs/theory.md.`);
-    const begin = make("button", {type: "button", class: "main"}, "Train it now");
-    const told = make("p", {class: "note", "aria-live": "polite"});
-    begin.addEventListener("click", async () => {
-      begin.disabled = true;
-      told.textContent = "Training; this takes minutes. Leave this page open.";
-      const body = {settings: changed(), knob, train: true};
-      const waits = AbortSignal.any([signal, own.signal]);
-      await attempt(async () => show(await send(`/api/claims/${claim.name}`, body, waits)));
-      begin.disabled = false;
-      told.textContent = "";
-    });
+    else say(claim.verdict, `On record. ${takes}`);
+    detail.removeAttribute("aria-busy");
     refill(caption);
     note.textContent = "";
     refill(found);
-    refill(
-      picture,
-      make(
-        "div",
-        {class: "hollow"},
-        make("p", {}, "Its picture comes from trained models."),
-        begin,
-        told,
-      ),
-    );
+    refill(picture, hollow("Its picture comes from trained models."));
+    refill(training, trainer());
+  }
+
+  function trainer() {
+    const begin = make("button", {type: "button", class: "main"}, "Train it now");
+    const status = make("p", {class: "note", "aria-live": "polite"});
+    begin.addEventListener("click", async () => {
+      stop = new AbortController();
+      begin.disabled = true;
+      status.textContent = "Training; this takes minutes. Leave this page open.";
+      const body = {settings: changed(), knob, train: true};
+      const waits = AbortSignal.any([signal, stop.signal]);
+      await attempt(async () => show(await send(`/api/claims/${claim.name}`, body, waits)));
+      begin.disabled = false;
+      status.textContent = "";
+    });
+    return [begin, status];
   }
 }
+
+const hollow = (words) => make("div", {class: "hollow"}, make("p", {}, words));
 
 /** For the address, where "nothing" and "no" have to be said. */
 function inWords(settings) {

@@ -1,25 +1,24 @@
-"""The theory as a document: one section a claim, made from what the runs found and nothing else.
+"""The theory as a document, theory.md: one section per claim, made from the record alone.
 
-    claims --settle--> outcomes.json (numbers, tables, plots) --> theory.md and its pictures
+    claims --run_claim--> outcomes.json (numbers, tables, plots) --> theory.md and its pictures
 
-Whoever has the outcomes can make the document again, so a test can tell whether it is stale
-without training anything.
+The document can be made again from the record, so a test finds a stale document without training.
+A picture is named after its claim: a new claim adds a file and renames none.
 """
 
-import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from pathlib import Path
 
-from attnlab import registry
+from attnlab import files
 from attnlab.reports.markdown import as_markdown
-from attnlab.reports.report import Block, Picture, Plot, Report, Sample, Section, Series, Table
-from attnlab.theory.claim import KINDS, About, Measure
-from attnlab.theory.settle import Outcome, deciding, names, said
+from attnlab.reports.report import Block, Report, Section, Table
+from attnlab.theory import catalogue
+from attnlab.theory.claim import KINDS, About, Measure, PlainMeasure, decisive
+from attnlab.theory.record import FOLDER, Machine, Outcome, Record, block_of, path_in
+from attnlab.theory.result import PlainAnswer, PlainChance, PlainResult
 from attnlab.theory.sources import COURSES, DOCUMENTS, QUESTIONS, UNSETTLED, VOICES
 
-PICTURES = "theory"  # the folder beside theory.md
 COMMAND = "attnlab claims --docs docs"
-
 
 POLICY = """What a document concludes and the reason it gives are marked apart, by one policy.
     Right: with the hedges it has ("≈", "could") and under the conditions that it or the course's
@@ -33,27 +32,10 @@ POLICY = """What a document concludes and the reason it gives are marked apart, 
 SIGNS = {"right": "✓", "incomplete": "◐", "wrong": "✗"}
 
 
-def kept(outcome: Outcome) -> dict[str, Any]:
-    """What the document needs of an outcome, as plain JSON."""
-    picture = outcome.evidence.picture
-    return {
-        **outcome.plain(),
-        "picture": {"type": type(picture).__name__, **_rounded(dataclasses.asdict(picture))},
-        "details": [
-            {"type": type(block).__name__, **_rounded(dataclasses.asdict(block))}
-            for block in outcome.evidence.details
-        ],
-    }
-
-
-def record(outcomes: Sequence[Outcome], hardware: Mapping[str, Any]) -> dict[str, Any]:
-    """Everything the document is made from: outcomes.json."""
-    return {"hardware": dict(hardware), "outcomes": [kept(outcome) for outcome in outcomes]}
-
-
-def document(recorded: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
-    """The text, and its pictures by name."""
-    outcomes = recorded["outcomes"]
+def document(record: Record) -> tuple[str, dict[str, str]]:
+    """The text of theory.md, and its pictures by file name."""
+    outcomes, machines = record["outcomes"], record["machines"]
+    only = machines[0]["machine"] if len(machines) == 1 else {}
     report = Report(
         title="The theory, claim by claim",
         question="What is true of attention, and who was right about it? Every verdict here is "
@@ -64,49 +46,69 @@ def document(recorded: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
             _questions(),
             _documents(),
             *map(_section, outcomes),
+            *([] if only else [_machines(machines)]),
         ],
-        versions=recorded["hardware"],
+        versions={name: str(value) for name, value in only.items()},
         command=COMMAND,
     )
-    return as_markdown(report, PICTURES)
+    return as_markdown(report, FOLDER)
 
 
-def who_was_right(answers: Sequence[Mapping[str, Any]]) -> str:
-    """What the documents conclude, for a cell: "✓ 001, 002 1(d)i ◐ 002 1(d)ii ✗ 000"."""
+def write(record: Record, docs: Path) -> None:
+    """theory.md, its pictures and the record; pictures of claims that are gone are deleted."""
+    text, pictures = document(record)
+    folder = path_in(docs).parent
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in folder.glob("*.svg"):
+        if path.name not in pictures:
+            path.unlink()
+    for name, svg in pictures.items():
+        path = folder / name
+        if not path.exists() or path.read_text() != svg:
+            files.write_whole(path, svg.encode())
+    files.write_whole(path_in(docs), files.as_json(record))
+    files.write_whole(docs / "theory.md", text.encode())
+
+
+def who_was_right(answers: Sequence[PlainAnswer]) -> str:
+    """The marks of the conclusions in one line: "✓ 001, 002 1(d)i ◐ 002 1(d)ii ✗ 000"."""
     documents = [answer["document"] for answer in answers]
 
-    def named(answer: Mapping[str, Any]) -> str:
-        document: str = answer["document"]
+    def name(answer: PlainAnswer) -> str:
+        document = answer["document"]
         return document if documents.count(document) == 1 else f"{document} {answer['part']}"
 
     parts = []
     for mark, sign in SIGNS.items():
-        found = [named(one) for one in answers if one["marks"]["conclusion"] == mark]
+        found = [name(one) for one in answers if one["marks"]["conclusion"] == mark]
         parts += [f"{sign} {', '.join(found)}"] if found else []
     return " ".join(parts)
 
 
-def _answer(outcomes: Sequence[Mapping[str, Any]]) -> str:
+def _answer(outcomes: Sequence[Outcome]) -> str:
     verdicts = [outcome["verdict"] for outcome in outcomes]
-    told = {"holds": "hold", "holds with a condition": "hold with a condition"}
-    told["cannot tell"] = "cannot be told"
-    told["refuted"] = "are refuted" if verdicts.count("refuted") != 1 else "is refuted"
-    counts = [f"{verdicts.count(verdict)} {told[verdict]}" for verdict in dict.fromkeys(verdicts)]
+    verbs = {
+        "holds": "hold",
+        "holds with a condition": "hold with a condition",
+        "cannot tell": "cannot be told",
+        "refuted": "are refuted" if verdicts.count("refuted") != 1 else "is refuted",
+    }
+    counts = [f"{verdicts.count(verdict)} {verbs[verdict]}" for verdict in dict.fromkeys(verdicts)]
     marks = [answer["marks"] for outcome in outcomes for answer in outcome["answers"]]
     reasons = [one["reason"] for one in marks if one["reason"] is not None]
     return (
         f"Of {len(outcomes)} claims {', '.join(counts)}. Of {len(marks)} conclusions that the "
-        f"documents draw about them, {_counted([one['conclusion'] for one in marks])}; of the "
-        f"{len(reasons)} reasons they give, {_counted(reasons)}."
+        f"documents draw about them, {_count([one['conclusion'] for one in marks])}; of the "
+        f"{len(reasons)} reasons they give, {_count(reasons)}."
     )
 
 
-def _counted(marks: Sequence[str]) -> str:
+def _count(marks: Sequence[str]) -> str:
     counts = [(marks.count(mark), mark) for mark in SIGNS]
     return ", ".join(f"{count} {'is' if count == 1 else 'are'} {mark}" for count, mark in counts)
 
 
-def _contents(outcomes: Sequence[Mapping[str, Any]]) -> Section:
+def _contents(outcomes: Sequence[Outcome]) -> Section:
     rows = [
         [
             outcome["name"],
@@ -135,11 +137,10 @@ def _contents(outcomes: Sequence[Mapping[str, Any]]) -> Section:
 
 def _questions() -> Section:
     """An index by the questions of the courses."""
-    settled = {name: registry.load("claim", name).about.questions for name in names()}
-    rows = []
-    for key, words in QUESTIONS.items():
-        found = [name for name, keys in settled.items() if key in keys]
-        rows.append([key, words, ", ".join(found) or f"none: {UNSETTLED[key]}"])
+    rows = [
+        [key, QUESTIONS[key], ", ".join(claims) or f"none: {UNSETTLED[key]}"]
+        for key, claims in catalogue.by_question().items()
+    ]
     courses = "; ".join(f"{short}: {name}" for short, name in COURSES.items())
     return Section(
         heading="By question",
@@ -162,59 +163,72 @@ def _documents() -> Section:
     )
 
 
-def _section(outcome: Mapping[str, Any]) -> Section:
-    about: About = registry.load("claim", outcome["name"]).about
+def _machines(machines: Sequence[Machine]) -> Section:
+    rows = [
+        [", ".join(one["claims"]), ", ".join(f"{k} {v}" for k, v in one["machine"].items())]
+        for one in machines
+    ]
+    return Section(
+        heading="Machines",
+        text="The claims were not all run on one machine.",
+        blocks=[Table(title="", columns=["claims", "machine"], rows=rows)],
+    )
+
+
+def _section(outcome: Outcome) -> Section:
+    about = catalogue.about(outcome["name"])
     parts = [about.statement, *about.formula.splitlines(), about.derivation]
     parts.append(verdict_text(outcome, about))
     if about.remark:
         parts.append(about.remark)
-    blocks: list[Block] = [_block(outcome["picture"]), *map(_block, outcome["details"])]
+    blocks: list[Block] = [block_of(outcome["picture"]), *map(block_of, outcome["details"])]
     if outcome["answers"]:
         blocks.append(answers_table(outcome["answers"]))
-    return Section(heading=outcome["name"], text="\n\n".join(parts), blocks=blocks)
+    name = outcome["name"]
+    return Section(heading=name, text="\n\n".join(parts), blocks=blocks, pictures=name)
 
 
-def verdict_text(outcome: Mapping[str, Any], about: About) -> str:
+def verdict_text(outcome: PlainResult, about: About) -> str:
     """The verdict with its evidence, and what the knob does, as a paragraph."""
-    measured = "; ".join(said(Measure.from_plain(one)) for one in outcome["measures"])
+    measured = _describe(outcome["measures"])
     text = (
         f"Verdict: {outcome['verdict']}. Evidence ({outcome['evidence']}, "
         f"{outcome['trials']:,} {'case' if outcome['trials'] == 1 else 'cases'}): {measured}."
     )
     if outcome["verdict"] == "holds with a condition":
-        beyond = "; ".join(said(Measure.from_plain(one)) for one in outcome["outside"])
-        text += f" Condition: {about.condition}. Beyond it: {beyond}."
+        outside = _describe(outcome["outside"])
+        text += f" Condition: {about.condition}. Beyond it: {outside}."
     if outcome["chance"] is not None:
         text += f" {chance_text(outcome['chance'], outcome['verdict'])}"
+    why = decisive([Measure.from_plain(one) for one in outcome["knob_measures"]])
     return (
         f"{text} Knob: {about.knob.words}. With it the verdict is "
-        f"{outcome['knob_verdict']} ({_why(outcome['knob_measures'])})."
+        f"{outcome['knob_verdict']} ({why.describe()})."
     )
 
 
-def chance_text(chance: Mapping[str, Any], verdict: str) -> str:
-    """The error rates, each under its own name."""
+def _describe(measures: Sequence[PlainMeasure]) -> str:
+    return "; ".join(Measure.from_plain(one).describe() for one in measures)
+
+
+def chance_text(chance: PlainChance, verdict: str) -> str:
+    """The error rates in words."""
     text = f"Where the claim is true, at most {chance['false_refutation']:g} of runs refute it"
     if chance["false_confirmation"] is not None:
         text += f"; where it is false, at most {chance['false_confirmation']:g} say that it holds"
     if chance["power"] is not None:
         text += (
             f". If the truth is what was measured here, a run with other draws says “{verdict}” "
-            f"with probability {_probable(chance['power'])}"
+            f"with probability {_probability(chance['power'])}"
         )
     return f"{text}."
 
 
-def _probable(power: float) -> str:
+def _probability(power: float) -> str:
     return "above 0.9999" if power > 0.9999 else f"{power:.4f}"
 
 
-def _why(measures: Sequence[Mapping[str, Any]]) -> str:
-    """The measure that decided."""
-    return said(deciding([Measure.from_plain(one) for one in measures]))
-
-
-def answers_table(answers: Sequence[Mapping[str, Any]]) -> Table:
+def answers_table(answers: Sequence[PlainAnswer]) -> Table:
     return Table(
         title="What the documents answer",
         columns=["document", "its words", "concludes", "because"],
@@ -230,20 +244,3 @@ def answers_table(answers: Sequence[Mapping[str, Any]]) -> Table:
             for a in answers
         ],
     )
-
-
-def _block(plain: Mapping[str, Any]) -> Any:
-    types = {cls.__name__: cls for cls in (Plot, Picture, Table, Sample)}
-    fields = {name: value for name, value in plain.items() if name != "type"}
-    if "series" in fields:
-        fields["series"] = [Series(**series) for series in fields["series"]]
-    return types[plain["type"]](**fields)
-
-
-def _rounded(value: Any) -> Any:
-    """Six digits are more than a picture shows; the last ones differ from machine to machine."""
-    if isinstance(value, float):
-        return float(f"{value:.6g}")
-    if isinstance(value, dict):
-        return {name: _rounded(one) for name, one in value.items()}
-    return [_rounded(one) for one in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,42 @@
+"""The catalogue of claims: each by its name, and by the course questions it settles."""
+
+from collections.abc import Sequence
+
+from attnlab import config, registry
+from attnlab.theory import sources
+from attnlab.theory.claim import About, Claim
+
+
+def names(*, quick: bool = False) -> list[str]:
+    """All claims, in the order of the theory; quick ones train nothing."""
+    every = [option.name for option in registry.options("claim")]
+    return [name for name in every if not quick or not registry.load("claim", name).trained]
+
+
+def load(name: str, overrides: Sequence[str] = ()) -> Claim:
+    """A claim by name, with `key=value` overrides applied."""
+    claim: Claim = config.override(registry.load("claim", name)(), overrides)
+    return claim
+
+
+def about(name: str) -> About:
+    found: About = registry.load("claim", name).about
+    return found
+
+
+def by_question() -> dict[str, list[str]]:
+    """The claims that settle each question of the courses; none for those in UNSETTLED."""
+    settles = {name: about(name).questions for name in names()}
+    return {
+        question: [name for name, questions in settles.items() if question in questions]
+        for question in sources.QUESTIONS
+    }
+
+
+def settling(question: str) -> list[str]:
+    """The claims that settle a question such as "A4 1(c)", all of its parts included."""
+    settled, wanted = by_question(), sources.find_questions(question)
+    found = [name for name in names() if any(name in settled[one] for one in wanted)]
+    if not found:
+        raise ValueError(f"no claim settles {question}: {sources.UNSETTLED[wanted[0]]}")
+    return found

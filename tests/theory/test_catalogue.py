@@ -1,0 +1,49 @@
+"""Claims are found by name and by the course question they settle."""
+
+import pytest
+
+from attnlab import registry
+from attnlab.theory import catalogue
+from attnlab.theory.sources import COURSES, QUESTIONS, UNSETTLED
+
+NAMES = [option.name for option in registry.options("claim")]
+
+
+def test_quick_leaves_out_what_trains():
+    assert catalogue.names() == NAMES
+    trained = {"pretraining-carries-facts", "made-up-answers"}
+    assert set(NAMES) - set(catalogue.names(quick=True)) == trained
+
+
+def test_overrides_change_settings_and_ranges_hold():
+    assert catalogue.load("copy", ["lead=3"]).lead == 3
+    with pytest.raises(ValueError, match="lead is 50"):
+        catalogue.load("copy", ["lead=50"])
+
+
+def test_every_question_of_the_courses_is_settled_or_it_says_why_not():
+    found = catalogue.by_question()
+    assert list(found) == list(QUESTIONS)
+    assert {key for key, claims in found.items() if not claims} == set(UNSETTLED)
+    asked = {key for name in NAMES for key in catalogue.about(name).questions}
+    assert asked == set(QUESTIONS) - set(UNSETTLED)
+    assert {key.split()[0] for key in QUESTIONS} == set(COURSES)
+
+
+def test_claims_are_found_by_question():
+    find = catalogue.settling
+    assert "copy" in find("A4 1(a)") == find("cs224n a4  1(a)")
+    first, second = find("A4 1(c)i"), find("A4 1(c)ii")
+    assert "noisy-keys" in first and "one-head-swings" not in first and "one-head-swings" in second
+    assert set(find("A4 1(c)")) == {*first, *second}
+    for spelled in ("A4 1c", "a4 1.c", "A4 1（c）", "CS224N Assignment 4, 1(c)"):
+        assert find(spelled) == find("A4 1(c)"), spelled
+
+
+def test_a_question_that_is_unknown_or_open_says_what_to_do():
+    with pytest.raises(ValueError, match=r"unknown question 'A4 9'; did you mean 'A4 "):
+        catalogue.settling("A4 9")
+    with pytest.raises(ValueError, match=r"unknown question 'xyz'; choose from A4 1\(a\), "):
+        catalogue.settling("xyz")
+    with pytest.raises(ValueError, match="cannot be tested"):
+        catalogue.settling("A4 4(b)")
