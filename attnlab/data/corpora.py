@@ -69,7 +69,7 @@ class Corpus(ABC):
 
 def check_split(split: str) -> None:
     if split not in ("train", "validation"):
-        raise ValueError(f"no split called {split!r}; choose from train, validation")
+        raise ValueError(f"unknown split {split!r}; choose from train, validation")
 
 
 class TextCorpus(Corpus):

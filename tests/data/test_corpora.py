@@ -156,7 +156,7 @@ def test_a_corpus_refuses_the_part_before_it_reads_the_text(validation):
 
 def test_an_unknown_split_is_named(tmp_path):
     corpus = TextFiles(path=written(tmp_path, "a.txt", TEXT)).load()
-    with pytest.raises(ValueError, match="no split called 'dev'; choose from train, validation"):
+    with pytest.raises(ValueError, match="unknown split 'dev'; choose from train, validation"):
         whole(corpus, "dev")
 
 
