@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+from pathlib import Path
 
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # cli/app.py does the same and says why
 
@@ -14,6 +15,68 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # as many processes as cores: one threa
 
 if importlib.util.find_spec("beartype"):
     jaxtyping.install_import_hook("attnlab", "typechecker.check")
+
+
+# What `--quick` (make check) leaves out. The rule: a file, or a folder of them, that takes over
+# 5 seconds of one core. Files not named here are quick, and each name must exist: a test that moves
+# takes its name along. `make check` ends with its slowest tests; what belongs here shows there.
+SLOW = [
+    "audit/bugs",
+    "audit/hf",
+    "audit/plugins",
+    "audit/repro",
+    "audit/test_examine.py",
+    "audit/test_sandbox.py",
+    "audit/properties/test_decoding.py",
+    "audit/properties/test_positions.py",
+    "audit/properties/test_sight.py",
+    "audit/subject/test_calls.py",
+    "bench/test_window.py",
+    "checks",
+    "cli",
+    "compare/test_contest.py",
+    "compare/test_fleet.py",
+    "compare/test_on_ray.py",
+    "kernels/test_dispatch.py",
+    "kernels/test_equality.py",
+    "kernels/test_native.py",
+    "models/test_transformer.py",
+    "page/test_auditing.py",
+    "page/test_browser.py",
+    "page/test_claims.py",
+    "reports/test_plots.py",
+    "studies/birthplaces/test_experiment.py",
+    "studies/recurrent",
+    "studies/rope_gqa/test_experiment.py",
+    "studies/window",
+    "test_generate.py",
+    "theory/test_document.py",
+    "theory/test_knowledge.py",
+    "theory/test_result.py",
+    "training/test_launch.py",
+    "training/test_listing.py",
+    "training/test_loop.py",
+    "training/test_parallel.py",
+]
+TESTS = Path(__file__).parent
+
+
+def pytest_addoption(parser):
+    parser.addoption("--quick", action="store_true", help="leave out what is slow")
+
+
+def pytest_configure(config):
+    missing = [name for name in SLOW if not (TESTS / name).exists()]
+    if missing:
+        raise pytest.UsageError(f"SLOW in tests/conftest.py names no test: {', '.join(missing)}")
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Not even imported: to collect all files takes half a minute."""
+    slow = config.getoption("--quick") and any(
+        collection_path.is_relative_to(TESTS / name) for name in SLOW
+    )
+    return True if slow else None
 
 
 def pytest_collection_modifyitems(items):

@@ -1,15 +1,20 @@
-"""A Chromium for the browser tests: one that is there, or Debian's where it may be installed."""
+"""A Chromium for the browser tests: looked for, never installed. Run this file to see which it is.
 
+`make browser` installs one.
+"""
+
+import importlib.util
 import os
 import shutil
-import subprocess
-from functools import cache
+import sys
+from pathlib import Path
 
 NAMES = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome"]
 HOW = (
-    "no Chromium, so the page is not tested in a browser: install one (Debian: apt-get install "
-    "chromium), or name it in ATTNLAB_CHROMIUM"
+    "no Chromium, so the page is not tested in a browser: run `make browser`, or install one "
+    "(Debian: apt-get install chromium), or name it in ATTNLAB_CHROMIUM"
 )
+NO_PLAYWRIGHT = "no playwright, so the page is not tested in a browser: pip install playwright"
 # nothing of it reaches for the network; as root it has no sandbox
 ARGUMENTS = [
     "--no-sandbox",
@@ -25,28 +30,30 @@ ARGUMENTS = [
 ]
 
 
-@cache
-def found() -> str | None:
-    """The path of a Chromium; it is installed if none is there and we may."""
-    return _there() or (_there() if _installed() else None)
+def find(own: str) -> str | None:
+    """The path of a Chromium: named in ATTNLAB_CHROMIUM, else on the PATH, else playwright's own.
 
-
-def _there() -> str | None:
+    One that is named and not there is not replaced by another.
+    """
     named = os.environ.get("ATTNLAB_CHROMIUM")
     if named:
         return shutil.which(named)
-    return next((path for name in NAMES if (path := shutil.which(name))), None)
+    known = next((path for name in NAMES if (path := shutil.which(name))), None)
+    return known or (own if Path(own).is_file() else None)
 
 
-def _installed() -> bool:
-    """Whether Debian's was installed now; a refusal is no error, it only leaves us without."""
-    if "ATTNLAB_CHROMIUM" in os.environ or os.getuid() != 0 or not shutil.which("apt-get"):
-        return False
-    quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    install = ["apt-get", "install", "-y", "--no-install-recommends", "chromium"]
-    try:
-        for command in (["apt-get", "update"], install):
-            subprocess.run(command, env=quiet, capture_output=True, check=True, timeout=240)
-    except (OSError, subprocess.SubprocessError):
-        return False
-    return True
+def main() -> int:
+    """Exit code 1 if there is none."""
+    if importlib.util.find_spec("playwright") is None:
+        print(NO_PLAYWRIGHT)
+        return 1
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as tools:
+        path = find(tools.chromium.executable_path)
+    print(f"the page is tested in {path}" if path else HOW)
+    return 0 if path else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

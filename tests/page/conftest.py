@@ -66,13 +66,13 @@ def browser():
     from page import chromium
 
     if importlib.util.find_spec("playwright") is None:
-        pytest.skip("no playwright, so the page is not tested in a browser: pip install playwright")
-    path = chromium.found()
-    if path is None:
-        pytest.skip(chromium.HOW)
+        pytest.skip(chromium.NO_PLAYWRIGHT)
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as tools:
+        path = chromium.find(tools.chromium.executable_path)
+        if path is None:
+            pytest.skip(chromium.HOW)
         opened = tools.chromium.launch(executable_path=path, args=chromium.ARGUMENTS)
         yield opened
         opened.close()

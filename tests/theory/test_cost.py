@@ -74,7 +74,7 @@ def test_costs_of_small_shapes_are_those_counted_by_hand():
 
 
 def test_what_is_counted_computes_the_window():
-    q, k, v = window.drawn(0, 150, 3)
+    q, k, v = window.random_qkv(0, 150, 3)
     for program in (cost.dense, cost.in_tiles):
         out = program(q, k, v, 20).numpy()
         assert abs(out - window.definition(q, k, v, 20)).max() <= 1e-12
