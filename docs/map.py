@@ -26,7 +26,7 @@ def _lines(folder: Path, depth: int) -> list[tuple[str, str]]:
             lines += _lines(path, depth + 1)
         elif path.suffix in (".py", ".c", ".h", ".js") and path.name != "__init__.py":
             lines.append(("  " * (depth + 1) + path.name, _about(path)))
-        elif path.is_dir() and path.name != "__pycache__":
+        elif any(inside.suffix != ".pyc" for inside in path.rglob("*.*")):  # not a stale cache
             lines.append(("  " * (depth + 1) + path.name + "/", ""))
     return lines
 
