@@ -217,7 +217,7 @@ CONTRACTS = {
     "optimiser": "training/test_optim.py",
     "preset": "test_presets.py",
     "study": "contracts/test_study.py",
-    "claim": "theory/test_settle.py",
+    "claim": "theory/test_catalogue.py",
     "property": "contracts/test_property.py",
     "check": "contracts/test_command.py",
     "bench": "contracts/test_command.py",

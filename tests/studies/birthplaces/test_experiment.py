@@ -311,7 +311,7 @@ def test_files_that_cannot_be_used_are_named_before_anything_is_made(tmp_path):
     for study, message in (
         (BirthplacesStudy(data=str(data)), r"birth_dev\.tsv, line 2 has 1 columns"),
         (BirthplacesStudy(data=str(tmp_path / "no")), "does not exist"),
-        (BirthplacesStudy(people=10**9), "there are names for 1 to"),
+        (BirthplacesStudy(people=10**9), "each has a name of their own, so use 1 to"),
     ):
         with pytest.raises(ValueError, match=message):
             carry_out("birthplaces", study, root=tmp_path / "runs", progress=Progress())
