@@ -64,7 +64,7 @@ def claims(
         raise ValueError("--docs records claims with their default settings; leave out --set")
     if question is not None and names:
         raise ValueError(f"give names or --question, not both: {', '.join(names)}")
-    chosen = catalogue.settling(question) if question is not None else names
+    chosen = catalogue.find_by_question(question) if question is not None else names
     chosen = chosen or catalogue.names(quick=quick)
     loaded = {name: catalogue.load(name, words or []) for name in chosen}
     if quick:

@@ -18,12 +18,12 @@ Where = tuple[float, float, float]  # spread of the keys, shortest query, consta
 
 @dataclass(frozen=True)
 class Fit:
-    """Of one number of units: the best w for cos θ, and another for θ."""
+    """The best w for cos θ and the best for θ, with a given number of units."""
 
     outer: tuple[float, ...]  # the w for cos θ
     error: float  # the worst of cos θ, between the points that it was fitted to
     angle_error: float  # the worst of θ, in radians
-    slack: float  # by which the errors may be below what must be
+    slack: float  # by which the error may fall below its lower bound
     angle_slack: float
 
 
@@ -33,7 +33,7 @@ def cosines(keys: Array, queries: Array) -> Array:
 
 
 def angles(keys: Array, queries: Array) -> Array:
-    """Of vectors of two coordinates, without the loss of digits that arccos has near 0 and π."""
+    """Angles between vectors of two coordinates; near 0 and π arccos would lose digits."""
     across = np.abs(
         np.multiply.outer(keys[:, 0], queries[:, 1]) - np.outer(keys[:, 1], queries[:, 0])
     )
@@ -42,7 +42,7 @@ def angles(keys: Array, queries: Array) -> Array:
 
 @cached
 def angle_fits(seed: int, shortest: float, steps: tuple[int, ...], where: Where) -> tuple[Fit, ...]:
-    """For each number of units; more of them are those of a smaller score, and others."""
+    """A fit for each number of units; a larger score contains the units of the smaller ones."""
     for_key, for_query = units_of(seed, max(steps))
     keys, queries, targets = pairs(shortest, where, points=3)
     by_key, by_query = growth(keys @ for_key), growth(queries @ for_query)
@@ -68,7 +68,7 @@ def angle_fits(seed: int, shortest: float, steps: tuple[int, ...], where: Where)
 
 
 def log_weights_off(seed: int, shortest: float, where: Where, outer: tuple[float, ...]) -> float:
-    """How far the log-weights of our module with this w are from those of the scores cos θ."""
+    """Largest difference of log-weights: our module with this w, and a softmax of cos θ."""
     for_key, for_query = units_of(seed, len(outer))
     keys, queries, targets = pairs(shortest, where, points=4)
     module = frozen_module(lambda: Additive(width=len(outer)).build(1, 3))
@@ -80,12 +80,12 @@ def log_weights_off(seed: int, shortest: float, where: Where, outer: tuple[float
 
 
 def growth(x: Array) -> Array:
-    """e^(2x): that of a sum is a product, which is much quicker than the tanh of every sum."""
+    """e^(2x): for a sum of x it is a product, which is faster than a tanh of every sum."""
     return np.exp(2 * x)
 
 
 def tanh(growth: Array) -> Array:
-    """tanh x from e^(2x), to a rounding of 1."""
+    """tanh x from e^(2x), with an error of one rounding of 1."""
     return 1 - 2 / (1 + growth)
 
 

@@ -58,14 +58,14 @@ def units(seed: int, purpose: str, *shape: int) -> Tensor:
 
 
 def spread(seed: int, purpose: str, count: int, last: int) -> NDArray[np.int64]:
-    """Random whole numbers from 0 to the last; both ends are among them, at the start."""
+    """Random whole numbers from 0 to `last`; the first two are 0 and `last`."""
     numbers = np.floor(chance.uniform(seed, purpose, np.arange(count)) * (last + 1))
     numbers[:2] = 0, last
     return numbers.astype(np.int64)
 
 
 def orders(seed: int, size: int, count: int) -> Orders:
-    """All permutations, each a row, where there are no more than `count`; else random ones."""
+    """All permutations as rows if there are at most `count`, else `count` random ones."""
     if math.factorial(size) <= count:
         return np.array(list(itertools.permutations(range(size))), dtype=np.int64)
     return np.stack([chance.permutation(size, seed, "orders", size, n) for n in range(count)])
@@ -210,7 +210,7 @@ def different_formulas(order: Sequence[int], causal: bool) -> int:
 
 
 def _formulas(order: Sequence[int], causal: bool) -> list[list[object]]:
-    """Of every entry: the place in A above the line, the places summed below; None if hidden."""
+    """For each entry: its numerator's place in A and the places in its sum; None if masked."""
     table: list[list[object]] = []
     for i, row in enumerate(order):
         seen = [(row, column) for j, column in enumerate(order) if j <= i or not causal]
@@ -350,7 +350,7 @@ class BlockEquivariant(Claim):
     def _judgements(
         self, course: Function, x: Tensor, rows: Orders, equal: bool
     ) -> dict[str, Judgement]:
-        """Of the answers: each step of a proof is computed, with P the last of the orders."""
+        """Computes each step of the documents' proofs; P is the last of the orders."""
         swap = torch.eye(len(x), dtype=torch.float64)[rows[-1]]
         ones, one = torch.ones(len(x), 1).double(), torch.eye(len(x), dtype=torch.float64)
         scores = x @ x.T

@@ -33,7 +33,7 @@ def by_question() -> dict[str, list[str]]:
     }
 
 
-def settling(question: str) -> list[str]:
+def find_by_question(question: str) -> list[str]:
     """The claims that settle a question such as "A4 1(c)", all of its parts included."""
     settled, wanted = by_question(), sources.find_questions(question)
     found = [name for name in names() if any(name in settled[one] for one in wanted)]

@@ -39,7 +39,7 @@ def dense(q: Tensor, k: Tensor, v: Tensor, width: int) -> Tensor:
 
 
 def in_tiles(q: Tensor, k: Tensor, v: Tensor, width: int) -> Tensor:
-    """The engine behind path="tiled", called directly: within an operation nothing is counted."""
+    """The engine of path="tiled", called directly: a custom operation would hide its costs."""
     asked = _request(q, k, v, width)
     band = Band(asked.q, asked.k, asked.v, None, None, *asked.band, asked.factor)
     return tiled.forward(band)[0][0, 0]
@@ -51,7 +51,7 @@ def _request(q: Tensor, k: Tensor, v: Tensor, width: int) -> Request:
 
 
 def growth(title: str, y: str, lengths: Sequence[int], lines: Mapping[str, Sequence[int]]) -> Plot:
-    """Numbers over the length of the text, both axes logarithmic: a power is a straight line."""
+    """A plot over the length of the text with log axes, on which a power law is a line."""
     series = [Series(name=name, x=lengths, y=line) for name, line in lines.items()]
     return Plot(title=title, x="positions N", y=y, series=series, log_x=True, log_y=True)
 
@@ -163,12 +163,12 @@ class DenseCost(Claim):
         )
 
     def _costs(self, n: int, d: int) -> list[Cost]:
-        """With the window, with the narrowest and with the widest."""
+        """Costs with this window, with the narrowest and with the widest one."""
         program = dense if self.path == "dense" else in_tiles
         return [cost_of(program, n, width, d) for width in (self.width, 0, 2 * n)]
 
     def _judgements(self) -> dict[str, Judgement]:
-        """Double N, or d, of the formula as written: what grows with N² must grow 4 times."""
+        """Doubles N or d in the formula as written: what grows with N² must grow 4 times."""
         shapes = [(33, self.width, 3), (66, self.width, 3), (33, self.width, 6)]
         one, long, deep = (cost_of(dense, *shape) for shape in shapes)
         square_time = long.multiply_adds == 4 * one.multiply_adds
@@ -327,7 +327,7 @@ class TiledCost(Claim):
         )
 
     def _judgements(self) -> dict[str, Judgement]:
-        """Counts both loops, then again with N, w or d doubled; the student's in both readings."""
+        """Counts both programs with N, w or d doubled; the student's in both readings."""
         shapes = [(32, 8, 3), (64, 8, 3), (32, 16, 3), (32, 8, 6)]
         gpt4 = [cost_of(program_of_gpt4, *shape) for shape in shapes]
         students = [[cost_of(STUDENTS[name], *shape) for shape in shapes] for name in STUDENTS]
@@ -360,5 +360,5 @@ def seen_pairs(length: int, width: int) -> int:
 
 
 def slope(x: Sequence[float], y: Sequence[float]) -> float:
-    """Of the line through the logarithms, fitted by least squares."""
+    """The exponent of a power law, by least squares on the logarithms."""
     return float(np.polyfit(np.log(x), np.log(y), 1)[0])

@@ -149,13 +149,13 @@ class WeightsAreADistribution(Claim):
         return scores / scores.sum(axis=-1, keepdims=True)
 
     def _rest(self, scores: Array, values: Array) -> Array:
-        """What comes out without the first key."""
+        """The output without the first key."""
         weights = self._weights(scores)[:, 1:]
         weights = weights / weights.sum(axis=1, keepdims=True)
         return np.einsum("cn,cnd->cd", weights, values[:, 1:])
 
     def _beyond(self, weights: Array, values: Array) -> float:
-        """How far the output passes all values, in the worst of some directions of length 1."""
+        """How far the output lies beyond all values, in the worst of some random directions."""
         directions = normal(self.seed, "directions", self.width, DIRECTIONS)
         directions /= np.linalg.norm(directions, axis=0)
         along = values @ directions  # [case, key, direction]

@@ -124,7 +124,7 @@ class DotProductIsNotTheAngle(Claim):
     def _judgements(
         self, k: Array, other_k: Array, q: Array, other_q: Array
     ) -> dict[str, Judgement]:
-        """Of the dot product and the cosine as they are, whatever the settings."""
+        """Judges the dot product and the cosine as they are, whatever the settings."""
         doubled = largest(_dots(2 * k, q, False) - _dots(k, q, False))
         turned = largest(_dots(2 * k, q, True) - _dots(k, q, True))
         linear = {
@@ -145,7 +145,7 @@ class DotProductIsNotTheAngle(Claim):
         }
 
     def _weights(self, keys: Array) -> list[float]:
-        """Of our attention, for the query (1, 0)."""
+        """Weights of our attention for the query (1, 0)."""
         module = frozen_module(lambda: ScaledDot().build(1, 2))
         q, k = (torch.from_numpy(_normalize(one, self.unit))[None, None] for one in (QUERY, keys))
         weights: list[float] = (
@@ -188,7 +188,7 @@ def _normalize(vectors: Array, unit: bool) -> Array:
 
 
 def _dots(keys: Array, queries: Array, unit: bool) -> Array:
-    """k·q of each pair; of vectors made length 1 it is the cosine."""
+    """k·q of each pair; with `unit` the vectors are normalized, so it is the cosine."""
     return np.asarray((_normalize(keys, unit) * _normalize(queries, unit)).sum(axis=-1))
 
 

@@ -116,8 +116,8 @@ class ElmanRemembersBoth(Claim):
         )
 
     def _try_all(self, bias: Fraction) -> tuple[int, int, float]:
-        """How many inputs of up to `length` steps there are, how many end in a wrong output, and
-        how far our network is from the fractions at the worst."""
+        """All inputs of up to `length` steps: their number, how many end in a wrong output, and the
+        largest difference between our network and exact fractions."""
         ours = _elman_outputs(float(bias), self.length)
         states = [((0, 0), START)]
         tried, wrong, difference = 0, 0, 0.0
@@ -137,7 +137,7 @@ def _slide(a: Fraction) -> Fraction:
 
 
 def _step(seen: tuple[int, int], state: Pair, x: tuple[int, int]) -> tuple[tuple[int, int], Pair]:
-    """What was seen, which is the truth, and the hidden state, which is the network's."""
+    """The next pair of (inputs seen so far, hidden state): the truth, and the network's."""
     return (
         (seen[0] | x[0], seen[1] | x[1]),
         (_slide(state[0] + x[0]), _slide(state[1] + x[1])),
@@ -153,7 +153,7 @@ def _wrong(reached: list[tuple[tuple[int, int], Pair]], bias: Fraction) -> int:
 
 
 def _reachable() -> list[tuple[tuple[int, int], Pair]]:
-    """All pairs of (what was seen, hidden state) that any input of any length leads to."""
+    """All pairs of (inputs seen so far, hidden state) that any input of any length leads to."""
     reached = [((0, 0), START)]
     for seen, state in reached:  # which grows meanwhile, until nothing new comes
         for x in INPUTS:

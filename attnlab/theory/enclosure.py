@@ -57,5 +57,5 @@ def chord(low: Fraction, high: Fraction) -> tuple[Fraction, Fraction]:
 
 
 def below(number: Fraction) -> float:
-    """A float that is not above the number: what is certified stays so."""
+    """A float that is not above the number, so that a certified lower bound stays one."""
     return math.nextafter(float(number), -math.inf)

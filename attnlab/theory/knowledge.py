@@ -349,7 +349,7 @@ def _listed(values: Sequence[float]) -> str:
 
 
 def _distribution(answers: Sequence[Given]) -> dict[str, list[float]]:
-    """At 200 places: more than a picture shows."""
+    """The distribution of confidence at up to 200 points, which is more than a picture shows."""
     sure = sorted(one.confidence for one in answers)
     steps = min(len(sure), 200)
     places = [-(-len(sure) * (n + 1) // steps) for n in range(steps)]
@@ -357,7 +357,7 @@ def _distribution(answers: Sequence[Given]) -> dict[str, list[float]]:
 
 
 def _shares(groups: Sequence[Sequence[Given]], places: Sequence[set[str]]) -> list[Cell]:
-    """Of all trainings together: right, places, mean confidence, in percent."""
+    """Over all trainings, in percent: right answers, answers that are places, mean confidence."""
     pairs = [(one, there) for group, there in zip(groups, places, strict=True) for one in group]
     known = [one for one, _ in pairs if one.expected is not None]
     return [

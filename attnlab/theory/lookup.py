@@ -147,7 +147,7 @@ class Copy(Claim):
         )
 
     def _weight(self, lead: float) -> float:
-        """Of a key whose score is so far above the others, which are all 0."""
+        """The weight of a key whose score is `lead`; all other scores are 0."""
         return float(softmax(np.array([lead, *[0.0] * (self.keys - 1)]))[0])
 
 
@@ -218,7 +218,7 @@ class AverageOfTwo(Claim):
             return abs(float(self._weights(among, beta)[0]) - 0.5) <= NEAR
 
         def judge(beta: float) -> Mark:
-            """Wrong, if it fails with one other key already."""
+            """Wrong if it fails with only one other key."""
             return mark(halves(beta, keys[:3]), complete=halves(beta))
 
         alone = keys @ (keys[0] + keys[1])  # the scores with β = 1
@@ -359,7 +359,7 @@ def _recover(a: Array, b: Array, c: Array, d: Array, overlap: float) -> tuple[fl
 
 
 def _lean(a: Array, b: Array, overlap: float) -> Array:
-    """B, its first column turned towards A's."""
+    """B with its first column turned towards A's."""
     leaning = b.copy()
     leaning[:, 0] = math.sqrt(1 - overlap**2) * b[:, 0] + overlap * a[:, 0]
     return leaning

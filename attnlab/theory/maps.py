@@ -171,7 +171,7 @@ class SymmetricAttention(Claim):
         return tokens, normal(self.seed, f"projection {case}", *shape) / math.sqrt(self.width)
 
     def _free(self, case: int) -> Array:
-        """A map with a drawn W_k, and another W_q of its shape."""
+        """A map with a random W_k and an independent random W_q."""
         tokens, for_keys = self._random(case)
         queries = normal(self.seed, f"queries {case}", *for_keys.shape) / math.sqrt(self.width)
         return _attention_map(tokens, for_keys, queries)[0]
@@ -297,7 +297,7 @@ class HeadsAreNotOneHead(Claim):
         return np.array(found), least * float(np.linalg.norm(maps[0] - maps[1])) / math.sqrt(2)
 
     def _module(self, case: int, heads: int, equal: bool) -> HeadedAttention:
-        """The same weights in any number of heads, and nothing after them."""
+        """The same weights for any number of heads; the output projection is the identity."""
         width = self.heads * self.width
         module = random_attention(
             MultiHead(heads=heads), ScaledDot(), width, self.seed, f"weights {case}"

@@ -218,7 +218,7 @@ class TwoHeadsSteady(Noisy):
         )
 
     def _as_written(self, keys: Array, means: Array) -> bool:
-        """Whether 003's queries average, as long as it writes them: without a factor β."""
+        """Whether 003's queries average with the length that it writes, which has no factor β."""
         outputs = [softmax(keys @ (means[0] + sign * means[1]) / 2) for sign in (1, -1)]
         return largest(np.mean(outputs, axis=0) - self._goal()) <= NEAR
 
@@ -227,7 +227,7 @@ class TwoHeadsSteady(Noisy):
         return np.array([0.5, 0.5] + [0.0] * (self.keys - 2))
 
     def _heads(self, keys: Array, means: Array) -> dict[Query, Array]:
-        """What a head gives for each query that occurs, with the unit vectors as values."""
+        """The output of a head for each query in PAIRS, with unit vectors as values."""
         queries = {query for pair in PAIRS.values() for query in pair}
         return {
             (a, b): softmax(keys @ (self.beta * (a * means[0] + b * means[1]))) for a, b in queries
@@ -384,7 +384,7 @@ class AveragingHeadsCancelsNoise(Claim):
         )
 
     def _random_numbers(self) -> Array:
-        """Normal numbers: in column 0 what heads may share, then a column for each head."""
+        """Normal numbers: column 0 is shared by the heads, then a column for each head."""
         return normal(self.seed, "lengths", self.samples, 1 + self.heads)
 
     def _lengths(self, numbers: Array, shared: float) -> Array:
@@ -393,13 +393,13 @@ class AveragingHeadsCancelsNoise(Claim):
         return 1 + math.sqrt(self.stretch) * mixed
 
     def _outputs(self, length: Array, query: Query) -> Array:
-        """Of a head, with the unit vectors as values, for each length of key a."""
+        """Outputs of a head for each length of key a, with unit vectors as values."""
         scores = np.zeros((*length.shape, self.keys))
         scores[..., 0], scores[..., 1] = self.beta * query[0] * length, self.beta * query[1]
         return softmax(scores)
 
     def _average_variance(self, numbers: Array, shared: float) -> tuple[float, float]:
-        """The variance of the average, of a head's; how far that is from the formula."""
+        """Variance of the average relative to one head's, and its distance from the formula."""
         outputs = self._outputs(self._lengths(numbers, shared), MIXED)
         off = outputs - outputs.mean(axis=0)
         covariances = np.tensordot(off, off, axes=([0, 2], [0, 2])) / len(off)
@@ -445,6 +445,6 @@ class AveragingHeadsCancelsNoise(Claim):
 
 
 def _variance(outputs: Array) -> float:
-    """Summed over the weights; rounding is no variance."""
+    """Variance summed over the weights; below rounding it is 0."""
     found = float(outputs.var(axis=0).sum())
     return found if found > EQUAL**2 else 0.0

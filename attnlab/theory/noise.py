@@ -43,7 +43,7 @@ class Noisy(Claim):
         return orthonormal(self.seed, "means", self.keys, self.width)
 
     def random_keys(self, stretch: float = 0.0) -> tuple[Array, Array]:
-        """The keys (sample, key, width), and γ: how long each key a came out, 1 on average."""
+        """The keys [sample, key, width], and γ [sample]: the length of key a, 1 on average."""
         means = self.means()
         gamma = 1 + math.sqrt(stretch) * normal(self.seed, "length of a", self.samples)
         noise = normal(self.seed, "noise", self.samples, self.keys, self.width)
@@ -139,7 +139,7 @@ class NoisyKeys(Noisy):
             return largest(first_weight(beta * among) - 0.5) <= NEAR
 
         def judge(beta: float) -> Mark:
-            """Wrong, if it fails with one other key already."""
+            """Wrong if it fails with only one other key."""
             return mark(averages(beta, along[:, :3]), complete=averages(beta))
 
         # with β = 1 the weights are those of the means, which are not ½
@@ -189,7 +189,7 @@ class NoisyKeys(Noisy):
         )
 
     def _distances(self) -> dict[str, tuple[bool, float]]:
-        """Of covariance matrices: are they symmetric, and how far is key a from its mean?"""
+        """For some covariance matrices: is it symmetric, and how far is key a from its mean?"""
         a, one = self.means()[0], np.eye(self.width)
         normals = normal(self.seed, "any covariance", 500, self.width)
         found = {}

@@ -125,7 +125,7 @@ class OppositeOfTheOtherKeys(Claim):
         return 1 / (wanted + others * math.exp(-2 * beta))
 
     def _picture(self, betas: Array) -> Plot:
-        """Over the length of the query, so that both queries are equally long at each x."""
+        """Plotted over the length of the query, so both queries are equally long at each x."""
         lengths = betas * math.sqrt(self.keys)
         plain = [1 / (1 + (self.keys - 1) * math.exp(-length)) for length in lengths]
         return Plot(
@@ -145,12 +145,12 @@ class OppositeOfTheOtherKeys(Claim):
 
 
 def _scores(keys: Array, wanted: int) -> Array:
-    """Of the query that adds the first keys and subtracts the others."""
+    """Scores of the query that adds the first `wanted` keys and subtracts the others."""
     return keys @ (keys[:wanted].sum(axis=0) - keys[wanted:].sum(axis=0))
 
 
 def _judge(keys: Array, wanted: int) -> Mark:
-    """With β = 1: wrong, if it fails with one other key already."""
+    """Judges β = 1: wrong if it fails with only one other key."""
 
     def works(among: Array) -> bool:
         return largest(softmax(_scores(among, wanted))[:wanted] - 1 / wanted) <= NEAR

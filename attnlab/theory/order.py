@@ -164,7 +164,7 @@ class OrderInvariantOrEquivariant(Claim):
         )
 
     def _changes(self, network: Function, x: Tensor, rows: Orders) -> dict[str, float]:
-        """How far Z(PX) and what is read off it are from what they would be if nothing moved."""
+        """Relative changes of Z(PX), and of values read from it, caused by the permutation."""
         permuted, plain = network(x[rows]), network(x[None])[0]
         end = len(x) - 1
         others = np.stack([[*row[row != end], end] for row in rows])
@@ -221,7 +221,7 @@ class OrderInvariantOrEquivariant(Claim):
 
 
 def _parts(found: Tensor, want: Tensor) -> Tensor:
-    """The distance of each, as a part of the size of what was wanted."""
+    """The distance of each from `want`, relative to the norm of `want`."""
     return (found - want).flatten(1).norm(dim=1) / want[0].norm()
 
 
@@ -377,7 +377,7 @@ class PositionsBreakIt(Claim):
         return with_positions(block, position_scheme("none", self.seed, self.length))
 
     def _codes(self) -> Tensor:
-        """Φ"""
+        """The position vectors Φ."""
         scheme = position_scheme(self.positions, self.seed, self.length)
         empty = torch.zeros(1, self.length, WIDTH, dtype=torch.float64)
         return scheme.add_to(empty, position_ids(empty))
@@ -390,7 +390,7 @@ def _amounts(block: Function, x: Tensor, rows: Orders, codes: Tensor) -> NDArray
 
 
 def _twins(block: Function, x: Tensor, codes: Tensor) -> float:
-    """How far apart one word at the first and the last place is, of the outputs' size."""
+    """Distance between the outputs of one word at the first and the last position, relative."""
     first, *_, last = block(torch.cat([x[:-1], x[:1]])[None] + codes)[0]
     return float((first - last).norm() / first.norm())
 

@@ -52,7 +52,7 @@ def frequencies(pairs: int, base: float = 10_000.0) -> Array:
 
 
 def coordinates(layout: Layout, pairs: int) -> tuple[Whole, Whole]:
-    """Where the real and the imaginary parts stand."""
+    """The indices of the real and of the imaginary parts."""
     n = np.arange(pairs)
     return (n, n + pairs) if layout == "half-split" else (2 * n, 2 * n + 1)
 
@@ -166,7 +166,7 @@ class RopeIsRotation(Claim):
         return layout if self.pairing == "own" else LAYOUTS[1 - LAYOUTS.index(layout)]
 
     def _judgements(self) -> dict[str, Judgement]:
-        """Of the documents' formulas; 000's matrix makes complex numbers of pairs."""
+        """Judges the documents' formulas; 000's matrix turns pairs into complex numbers."""
         angles, x = self.longest * frequencies(3), units(self.seed, "written out", 6).numpy()
         unit_vectors = torch.eye(6).double().expand(1, 3, 6, 6)
         times = np.full(6, self.longest)

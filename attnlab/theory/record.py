@@ -95,13 +95,13 @@ def block_of(plain: PlainBlock) -> Block:
 
 
 def _plain(block: Block) -> PlainBlock:
-    return {"type": type(block).__name__, **_rounded(dataclasses.asdict(block))}
+    return {"type": type(block).__name__, **_round_floats(dataclasses.asdict(block))}
 
 
-def _rounded(value: Any) -> Any:
+def _round_floats(value: Any) -> Any:
     """Six digits are more than a picture shows; the last ones differ from machine to machine."""
     if isinstance(value, float):
         return float(f"{value:.6g}")
     if isinstance(value, dict):
-        return {name: _rounded(one) for name, one in value.items()}
-    return [_rounded(one) for one in value] if isinstance(value, list | tuple) else value
+        return {name: _round_floats(one) for name, one in value.items()}
+    return [_round_floats(one) for one in value] if isinstance(value, list | tuple) else value

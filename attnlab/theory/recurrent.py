@@ -169,7 +169,7 @@ class BirnnIsNoLm(Claim):
 
 
 def _with_backward_weight(reader: BidirectionalReader, backward: float) -> BidirectionalReader:
-    """A copy whose half that reads backwards has so much weight."""
+    """A copy in which the backward half has this weight."""
     made = copy.deepcopy(reader)
     made.network.from_back.weight.mul_(backward)
     return made
@@ -292,7 +292,7 @@ class BirnnOfPrefixIsLm(Claim):
         )
 
     def _network(self, model: int, readout: Readout | None) -> Reader:
-        """The drawn network; all readouts have the same weights, since names decide them."""
+        """A random network; all readouts have the same weights, which depend on parameter names."""
         purpose = f"network {model}"
         if readout is None:
             settings = BidirectionalSettings(vocabulary=self.vocabulary, width=self.width)
@@ -311,8 +311,11 @@ class BirnnOfPrefixIsLm(Claim):
 
 
 def _copying_network(vocabulary: int) -> BidirectionalReader:
-    """Backwards, the first units keep the token read last and the others the one before it, which
-    is the token to be predicted; the output says that one."""
+    """A network that copies the token it should predict.
+
+    Reading backwards, its first units hold the token read last, and the others the token read
+    before that, which is the one to be predicted. The output is that one.
+    """
     settings = BidirectionalSettings(vocabulary=vocabulary, width=2 * vocabulary)
     reader = frozen_module(settings.build)
     for parameter in reader.parameters():
@@ -340,8 +343,7 @@ def _total(model: nn.Module, texts: Tensor) -> float:
 
 
 def _influence(model: nn.Module, texts: Tensor, tokens: int) -> float:
-    """How far the logits of p(xₜ | …) move, at most, when xₜ and the tokens − 1 after it change
-    and all others stay."""
+    """The largest change of the logits of p(xₜ | …) by xₜ and the `tokens` − 1 after it."""
     grid, length = _grid(model, texts)
     return max(
         float(np.ptp(grid[..., time, :], axis=tuple(range(time, min(time + tokens, length)))).max())
@@ -350,7 +352,7 @@ def _influence(model: nn.Module, texts: Tensor, tokens: int) -> float:
 
 
 def _least_influence(model: nn.Module, texts: Tensor) -> float:
-    """How far the earlier token that moves the logits of p(xₜ | …) least does move them."""
+    """The smallest change of the logits of p(xₜ | …) by any earlier token."""
     grid, length = _grid(model, texts)
     moved = [
         float(np.ptp(grid[..., time, :], axis=earlier).max())

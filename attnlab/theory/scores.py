@@ -143,7 +143,7 @@ class MultiplicativeAddsNothing(Claim):
 
 
 def _more_parameters() -> int:
-    """Of a multiplicative score than of dot products."""
+    """How many more parameters a multiplicative score has than a dot product."""
     scores = (Multiplicative().build(1, 2), ScaledDot().build(1, 2))
     more, fewer = (sum(one.numel() for one in score.parameters()) for score in scores)
     return more - fewer
@@ -152,7 +152,7 @@ def _more_parameters() -> int:
 def _compare(
     seed: int, shape: tuple[int, ...], case: int, tied: bool
 ) -> tuple[float, float, list[Array]]:
-    """How far dot products stay away, how far W_s = I does, and maps to show."""
+    """Distance with W_s absorbed, distance with W_s = I, and attention maps for the picture."""
     count, width, heads, kv_heads, size = shape
     tokens, purpose = normal(seed, "tokens", count, width), f"{shape}, case {case}"
     settings = Grouped(heads=heads, kv_heads=kv_heads, head_width=size)
@@ -173,7 +173,7 @@ def _compare(
 
 
 def _irreversibility(maps: Array) -> float:
-    """A sixth of what the logarithms around three tokens differ by in the two directions."""
+    """A sixth of the difference of log-weights around three tokens in the two directions."""
     turn = np.log(maps) - np.log(maps).transpose(0, 2, 1)  # and the way back is minus this
     return largest(turn[:, :, :, None] + turn[:, None] + turn.transpose(0, 2, 1)[:, :, None]) / 6
 
@@ -279,7 +279,7 @@ class ConcatenatedIgnoresTheQuery(Claim):
         )
 
     def _map(self, case: int) -> Array:
-        """Weights [head, query, key] of drawn vectors, in shapes that change with the case."""
+        """Weights [head, query, key] of random vectors; the shape changes with the case."""
         heads, score = 1 + case % 3, Additive() if self.tanh else Concatenated()
         module = random_module(lambda: score.build(heads, self.width), self.seed, f"score {case}")
         q = normal(self.seed, f"queries {case}", 1, heads, 5 + case % 7, self.width)
@@ -296,7 +296,7 @@ class ConcatenatedIgnoresTheQuery(Claim):
     def _fit(
         self, target: Array, keys: Array, queries: Array, tanh: bool
     ) -> tuple[float, float, float]:
-        """R², mean square and largest of the residuals of least squares, with a constant."""
+        """A least-squares fit with a constant: R², mean squared and largest residual."""
         inputs = np.hstack([keys.repeat(len(queries), 0), np.tile(queries, (len(keys), 1))])
         if tanh:
             inputs = np.tanh(inputs @ normal(self.seed, "inside", 2 * self.width, 2 * self.width))
@@ -450,5 +450,5 @@ class AdditiveReachesTheAngle(Claim):
 
 
 def _left(errors: Sequence[float]) -> float:
-    """Of the error, by more units; of a single number of units, all."""
+    """The largest ratio of an error to that with fewer units; 1 for a single number of units."""
     return max((b / a for a, b in pairwise(errors)), default=1.0)

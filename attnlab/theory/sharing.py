@@ -69,14 +69,14 @@ def reads(heads: int, kv_heads: int, order: Order) -> Tensor:
 
 
 def empty(settings: HeadSettings, window: int | None = None) -> HeadedAttention:
-    """Our attention, in float64, its weights to be filled in."""
+    """Our attention in float64, whose weights the caller fills in."""
     with torch.device("meta"):  # draws no start values: the global generator stays as it was
         made = HeadedAttention(settings, ScaledDotScore(), width=WIDTH, window=window)
     return made.double().to_empty(device="cpu")
 
 
 def module(seed: int, settings: HeadSettings, window: int | None = None) -> HeadedAttention:
-    """With weights that depend on the seed and the settings only."""
+    """Our attention with random weights that depend on the seed and the settings only."""
     made = empty(settings, window)
     with torch.no_grad():
         for name, parameter in made.named_parameters():
@@ -104,7 +104,7 @@ def tie(grouped: HeadedAttention, order: Order) -> HeadedAttention:
 
 
 def untie(gradient: Tensor, grouped: HeadedAttention, order: Order) -> Tensor:
-    """Of the multi-head projection: the gradients of a head's copies added up."""
+    """The gradient of the multi-head projection, summed over the copies of each head."""
     q, k, v = gradient.unflatten(0, (3, grouped.heads, grouped.head_width))
     to = reads(grouped.heads, grouped.kv_heads, order)
     shared = [x[to == n].sum(0) for x in (k, v) for n in range(grouped.kv_heads)]
@@ -180,12 +180,12 @@ class GqaIsTiedMha(Claim):
         )
 
     def _inputs(self, shape: Shape) -> list[Tensor]:
-        """Tokens, and the gradient of the loss by the output."""
+        """Tokens, and the gradient of the loss with respect to the output."""
         size = (shape.batch, shape.length, WIDTH)
         return [torch.from_numpy(normal(self.seed, name, *size)) for name in ("x", "loss")]
 
     def _differences(self, kv_heads: int, given: list[list[Tensor]]) -> list[tuple[float, float]]:
-        """Of the outputs, and of the gradients, for every shape."""
+        """Differences of outputs and of gradients, for every shape."""
         settings = Grouped(heads=self.heads, kv_heads=kv_heads, head_width=HEAD_WIDTH)
         grouped = module(self.seed, settings)
         copied = tie(grouped, self.order)
@@ -201,19 +201,20 @@ class GqaIsTiedMha(Claim):
         return found
 
     def _read(self, kv_heads: int, path: str = "auto") -> Tensor:
-        """Values of key/value head n are all n. Weights add up to 1, so an output says who read."""
+        """Which key/value head each query head reads: the values of head n are all n, and weights
+        add up to 1, so the output is n."""
         q = torch.from_numpy(normal(self.seed, "q", 1, self.heads, 9, HEAD_WIDTH))
         k = torch.from_numpy(normal(self.seed, "k", 1, kv_heads, 9, HEAD_WIDTH))
         numbers = torch.arange(kv_heads, dtype=q.dtype)[None, :, None, None].expand_as(k)
         return attention(q, k, numbers, window=4, path=path)[0, :, -1, 0].round().long()
 
     def _read_elsewhere(self, kv_heads: int) -> int:
-        """Of the query heads, on all paths together."""
+        """How many query heads read another head than `order` says, over all paths."""
         said = reads(self.heads, kv_heads, self.order)
         return sum(int((self._read(kv_heads, path) != said).sum()) for path in PATHS)
 
     def _ends(self) -> float:
-        """One seed and one shape of the weights: the modules have the same weights."""
+        """Differences for h_kv = h and h_kv = 1; equal seeds and shapes give equal weights."""
         x = torch.from_numpy(normal(self.seed, "x", 2, 17, WIDTH))
         heads, width = self.heads, HEAD_WIDTH
         pairs: list[tuple[HeadSettings, HeadSettings]] = [
@@ -254,7 +255,7 @@ def summed_scores(
 
 @dataclass(frozen=True)
 class Layer:
-    """What a layer with so many key/value heads keeps and computes."""
+    """What a layer with a given number of key/value heads stores and computes."""
 
     full: int  # bytes of a full cache
     ring: int  # bytes of a ring cache
@@ -379,14 +380,14 @@ class GqaSavesTheCache(Claim):
         )
 
     def _bytes(self, settings: HeadSettings, cache: LayerCache, window: int | None) -> int:
-        """After a text went through our module."""
+        """Bytes of the cache after our module has read a text."""
         x = torch.from_numpy(normal(self.seed, "x", BATCH, self.length, WIDTH))
         with torch.no_grad():
             module(self.seed, settings, window)(x, cache=cache)
         return cache.bytes
 
     def _unlike(self, layers: Mapping[int, Layer]) -> int:
-        """A ring has room for twice its window."""
+        """Bytes and parameters that differ from the formula; a ring holds twice its window."""
         unlike = 0
         for kv_heads, one in layers.items():
             position = 2 * BATCH * kv_heads * HEAD_WIDTH * 8  # bytes, in float64
@@ -412,7 +413,7 @@ class GqaSavesTheCache(Claim):
 
 
 def _different(maps: Float[Tensor, "h t t"]) -> int:
-    """How many there are when equal ones count once."""
+    """The number of distinct maps."""
     kept: list[Tensor] = []
     for one in maps:
         if all(largest((one - other).numpy()) > EQUAL for other in kept):

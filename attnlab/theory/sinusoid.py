@@ -130,7 +130,7 @@ class SinusoidUnique(Claim):
         )
 
     def _column_returns(self, pairs: Sequence[float], codes: Sequence[float]) -> Mark:
-        """To a value that looks the same; complete if the whole code looks the same there, too."""
+        """Whether a pair returns to nearly the same value; complete if the whole code does."""
         there = [code for pair, code in zip(pairs, codes, strict=True) if pair <= VISIBLE]
         return mark(bool(there), complete=any(code <= VISIBLE for code in there))
 
@@ -153,7 +153,7 @@ class SinusoidUnique(Claim):
         return below(least), (offsets, pairs, codes), table, [check]
 
     def _module(self, width: int, offsets: Sequence[int]) -> list[float]:
-        """Distances from the code of position 0, by the code that models use."""
+        """Distances of our module's position vectors from that of position 0."""
         scheme = Sinusoidal().build(Shape(width=width, heads=1, head_width=width, context=1))
         empty = torch.zeros(1, len(offsets) + 1, width, dtype=torch.float64)
         first, *others = scheme.add_to(empty, torch.tensor([[0, *offsets]]))[0]

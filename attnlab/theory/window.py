@@ -79,7 +79,7 @@ def kernel(q: Rows, k: Rows, v: Values, width: int, path: str) -> Tensor:
 
 
 def weights(q: Rows, k: Rows, width: int, path: str) -> Array:
-    """With the unit vectors for values, what comes out is the weights, whatever the path."""
+    """Weights of any path: with unit vectors as values, the outputs are the weights."""
     return kernel(q, k, torch.eye(len(q), dtype=q.dtype), width, path).numpy()
 
 
@@ -292,7 +292,7 @@ def unlike_rule(seed: int, length: int, width: int) -> tuple[float, float, float
 
 @cached
 def errors_of(seed: int, length: int, width: int) -> tuple[dict[str, float], dict[str, float]]:
-    """How far the kernels' paths and the programs are from the definition, and from V."""
+    """Largest differences of paths and programs from the definition, and from V."""
     q, k, v = random_qkv(seed, length, 3)
     true = definition(q, k, v, width)
     outs = {path: kernel(q, k, v, width, path).numpy() for path in PATHS}

@@ -31,7 +31,7 @@ def test_every_question_of_the_courses_is_settled_or_it_says_why_not():
 
 
 def test_claims_are_found_by_question():
-    find = catalogue.settling
+    find = catalogue.find_by_question
     assert "copy" in find("A4 1(a)") == find("cs224n a4  1(a)")
     first, second = find("A4 1(c)i"), find("A4 1(c)ii")
     assert "noisy-keys" in first and "one-head-swings" not in first and "one-head-swings" in second
@@ -42,8 +42,8 @@ def test_claims_are_found_by_question():
 
 def test_a_question_that_is_unknown_or_open_says_what_to_do():
     with pytest.raises(ValueError, match=r"unknown question 'A4 9'; did you mean 'A4 "):
-        catalogue.settling("A4 9")
+        catalogue.find_by_question("A4 9")
     with pytest.raises(ValueError, match=r"unknown question 'xyz'; choose from A4 1\(a\), "):
-        catalogue.settling("xyz")
+        catalogue.find_by_question("xyz")
     with pytest.raises(ValueError, match="cannot be tested"):
-        catalogue.settling("A4 4(b)")
+        catalogue.find_by_question("A4 4(b)")
