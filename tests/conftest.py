@@ -5,6 +5,8 @@ import os
 from pathlib import Path
 
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # cli/app.py does the same and says why
+for name in ("COLUMNS", "LINES", "FORCE_COLOR", "TTY_COMPATIBLE"):  # output is read as plain text
+    os.environ.pop(name, None)
 
 import jaxtyping
 import pytest
