@@ -13,7 +13,10 @@ FILES = sorted((ROOT / "attnlab").rglob("*.py"))
 
 # from the bottom up; a module may import from its own layer and the ones below
 LAYERS = [
-    ["attnlab", "attnlab.registry", "attnlab.files", "attnlab.chance", "attnlab.statistics"],
+    [
+        *("attnlab", "attnlab.registry", "attnlab.files", "attnlab.compat"),
+        *("attnlab.chance", "attnlab.statistics"),
+    ],
     ["attnlab.config"],
     ["attnlab.reports"],
     ["attnlab.kernels"],

@@ -14,11 +14,11 @@ from typing import Any, Literal
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnlab import config, presets
 from attnlab.attention.heads import head_width
 from attnlab.bench.measure import peak_memory, take_turns
+from attnlab.compat import TorchDispatchMode
 from attnlab.data.batches import Batch
 from attnlab.kernels import dispatch
 from attnlab.models.transformer import Transformer
