@@ -114,6 +114,12 @@ def test_the_core_imports_only_what_every_machine_has(path):
             assert imported not in imports_of(path, top_level=True)
 
 
+@pytest.mark.parametrize("path", FILES, ids=module_of)
+def test_what_ships_patches_nothing(path):
+    """A mock replaces code in the whole process, of other threads too."""
+    assert not any(name.split(".")[0] == "unittest" for name in imports_of(path))
+
+
 def test_files_stay_short():
     for path in [*FILES, *(ROOT / "tests").rglob("*.py"), *(ROOT / "attnlab").rglob("*.[ch]")]:
         lines = len(path.read_text().splitlines())
