@@ -204,8 +204,8 @@ def _document(outcomes: list["Outcome"], folder: Path) -> None:
     import torch
 
     from attnlab import files
+    from attnlab.kernels.hardware import machine
     from attnlab.theory.page import PICTURES, document, record
-    from attnlab.training.loop import machine
 
     recorded = record(outcomes, machine(torch.device("cpu")))
     text, pictures = document(recorded)

@@ -17,13 +17,13 @@ from typing import Any, ClassVar
 import torch
 
 from attnlab import __version__, config, files
+from attnlab.kernels.hardware import machine
 from attnlab.reports import plots
 from attnlab.reports.report import Report, Section
 from attnlab.reports.write import write
 from attnlab.studies.desk import Desk, Job, open_desk
 from attnlab.studies.progress import Progress
 from attnlab.training import runs
-from attnlab.training.loop import machine
 
 
 @dataclass(frozen=True)

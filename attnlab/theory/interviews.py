@@ -26,11 +26,11 @@ from attnlab.data.biographies import Biographies
 from attnlab.data.corpora import Question
 from attnlab.data.objectives import Questions
 from attnlab.evaluate import Answer, answer_questions
+from attnlab.kernels.hardware import machine
 from attnlab.studies.birthplaces import people
 from attnlab.studies.birthplaces.experiment import BirthplacesStudy
 from attnlab.studies.desk import Desk, Job, open_desk, training_seconds
 from attnlab.studies.progress import Progress
-from attnlab.training.loop import machine
 from attnlab.training.recipe import Recipe
 from attnlab.training.runs import Run
 from attnlab.training.saved import open_saved

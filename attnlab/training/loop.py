@@ -10,7 +10,6 @@ to the same bits.
 import dataclasses
 import gc
 import os
-import platform
 import shlex
 import signal
 import sys
@@ -25,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnlab import __version__, chance, config, files
+from attnlab import chance, config, files
 from attnlab.data.batches import Batch, batch_of, rows_of
 from attnlab.evaluate import validation_loss
 from attnlab.generate import Sampling, generate
@@ -432,21 +431,11 @@ def due(every: int | None, step: int) -> bool:
     return every is not None and step > 0 and step % every == 0
 
 
-def facts(world: World) -> dict[str, Any]:
-    """What is worth knowing about where a run was made."""
+def facts(world: World) -> dict[str, str | int]:
+    """The machine, the processes and the command of a run."""
     return {
-        **machine(world.device),
+        **hardware.machine(world.device),
         "processes": world.size,
         "pid": os.getpid(),
         "command": shlex.join(["attnlab", *sys.argv[1:]]),
-    }
-
-
-def machine(device: torch.device) -> dict[str, Any]:
-    name = torch.cuda.get_device_name() if device.type == "cuda" else platform.machine()
-    return {
-        "attnlab": __version__,
-        "python": platform.python_version(),
-        "device": f"{device.type} {name}",
-        **hardware.description(),
     }
