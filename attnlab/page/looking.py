@@ -113,7 +113,7 @@ def read(model: nn.Module, ids: list[int], names: list[str]) -> Iterator[Glance 
         raise ValueError(
             f"this model is a {kind}, which has no attention to look at; choose another"
         )
-    with torch.inference_mode(), evaluating(model), dispatch.watching() as chosen:
+    with torch.inference_mode(), evaluating(model), dispatch.record_choices() as chosen:
         inside, logits = _watched(model, torch.tensor([ids], device=_place(model)))
     likely = logits[0, -1].double().softmax(-1).topk(min(LIKELIEST, logits.shape[-1]))
     following = [

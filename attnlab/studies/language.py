@@ -211,7 +211,7 @@ class Steps:
         """The ways attention goes; on CUDA a row is enough, and its kernels are compiled anyway."""
         tokens = self.batches[0].tokens[: None if self.device.type == "cpu" else 1]
         half = self.recipe.dtype == "bfloat16"
-        with dispatch.watching() as seen:
+        with dispatch.record_choices() as seen:
             with torch.autocast(self.device.type, torch.bfloat16, enabled=half):
                 self.model(tokens.to(self.device))
         return sorted({choice.path for choice in seen})

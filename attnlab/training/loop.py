@@ -221,7 +221,7 @@ class Training:
         recipe, world = self.recipe, self.world
         with torch.random.fork_rng(devices=self._cuda()):
             parts = self._batch(self.state.step)
-            with dispatch.watching() as seen, torch.no_grad():
+            with dispatch.record_choices() as choices, torch.no_grad():
                 self.model(parts[0].tokens[:1].to(world.device))
             ready, step_seconds = self.stepper.rehearse(parts)
         left = recipe.steps - self.state.step
@@ -241,7 +241,7 @@ class Training:
                 **facts(world),
                 **dataclasses.asdict(opening),
                 "corpus": self.corpus.fingerprint,
-                "kernels": sorted({f"{choice.path}: {choice.reason}" for choice in seen}),
+                "kernels": sorted({f"{choice.path}: {choice.reason}" for choice in choices}),
             }
             files.write_whole(self.run.folder / "manifest.json", files.as_json(manifest))
             tokenizer = files.as_json(self.tokenizer.to_json())

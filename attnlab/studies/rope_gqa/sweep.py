@@ -104,7 +104,7 @@ NO_KERNEL = ("No available kernel", "No viable backend")  # so PyTorch says it
 
 def path_of(work: Work) -> str:
     """The paths of ours that a piece of work takes, and within PyTorch's own its kernel."""
-    with dispatch.watching() as seen, _Fused() as fused:
+    with dispatch.record_choices() as seen, _Fused() as fused:
         work()
     own = {choice.path for choice in seen} - {"sdpa"}
     return " and ".join(sorted(own | {f"PyTorch's {name}" for name in fused.names}))
