@@ -18,6 +18,7 @@ from attnlab.data.corpora import Question
 from attnlab.data.tokens import Tokenizer
 from attnlab.generate import Sampling, evaluating, precise, steps
 from attnlab.kernels import hardware
+from attnlab.models.model import LanguageModel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +86,7 @@ class Answer:
 
 
 def answer_questions(
-    model: nn.Module,
+    model: LanguageModel,
     tokenizer: Tokenizer,
     questions: Sequence[Question],
     *,

@@ -14,7 +14,6 @@ import torch
 
 from attnlab.compare.words import Comparison
 from attnlab.studies.language import count
-from attnlab.training import cost
 from attnlab.training.recipe import Recipe
 
 TOLERANCE = 0.02  # of the parameters
@@ -56,7 +55,7 @@ def matched(
 def operations(recipe: Recipe) -> float:
     """Of a step, for each token."""
     with torch.device("meta"):
-        return cost.flops_per_token(recipe.model.build(), recipe.length)
+        return recipe.model.build().operations(recipe.length)
 
 
 def _with_steps(recipe: Recipe, steps: int) -> Matched:

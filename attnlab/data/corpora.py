@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 CHUNK = 8 * 2**20  # bytes read at once
 _PROSE = [".txt", ".text", ".md", ".rst", ".tex", ".html", ".htm", ".srt", ".org", ".adoc", ".log"]
@@ -63,6 +64,13 @@ class Corpus(ABC):
 
     def characters(self, split: str) -> int:
         return sum(len(piece) for piece in self.pieces(split))
+
+
+@runtime_checkable
+class CorpusSettings(Protocol):
+    """The settings of a corpus: what `corpus` in the registry names."""
+
+    def load(self) -> Corpus: ...
 
 
 def check_split(split: str) -> None:

@@ -11,7 +11,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Int64
@@ -51,6 +51,15 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def _text(self, ids: Int64[np.ndarray, " t"]) -> str: ...
+
+
+@runtime_checkable
+class TokenizerSettings(Protocol):
+    """The settings of a tokenizer: what `tokenizer` in the registry names."""
+
+    def train(self, pieces: Iterable[str], special: bool) -> Tokenizer:
+        """A tokenizer for all of this text; `special`: with the marks PAD and MASK."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,10 +25,10 @@ from attnlab.data.corpora import Corpus, PythonDocs, TextFiles
 from attnlab.data.tokens import Characters
 from attnlab.generate import Sampling, evaluating, generate
 from attnlab.kernels import dispatch
+from attnlab.models.model import parameters
 from attnlab.statistics import Interval, mean_interval
 from attnlab.studies.desk import Desk, training_seconds
 from attnlab.studies.study import Study
-from attnlab.training import cost
 from attnlab.training.loop import EVALUATION_TOKENS
 from attnlab.training.parallel import World, place_of
 from attnlab.training.recipe import Recipe
@@ -95,7 +95,7 @@ def expected_seconds(recipe: Recipe, held: int) -> float:
 def count(settings: Any) -> int:
     """Parameters of a model, without making them."""
     with torch.device("meta"):
-        return cost.parameters(settings.build())
+        return parameters(settings.build())
 
 
 def matched(settings: Any, wanted: int) -> Any:

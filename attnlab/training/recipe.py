@@ -1,23 +1,27 @@
 """A recipe: everything that decides how a model is trained. The same recipe gives the same run."""
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from attnlab.config import choice
-from attnlab.training.optim import Schedule
+from attnlab.data.corpora import CorpusSettings
+from attnlab.data.objectives import Objective
+from attnlab.data.tokens import TokenizerSettings
+from attnlab.models.model import ModelSettings
+from attnlab.training.optim import OptimiserSettings, Schedule
 
 LARGEST_BATCH = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    corpus: Any = choice("corpus", "python-docs")
-    tokenizer: Any = choice("tokenizer", "characters")
-    objective: Any = choice("objective", "causal")
-    model: Any = choice("model", "transformer")  # its vocabulary is the tokenizer's
+    corpus: CorpusSettings = choice("corpus", "python-docs")
+    tokenizer: TokenizerSettings = choice("tokenizer", "characters")
+    objective: Objective = choice("objective", "causal")
+    model: ModelSettings = choice("model", "transformer")  # its vocabulary is the tokenizer's
     start: str | None = None  # a run or checkpoint whose weights and tokenizer are taken over
 
-    optimiser: Any = choice("optimiser", "adamw")
+    optimiser: OptimiserSettings = choice("optimiser", "adamw")
     schedule: Schedule = field(default_factory=Schedule)
     context: int | None = None  # tokens in a sample; the model's own if none
     batch: int = 32  # samples in a step, over all processes

@@ -13,7 +13,7 @@ import fcntl
 import json
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -97,7 +97,7 @@ def _got(file: IO[Any], kind: int) -> bool:
     return True
 
 
-def line(row: dict[str, Any]) -> bytes:
+def line(row: Mapping[str, object]) -> bytes:
     return (json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 

@@ -8,12 +8,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import count, islice
 from typing import Any
 
-from torch import nn
-
 from attnlab import chance
 from attnlab.data.corpora import Corpus, Question
 from attnlab.data.tokens import Tokenizer
 from attnlab.evaluate import Answer, answer_questions
+from attnlab.models.model import LanguageModel
 from attnlab.statistics import auroc
 
 _BEFORE, _AFTER = "Where was ", " born?"
@@ -71,7 +70,7 @@ def _invented(known: Sequence[str], seed: int) -> Iterator[str]:
 
 
 def interviewed(
-    model: nn.Module, tokenizer: Tokenizer, asked: dict[str, list[Question]]
+    model: LanguageModel, tokenizer: Tokenizer, asked: dict[str, list[Question]]
 ) -> dict[str, Any]:
     """What the model answers for each group, how sure it is, and what its sureness tells."""
     answers = {name: answer_questions(model, tokenizer, asked[name], batch=256) for name in asked}
