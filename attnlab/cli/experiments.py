@@ -27,7 +27,7 @@ from attnlab.cli.app import (
     epilog="Example: attnlab bench window lengths=16384 windows=256 --json",
 )
 def bench(
-    name: Annotated[str, typer.Argument(help="Which benchmark: window or train.")],
+    name: Annotated[str, typer.Argument(help="Which benchmark: attnlab list benches.")],
     words: Words = None,
     as_json: AsJson = False,
 ) -> None:
@@ -35,6 +35,7 @@ def bench(
 
     Settings of window: lengths, windows (lists), batch, heads, kv_heads, width, dtype, device,
     turns, patience (seconds a candidate may take), dense_up_to (length), flex.
+    Settings of decode: keys, window, batch, heads, kv_heads, width, calls (a turn), turns, threads.
     Settings of train: data (a path), losses to reach besides the peer's, seed, full.
     """
     settings = config.override(registry.load("bench", name)(), words or [])
