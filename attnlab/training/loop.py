@@ -330,6 +330,7 @@ class Training:
         self._append("eval", [row])
         self._append("speed", [self._speed(in_steps)])
         self.report.evaluated(state.step, found.loss, better, self.clock.seconds, accuracy)
+        self.report.measured(state.step, found)
 
     def _interruptible(self, advance: Callable[[int], None]) -> Callable[[int], None]:
         def tick(done: int) -> None:

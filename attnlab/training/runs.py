@@ -5,6 +5,7 @@
       metrics.jsonl     a line for every step        eval.jsonl     a line for every evaluation
       speed.jsonl       tokens a second, now and then samples.jsonl  text written while training
       tokenizer.json    checkpoints/                 result.json    written when it has finished
+      held.jsonl        in a comparison: the losses of each evaluation by stretches of the text
 
 Metrics hold nothing that depends on the clock: the same run twice gives the same bytes.
 """
@@ -24,7 +25,7 @@ from attnlab import config, files, registry
 from attnlab.training import checkpoint
 from attnlab.training.recipe import Recipe
 
-LOGS = ("metrics", "eval", "speed", "samples")
+LOGS = ("metrics", "eval", "speed", "samples", "held")
 
 
 @dataclass(frozen=True)
