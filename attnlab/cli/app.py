@@ -108,9 +108,11 @@ def list_options(
     as_json: AsJson = False,
 ) -> None:
     """Show the options that can be chosen by name."""
-    if what != "all" and what not in GROUPS:
-        raise ValueError(f"nothing called {what!r} to list; {registry.suggest(what, list(GROUPS))}")
-    kinds = [kind for group in ([what] if what != "all" else GROUPS) for kind in GROUPS[group]]
+    known = {"all": [kind for group in GROUPS.values() for kind in group]}
+    known |= {kind: [kind] for kind in known["all"]} | GROUPS
+    if what not in known:
+        raise ValueError(f"nothing called {what!r} to list; {registry.suggest(what, list(known))}")
+    kinds = known[what]
     found = [option for kind in kinds for option in registry.options(kind)]
     if as_json:
         print_json([vars(option) for option in found])

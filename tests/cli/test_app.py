@@ -41,6 +41,11 @@ def test_list_shows_every_option():
         assert name in shown
 
 
+def test_list_shows_one_kind_of_a_group():
+    shown = run("list", "score").stdout
+    assert "score=additive" in shown and "attention=" not in shown
+
+
 def test_list_as_json():
     found = {
         (option["kind"], option["name"]) for option in json.loads(run("list", "--json").stdout)
