@@ -24,8 +24,9 @@ LAYERS = [
     ["attnlab.training"],
     ["attnlab.presets", "attnlab.checks"],
     ["attnlab.bench"],
-    ["attnlab.studies"],
-    ["attnlab.theory", "attnlab.compare", "attnlab.audit", "attnlab.checks.audit"],
+    ["attnlab.experiments"],
+    ["attnlab.studies", "attnlab.compare"],
+    ["attnlab.theory", "attnlab.audit", "attnlab.checks.audit"],
     ["attnlab.checks.statistics", "attnlab.checks.machines"],
     ["attnlab.page", "attnlab.checks.fuzz"],
     ["attnlab.cli"],
@@ -37,7 +38,7 @@ STANDARD_LIBRARY_ONLY = ["attnlab.registry", "attnlab.config", "attnlab.files"]
 EXTRAS = {
     "local_attention": {"attnlab.bench.window"},
     "matplotlib": {"attnlab.reports.plots"},
-    "ray": {"attnlab.compare.on_ray"},
+    "ray": {"attnlab.experiments.on_ray"},
     "starlette": {"attnlab.page.routes", "attnlab.page.server"},
     "tokenizers": {"attnlab.data.bpe"},
     "transformers": {
@@ -95,6 +96,19 @@ def test_imports_point_down(path):
     for imported in imports_of(path):
         if imported.split(".")[0] == "attnlab":
             assert layer_of(imported) <= layer_of(module), f"{module} imports {imported}"
+
+
+# who asks a question of its own does not use the answers of the other
+APART = [("attnlab.studies", "attnlab.compare"), ("attnlab.theory", "attnlab.compare")]
+
+
+@pytest.mark.parametrize(("one", "other"), APART)
+def test_peers_share_the_engine_and_not_each_other(one, other):
+    for path in FILES:
+        module = module_of(path)
+        for mine, theirs in ((one, other), (other, one)):
+            if module.startswith(mine):
+                assert not any(name.startswith(theirs) for name in imports_of(path)), module
 
 
 @pytest.mark.parametrize("path", FILES, ids=module_of)

@@ -1,11 +1,11 @@
 """`attnlab check statistics`: verdicts are wrong as rarely as they say, and find what is there.
 
-Simulated comparisons with known truth: how often any pair of equal variants is told apart, and how
+Simulated experiments with known truth: how often any pair of equal variants is told apart, and how
 often a real difference is found, by the pooled analysis (now) and by the differences of each pair
 alone (before); then with a held-out text on which variants differ by turns, each stretch of it like
-the next. Then real trainings: twins, which share the batches of their seed and differ in
-their initial weights only, are dealt out at random as variants of comparisons; whatever is told is
-false. The control judges every pair by itself, without a correction for their number: it must fail.
+the next. Then real trainings: twins, which share the batches of their seed and differ in their
+initial weights only, are dealt out at random as variants; every verdict on them is false. The
+control judges every pair by itself, without a correction for their number: it must fail.
 """
 
 import dataclasses
@@ -20,17 +20,27 @@ from typing import Any
 
 import numpy as np
 import torch
+from rich.console import Console
 
 from attnlab import chance, config, files
-from attnlab.compare import held
-from attnlab.compare.verdicts import Losses, Stretches, Texts, holm, p_values, residual
+from attnlab.experiments import held
+from attnlab.experiments.verdicts import (
+    LEVEL,
+    Losses,
+    Stretches,
+    Texts,
+    holm,
+    p_values,
+    residual,
+)
+from attnlab.reports.report import Cell, Table
+from attnlab.reports.terminal import grid
 from attnlab.training import launch, loop, parallel, runs
 from attnlab.training.recipe import Recipe
 from attnlab.training.report import Report
 from attnlab.training.setup import prepare
 from attnlab.training.weights import build_model
 
-LEVEL = 0.95
 # of the lab's variants at their preset's rate: a difference worth finding, what seeds change alike
 # in all of them, and what they change in each; and that at the rates that the lab finds
 EFFECT, SEEDS_SPREAD, SPREAD, LAB_SPREAD = 0.064, 0.012, 0.0125, 0.019
@@ -58,7 +68,7 @@ Tick = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Trial:
     """Losses of some variants in some seeds, and by stretches of the text if it varies."""
 
     losses: Losses
@@ -67,7 +77,7 @@ class Comparison:
 
 @dataclass(frozen=True, kw_only=True)
 class StatisticsCheck:
-    draws: int = 4000  # simulated comparisons for each row; half as many where the text varies
+    draws: int = 4000  # simulated experiments for each row; half as many where the text varies
     seeds: int = 10  # of the real trainings
     twins: int = 6  # trainings of each seed
     steps: int = 100  # of each training
@@ -122,6 +132,19 @@ class StatisticsCheck:
             "passed": all([*rare, *found, *kept]) and min(control) > 100 * (1 - LEVEL),
         }
 
+    def show(self, report: Mapping[str, Any], screen: Console) -> None:
+        for key, title in TITLES.items():
+            screen.print(f"[bold]{title}[/]", highlight=False, soft_wrap=True)
+            screen.print(grid(_table(report[key])), "")
+        verdict = "passed" if report["passed"] else "failed"
+        screen.print(
+            f"{verdict}: false verdicts may be {100 * (1 - LEVEL):.3g} %, with three standard "
+            f"errors of the draws {_most(self.draws):.3g} % (text varies: "
+            f"{_most(self.draws // 2):.3g} %); {report['real_trainings']} real trainings",
+            highlight=False,
+            soft_wrap=True,
+        )
+
     def _simulated(self, variants: int, seeds: int, tick: Tick) -> dict[str, Any]:
         tick(f"simulated: {variants} variants, {seeds} seeds")
         spread = [SPREAD] * variants
@@ -152,7 +175,7 @@ class StatisticsCheck:
         for alike in ALIKE:
             made = list(self._made(variants, seeds, steady, 0.0, spread, alike, self.draws // 2))
             found[_alike(alike)] = told(made, pooled)
-            alone[_alike(alike)] = told([Comparison(one.losses) for one in made], pooled)
+            alone[_alike(alike)] = told([Trial(one.losses) for one in made], pooled)
         return {
             "variants": variants,
             "seeds": seeds,
@@ -182,8 +205,8 @@ class StatisticsCheck:
         text: float = 0.0,
         alike: float = 0.0,
         draws: int | None = None,
-    ) -> Iterator[Comparison]:
-        """Comparisons whose first variant is worse by the effect, the others equal."""
+    ) -> Iterator[Trial]:
+        """Trials whose first variant is worse by the effect, the others equal."""
         number = chance.number(self.seed, "comparisons", variants, seeds)
         dice = np.random.default_rng(number)
         for _ in range(draws or self.draws):
@@ -191,12 +214,12 @@ class StatisticsCheck:
             table = table + dice.normal(0, 1, (variants, seeds)) * np.array(spread)[:, None]
             table[0] += effect
             if not text:
-                yield Comparison(_by_name(table))
+                yield Trial(_by_name(table))
                 continue
             waves = text * _waves(dice.normal(0, 1, (variants, 1, STRETCHES)), alike)
             by_text = table[:, :, None] + waves
             texts = _by_name(by_text, lambda row: Stretches(row.tolist(), [1.0] * STRETCHES))
-            yield Comparison(_by_name(by_text.mean(-1)), texts)
+            yield Trial(_by_name(by_text.mean(-1)), texts)
 
     def _real(self, pool: Sequence[Sequence[Stretches]], seeds: int, tick: Tick) -> dict[str, Any]:
         """Twins as 4 variants: every seed has its own twins, and who is which variant is chance."""
@@ -235,32 +258,59 @@ class StatisticsCheck:
         }
 
 
-Judge = Callable[[Comparison], Mapping[tuple[str, str], float]]
+TITLES = {
+    "simulated": "Simulated: equal variants told apart (false), a worse one found",
+    "one_variant_less_steady": "False verdicts where one variant varies more over the seeds",
+    "text_varies_too": "False verdicts where the held-out text varies too",
+    "power_of_4_variants": "How often a worse one of 4 variants is found",
+    "real_twins": "Real trainings that differ in their first weights only",
+}
 
 
-def pooled(one: Comparison) -> dict[tuple[str, str], float]:
+def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """What is nested becomes columns: false_% by x2, x3, …"""
+    flat = [dict(_cells(row)) for row in rows]
+    return Table(
+        title="",
+        columns=[name.replace("_", " ") for name in flat[0]],
+        rows=[list(row.values()) for row in flat],
+    )
+
+
+def _cells(row: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Cell]]:
+    for key, value in row.items():
+        if isinstance(value, Mapping):
+            yield from _cells(value, f"{before}{key} ")
+        else:
+            yield f"{before}{key}", value
+
+
+Judge = Callable[[Trial], Mapping[tuple[str, str], float]]
+
+
+def pooled(one: Trial) -> dict[tuple[str, str], float]:
     """p of every pair as comparisons judge it."""
     return p_values(one.losses, one.texts)
 
 
-def single(one: Comparison) -> dict[tuple[str, str], float]:
+def single(one: Trial) -> dict[tuple[str, str], float]:
     """p of every pair from its own differences alone, as if there were no other pair."""
     both = itertools.combinations(one.losses, 2)
     return {(a, b): p_values({a: one.losses[a], b: one.losses[b]})[a, b] for a, b in both}
 
 
-def paired(one: Comparison) -> dict[tuple[str, str], float]:
+def paired(one: Trial) -> dict[tuple[str, str], float]:
     """The same with Holm's correction: how comparisons judged before."""
     alone = single(one)
     return dict(zip(alone, holm(list(alone.values())), strict=True))
 
 
-def told(made: Iterator[Comparison] | Sequence[Comparison], judge: Judge) -> float:
+def told(made: Iterator[Trial] | Sequence[Trial], judge: Judge) -> float:
     """Percent of the comparisons in which any pair is told apart."""
     return 100 * fmean(any(p <= 1 - LEVEL for p in judge(one).values()) for one in made)
 
 
-def found_first(made: Sequence[Comparison], judge: Judge) -> float:
+def found_first(made: Sequence[Trial], judge: Judge) -> float:
     """Percent of the pairs with the first variant that are told apart."""
     return 100 * fmean(_share_of_first(judge(one)) for one in made)
 
@@ -269,9 +319,9 @@ def _share_of_first(chances: Mapping[tuple[str, str], float]) -> float:
     return fmean(p <= 1 - LEVEL for (first, _), p in chances.items() if first == "0")
 
 
-def of_texts(texts: Texts) -> Comparison:
+def of_texts(texts: Texts) -> Trial:
     losses = {name: {s: text.loss for s, text in row.items()} for name, row in texts.items()}
-    return Comparison(losses, texts)
+    return Trial(losses, texts)
 
 
 def _moved(row: Mapping[int, Stretches], shift: float) -> dict[int, Stretches]:
@@ -357,5 +407,4 @@ def trained(recipe: Recipe, twin: int, folder: Path) -> Stretches:
     files.write_whole(folder / "config.json", files.as_json(config.to_dict(setup.recipe)))
     with parallel.world(recipe.device) as world:
         loop.train(setup, run, world, Report())
-    plain = held.measured(run)
-    return Stretches(plain["sums"], plain["counts"])
+    return Stretches(**held.measure(run))

@@ -52,7 +52,7 @@ def claims(
     One claim is explained at length. Exit code 1 when a verdict is not the recorded one, as it
     has to be with --knob. "cannot tell": the interval holds both answers.
     """
-    from attnlab.studies.desk import Interrupted
+    from attnlab.experiments.pool import Interrupted
     from attnlab.theory import settle
 
     if docs is not None and words:
@@ -93,7 +93,7 @@ def claims(
 
 
 def _settle(name: str, claim: object) -> "Outcome":
-    from attnlab.studies.progress import Terminal
+    from attnlab.experiments.progress import Terminal
     from attnlab.theory.claim import Claim
     from attnlab.theory.settle import settle
 

@@ -202,7 +202,7 @@ def check(offered: Mapping[str, Any], value: Any) -> None:
 
 def answered(question: Question) -> dict[str, Any]:
     """One run, as JSON."""
-    from attnlab.studies.progress import Progress
+    from attnlab.experiments.progress import Progress
     from attnlab.theory.page import chance_text, kept
     from attnlab.theory.settle import Outcome
 

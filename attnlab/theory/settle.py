@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from attnlab import config, registry
+from attnlab.experiments.progress import Progress
 from attnlab.reports.report import formatted
-from attnlab.studies.progress import Progress
 from attnlab.theory import sources
 from attnlab.theory.claim import Claim, Evidence, Measure, Verdict
 

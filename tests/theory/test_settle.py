@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from attnlab import config, registry
-from attnlab.studies.progress import Progress
+from attnlab.experiments.progress import Progress
 from attnlab.theory import settle
 from attnlab.theory.claim import KINDS, Mark, Measure
 from attnlab.theory.sources import COURSES, QUESTIONS, UNSETTLED, described

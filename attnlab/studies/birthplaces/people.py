@@ -6,7 +6,7 @@ the others. What it answers for a name without a document is made up, however pl
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import count, islice
-from typing import Any
+from typing import TypedDict
 
 from torch import nn
 
@@ -70,10 +70,34 @@ def _invented(known: Sequence[str], seed: int) -> Iterator[str]:
         yield " ".join(words)
 
 
-def interviewed(
+class Confidence(TypedDict):
+    mean: float
+    percentiles: list[float]  # each 5 %, enough to draw the distribution from
+
+
+class Example(TypedDict):
+    question: str
+    given: str
+    expected: str | None
+    confidence: float
+
+
+class Group(TypedDict):
+    people: int
+    right: float | None  # None: nobody knows the answers
+    confidence: Confidence | None
+    examples: list[Example]
+
+
+class Interview(TypedDict):
+    groups: dict[str, Group]
+    auroc: dict[str, float | None]
+
+
+def interview(
     model: nn.Module, tokenizer: Tokenizer, asked: dict[str, list[Question]]
-) -> dict[str, Any]:
-    """What the model answers for each group, how sure it is, and what its sureness tells."""
+) -> Interview:
+    """The model's answers for each group, how sure it is, and what its confidence tells."""
     answers = {name: answer_questions(model, tokenizer, asked[name], batch=256) for name in asked}
     sure = {name: [answer.confidence for answer in found] for name, found in answers.items()}
     right = [a.confidence for a in answers["read"] if a.given == a.expected]
@@ -89,7 +113,7 @@ def interviewed(
     }
 
 
-def _summary(answers: list[Answer]) -> dict[str, Any]:
+def _summary(answers: list[Answer]) -> Group:
     known = [answer for answer in answers if answer.expected is not None]
     confidences = sorted(answer.confidence for answer in answers)
     people = len(confidences)
@@ -98,7 +122,6 @@ def _summary(answers: list[Answer]) -> dict[str, Any]:
         "right": sum(a.given == a.expected for a in known) / len(known) if known else None,
         "confidence": {
             "mean": sum(confidences) / people,
-            # enough to draw the distribution from
             "percentiles": [confidences[round(p / 20 * (people - 1))] for p in range(21)],
         }
         if people

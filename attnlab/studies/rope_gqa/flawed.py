@@ -6,7 +6,6 @@ what is left after a pass instead of its peak. Each is measured alone, then all 
 """
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -137,7 +136,7 @@ def _wall(work: Work, calls: int) -> float:
     return 1e3 * fmean(seconds)
 
 
-def _left_by(work: Callable[[], Any], device: torch.device) -> int | None:
+def _left_by(work: Work, device: torch.device) -> int | None:
     """Bytes in use after the call less those before it; what it gave is still held."""
     work()
     # each hands freed memory back: else some is reused unseen, or counts although it is free

@@ -13,6 +13,7 @@ from statistics import median
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -21,7 +22,7 @@ from attnlab.attention.heads import head_width
 from attnlab.bench.measure import peak_memory, take_turns
 from attnlab.data.batches import Batch
 from attnlab.kernels import dispatch
-from attnlab.models.transformer import Transformer
+from attnlab.models.transformer import Transformer, TransformerSettings
 from attnlab.training.parallel import World, place_of
 from attnlab.training.recipe import Recipe
 from attnlab.training.step import Stepper
@@ -231,7 +232,7 @@ def model_of(sweep: Sweep, kernel: Kernel, kv_heads: int, device: torch.device) 
     return model.to(device=device, dtype=getattr(torch, kernel.dtype))
 
 
-def settings_of(sweep: Sweep, kv_heads: int) -> Any:
+def settings_of(sweep: Sweep, kv_heads: int) -> TransformerSettings:
     """The course's transformer with rotary positions. Six key/value heads are of the same class
     as fewer: nothing but their number differs."""
     words = [
@@ -242,7 +243,8 @@ def settings_of(sweep: Sweep, kv_heads: int) -> Any:
         f"attention.kv_heads={kv_heads}",
         "attention_dropout=0",  # which not every kernel has
     ]
-    return config.override(presets.rope_gqa_both().model, words)
+    model: TransformerSettings = presets.rope_gqa_both().model
+    return config.override(model, words)
 
 
 def attention_call(
@@ -253,7 +255,7 @@ def attention_call(
     *,
     passes: Passes,
     score: torch.nn.Module | None = None,
-) -> Callable[[], Any]:
+) -> Work:
     """One attention module at work on a batch; `score` stands in for its own."""
     model = model_of(sweep, kernel, kv_heads, device)
     block: Any = model.blocks[0]
@@ -265,17 +267,19 @@ def attention_call(
     x = torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(device, dtype)
     changed = [x.requires_grad_(), *module.parameters()]
 
-    def forward() -> Any:
+    def forward() -> Tensor:
         with torch.no_grad():
-            return module(x, rotary=rotary)
+            return kept()
 
-    def kept() -> Any:
-        return module(x, rotary=rotary)
+    def kept() -> Tensor:
+        attended: Tensor = module(x, rotary=rotary)
+        return attended
 
-    def both() -> Any:
+    def both() -> object:
         return torch.autograd.grad(kept().square().mean(), changed)
 
-    return {"forward": forward, "kept": kept, "both": both}[passes]
+    works: dict[Passes, Work] = {"forward": forward, "kept": kept, "both": both}
+    return works[passes]
 
 
 def captured(work: Work, device: torch.device) -> Work:
@@ -348,6 +352,6 @@ def decode_call(
     return decode, {"counted": counted, "formula": formula}
 
 
-def _tokens(rows: int, length: int) -> torch.Tensor:
+def _tokens(rows: int, length: int) -> Tensor:
     generator = torch.Generator().manual_seed(0)
     return torch.randint(VOCABULARY, (rows, length), generator=generator)
