@@ -148,15 +148,15 @@ class StatisticsCheck:
     def _simulated(self, variants: int, seeds: int, tick: Tick) -> dict[str, Any]:
         tick(f"simulated: {variants} variants, {seeds} seeds")
         spread = [SPREAD] * variants
-        equal = list(self._made(variants, seeds, spread, 0.0))
-        unequal = list(self._made(variants, seeds, spread, EFFECT))
+        equal = list(self._draw(variants, seeds, spread, 0.0))
+        unequal = list(self._draw(variants, seeds, spread, EFFECT))
         return {
             "variants": variants,
             "seeds": seeds,
-            "false_%": told(equal, pooled),
-            "false_before_%": told(equal, paired),
-            "found_%": found_first(unequal, pooled),
-            "found_before_%": found_first(unequal, paired),
+            "false_%": percent_told_apart(equal, pooled),
+            "false_before_%": percent_told_apart(equal, paired),
+            "found_%": percent_found(unequal, pooled),
+            "found_before_%": percent_found(unequal, paired),
         }
 
     def _unsteady(self, variants: int, seeds: int, tick: Tick) -> dict[str, Any]:
@@ -165,7 +165,7 @@ class StatisticsCheck:
         for times in UNSTEADY:
             tick(f"simulated: {variants} variants, {seeds} seeds, one {times} × less steady")
             spread = [times * SPREAD, *[SPREAD] * (variants - 1)]
-            rows[f"x{times}"] = told(self._made(variants, seeds, spread, 0.0), pooled)
+            rows[f"x{times}"] = percent_told_apart(self._draw(variants, seeds, spread, 0.0), pooled)
         return {"variants": variants, "seeds": seeds, "false_%": rows}
 
     def _text(self, variants: int, seeds: int, spread: float, tick: Tick) -> dict[str, Any]:
@@ -173,9 +173,9 @@ class StatisticsCheck:
         tick(f"simulated: {variants} variants, {seeds} seeds, text varies by {spread}")
         steady, found, alone = [SPREAD] * variants, {}, {}
         for alike in ALIKE:
-            made = list(self._made(variants, seeds, steady, 0.0, spread, alike, self.draws // 2))
-            found[_alike(alike)] = told(made, pooled)
-            alone[_alike(alike)] = told([Trial(one.losses) for one in made], pooled)
+            made = list(self._draw(variants, seeds, steady, 0.0, spread, alike, self.draws // 2))
+            found[_alike(alike)] = percent_told_apart(made, pooled)
+            alone[_alike(alike)] = percent_told_apart([Trial(one.losses) for one in made], pooled)
         return {
             "variants": variants,
             "seeds": seeds,
@@ -188,15 +188,15 @@ class StatisticsCheck:
         """How often a variant that is worse is told from one of three others."""
         tick(f"simulated: 4 variants, {seeds} seeds, one worse, text varies by {text}")
         draws = self.draws // 4
-        made = list(self._made(4, seeds, [spread] * 4, EFFECT, text, PROMISED, draws))
+        made = list(self._draw(4, seeds, [spread] * 4, EFFECT, text, PROMISED, draws))
         return {
             "seeds": seeds,
             "spread": spread,
             "text_spread": text,
-            "found_%": found_first(made, pooled),
+            "found_%": percent_found(made, pooled),
         }
 
-    def _made(
+    def _draw(
         self,
         variants: int,
         seeds: int,
@@ -241,7 +241,7 @@ class StatisticsCheck:
             alone = paired(one)
             before.append(any(p <= 1 - LEVEL for p in alone.values()))
             uncorrected.append(any(p <= 1 - LEVEL for p in single(one).values()))
-            moved = of_texts({**texts, "0": _moved(texts["0"], shift)})
+            moved = of_texts({**texts, "0": _shift(texts["0"], shift)})
             found.append(_share_of_first(pooled(moved)))
             found_before.append(_share_of_first(paired(moved)))
         error = _error(np.array(wrong, dtype=float), used)
@@ -305,12 +305,12 @@ def paired(one: Trial) -> dict[tuple[str, str], float]:
     return dict(zip(alone, holm(list(alone.values())), strict=True))
 
 
-def told(made: Iterator[Trial] | Sequence[Trial], judge: Judge) -> float:
+def percent_told_apart(made: Iterator[Trial] | Sequence[Trial], judge: Judge) -> float:
     """Percent of the comparisons in which any pair is told apart."""
     return 100 * fmean(any(p <= 1 - LEVEL for p in judge(one).values()) for one in made)
 
 
-def found_first(made: Sequence[Trial], judge: Judge) -> float:
+def percent_found(made: Sequence[Trial], judge: Judge) -> float:
     """Percent of the pairs with the first variant that are told apart."""
     return 100 * fmean(_share_of_first(judge(one)) for one in made)
 
@@ -324,7 +324,7 @@ def of_texts(texts: Texts) -> Trial:
     return Trial(losses, texts)
 
 
-def _moved(row: Mapping[int, Stretches], shift: float) -> dict[int, Stretches]:
+def _shift(row: Mapping[int, Stretches], shift: float) -> dict[int, Stretches]:
     """The same losses, higher by so much."""
     return {
         seed: Stretches(np.add(one.sums, np.multiply(shift, one.counts)).tolist(), one.counts)
@@ -390,14 +390,14 @@ def trainings(check: StatisticsCheck, tick: Tick) -> list[list[Stretches]]:
                     done = seed * check.twins + twin
                     tick(f"{done} of {check.seeds * check.twins} real trainings")
                     one = dataclasses.replace(recipe, seed=check.seed + seed)
-                    row.append(trained(one, twin, Path(place) / f"{seed}-{twin}"))
+                    row.append(train_twin(one, twin, Path(place) / f"{seed}-{twin}"))
                 pool.append(row)
             return pool
     finally:
         torch.set_num_threads(before)
 
 
-def trained(recipe: Recipe, twin: int, folder: Path) -> Stretches:
+def train_twin(recipe: Recipe, twin: int, folder: Path) -> Stretches:
     """Batches and everything else by the recipe's seed; the weights it begins with by the twin."""
     setup = prepare(recipe, folder)
     own = dataclasses.replace(setup.recipe, seed=chance.number(recipe.seed, "twins", twin))

@@ -39,7 +39,7 @@ class Conditions:
     same_text: bool = True  # whether learning curves are of the text that losses are reported on
 
 
-class Searched(TypedDict):
+class RateSearch(TypedDict):
     """The search of a variant's learning rate."""
 
     losses: list[tuple[float, float | None]]  # by multiple of the rate; None: it did not finish
@@ -88,7 +88,7 @@ class VariantResult:
     operations: float  # for each token, in training
     steps: int
     cache: CacheBytes | None
-    searched: Searched | None
+    searched: RateSearch | None
     trained: dict[int, TrainingResult]  # by seed
     step: StepCost
     memory: int | None

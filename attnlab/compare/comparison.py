@@ -24,7 +24,7 @@ from attnlab import config, files
 from attnlab.compare.analysis import (
     CachedTraining,
     Conditions,
-    Searched,
+    RateSearch,
     TrainingResult,
     VariantResult,
 )
@@ -33,7 +33,7 @@ from attnlab.compare.report import findings
 from attnlab.experiments import costs, held, samples
 from attnlab.experiments.costs import one_thread
 from attnlab.experiments.experiment import Experiment, Findings
-from attnlab.experiments.match import Matched, count, match, operations
+from attnlab.experiments.match import MatchedRecipe, count, match, operations
 from attnlab.experiments.pool import Ending, Pool, Task
 from attnlab.experiments.workspace import Job, Workspace
 from attnlab.training.recipe import Recipe
@@ -121,7 +121,7 @@ class Comparison(Experiment):
             found[variant.label] = dataclasses.replace(plain(variant.recipe), model=model)
         return found
 
-    def _match(self, results: Mapping[str, Any]) -> dict[str, Matched]:
+    def _match(self, results: Mapping[str, Any]) -> dict[str, MatchedRecipe]:
         pace = results.get(PACE)
         step_ms = None if pace is None else {label: one["step_ms"] for label, one in pace.items()}
         return match(self.chosen.match, self.recipes, seconds=self.chosen.seconds, step_ms=step_ms)
@@ -211,7 +211,7 @@ class Comparison(Experiment):
         )
         return findings(conditions, variants)
 
-    def _matched(self, workspace: Workspace) -> dict[str, Matched]:
+    def _matched(self, workspace: Workspace) -> dict[str, MatchedRecipe]:
         known = {PACE: workspace.result(PACE)} if self.chosen.match == "seconds" else {}
         return self._match(known)
 
@@ -246,7 +246,7 @@ class Comparison(Experiment):
         ]
         return self._train(workspace, tasks)
 
-    def _search(self, workspace: Workspace) -> dict[str, Searched]:
+    def _search(self, workspace: Workspace) -> dict[str, RateSearch]:
         """The same multiples for each variant, with a seed and a text used for nothing else."""
         seed, tasks = self.seeds[-1] + 1, {}
         for label, made in self._matched(workspace).items():
@@ -255,7 +255,7 @@ class Comparison(Experiment):
                 recipe = with_rate(made.recipe, rate)
                 tasks[label, rate] = self._task(workspace, name, recipe, seed, evaluations=1)
         trained = self._train(workspace, list(tasks.values()))
-        found: dict[str, Searched] = {}
+        found: dict[str, RateSearch] = {}
         for label in self.recipes:
             losses = {}
             for rate in self.search.rates:

@@ -38,8 +38,8 @@ HOW = {
     "parameters": """All have as many parameters as the first, to 2 %: the inner width of the
         feed-forward parts was changed where that is enough, else the width of the model. All take
         the same steps.""",
-    "flops": """All are given as many operations as the first (products of matrices and attention,
-        forward and back): a variant that needs fewer for a step takes more steps.""",
+    "flops": """All are given as many operations (FLOPs) as the first, those of matrix products and
+        attention, forward and backward: a variant that needs fewer for a step takes more steps.""",
     "seconds": """All are given as many seconds of steps: before the trainings the steps of all were
         timed in turns, and a faster variant takes more steps. Schedules scale with the steps.""",
     "steps": """All take the same steps, whatever these cost and however many parameters they
@@ -151,7 +151,7 @@ def _pairs(analysis: Analysis) -> Section:
     return Section(
         heading="Every pair",
         text=f"""With a seed come the same batches for all, so two variants are compared seed by
-        seed. {_noise(analysis)} {len(rows)} pair{"s are" if len(rows) > 1 else " is"} looked at, by
+        seed. {_noise(analysis)} {len(rows)} pair{"s are" if len(rows) > 1 else " is"} judged, by
         Student's t with Holm's correction: the chance of even one wrong "better" or "worse" in this
         matrix is at most {100 * (1 - analysis.level):.3g} % when no variant varies more than twice
         as much over the seeds as the others, and neighbouring thirtieths of the text correlate by
@@ -234,10 +234,10 @@ def _cache(analysis: Analysis) -> Section:
     ]
     return Section(
         heading="Quality against cache",
-        text="""Keys and values of what was read are kept while a text is written. Each further
-        token adds to them; a window keeps a ring of constant size instead, and a recurrent model
-        one vector. A variant is off the front when another is told to be better (above) and has no
-        larger cache.""",
+        text="""While a model writes, its KV cache holds the keys and values of all tokens so far.
+        Each further token adds to it; a window has a ring buffer of constant size instead, and a
+        recurrent model one vector. A variant is off the Pareto front when another is told to be
+        better (above) and has no larger cache.""",
         blocks=[
             Table(
                 title="Bytes that decoding keeps",
@@ -307,9 +307,9 @@ def _times(analysis: Analysis) -> Section:
     return Section(
         heading=TIMES,
         text=f"""Measured on this machine when nothing else of this comparison ran, variant by
-        variant in turns, {_threads()}. {_fastest(analysis)} A variant is off the front when another
-        is told to be better (above) and not clearly slower: clearly means that all turns of one
-        took longer than all of the other.""",
+        variant in turns, {_threads()}. {_fastest(analysis)} A variant is off the Pareto front when
+        another is told to be better (above) and not clearly slower: clearly means that all turns of
+        one took longer than all of the other.""",
         blocks=[
             Table(
                 title="Costs",

@@ -34,7 +34,7 @@ M = TypeVar("M", bound=ModelSettings)
 
 
 @dataclass(frozen=True)
-class Matched:
+class MatchedRecipe:
     recipe: Recipe
     change: str  # what was done to make it equal; empty if nothing
 
@@ -45,7 +45,7 @@ def match(
     *,
     seconds: float | None = None,
     step_ms: Mapping[str, float] | None = None,
-) -> dict[str, Matched]:
+) -> dict[str, MatchedRecipe]:
     """The recipes with equal budgets.
 
     For "seconds", `step_ms` are the milliseconds of a step of each, and `seconds` those of all
@@ -82,20 +82,20 @@ def operations(recipe: Recipe) -> float:
         return cost.flops_per_token(recipe.model.build(), recipe.length)
 
 
-def _with_steps(recipe: Recipe, steps: int) -> Matched:
+def _with_steps(recipe: Recipe, steps: int) -> MatchedRecipe:
     """The schedule keeps its shape."""
     if steps == recipe.steps:
-        return Matched(recipe, "")
+        return MatchedRecipe(recipe, "")
     warmup = round(recipe.schedule.warmup * steps / recipe.steps)
     schedule = dataclasses.replace(recipe.schedule, warmup=warmup)
     changed = dataclasses.replace(recipe, steps=steps, schedule=schedule)
-    return Matched(changed, f"steps {recipe.steps:,} → {steps:,}")
+    return MatchedRecipe(changed, f"steps {recipe.steps:,} → {steps:,}")
 
 
-def _with_parameters(label: str, recipe: Recipe, wanted: int, first: str) -> Matched:
+def _with_parameters(label: str, recipe: Recipe, wanted: int, first: str) -> MatchedRecipe:
     model = recipe.model
     if count(model) == wanted:
-        return Matched(recipe, "")
+        return MatchedRecipe(recipe, "")
     near = _near(model, wanted)
     off = count(near) / wanted - 1
     if abs(off) > TOLERANCE:
@@ -109,7 +109,7 @@ def _with_parameters(label: str, recipe: Recipe, wanted: int, first: str) -> Mat
         for name, words in (("width", "width"), ("expansion", "feed-forward expansion"))
         if getattr(model, name, None) != getattr(near, name, None)
     ]
-    return Matched(dataclasses.replace(recipe, model=near), ", ".join(changes))
+    return MatchedRecipe(dataclasses.replace(recipe, model=near), ", ".join(changes))
 
 
 def _near(model: M, wanted: int) -> M:

@@ -21,7 +21,7 @@ class Progress:
         """`waiting`: the jobs to run, and about how many seconds each takes."""
         yield
 
-    def begun(self, job: str) -> None:
+    def started(self, job: str) -> None:
         pass
 
     def finished(self, job: str, seconds: float) -> None:
@@ -66,7 +66,7 @@ class Terminal(Progress):
             yield
             self.bar.remove_task(self.whole)
 
-    def begun(self, job: str) -> None:
+    def started(self, job: str) -> None:
         number = self.count - len(self.waiting) + 1
         left = duration(sum(self.waiting.values()))
         detail = f"{number} of {self.count}: {job} · about {left} left"

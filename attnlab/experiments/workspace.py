@@ -62,7 +62,7 @@ class Workspace:
 
     def _run(self, job: Job) -> None:
         start = time.monotonic()
-        self.progress.begun(job.name)
+        self.progress.started(job.name)
         result = job.work()
         seconds = time.monotonic() - start
         content = files.as_json({"name": job.name, "seconds": seconds, "result": result})

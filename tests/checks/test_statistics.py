@@ -10,11 +10,11 @@ from attnlab.checks import statistics
 from attnlab.checks.statistics import (
     StatisticsCheck,
     Trial,
-    found_first,
     paired,
+    percent_found,
+    percent_told_apart,
     pooled,
     single,
-    told,
 )
 from attnlab.experiments import verdicts
 from attnlab.experiments.verdicts import Stretches, pairs
@@ -116,14 +116,14 @@ def test_what_was_before_is_each_pair_alone_with_holms_correction():
     assert alone["0", "1"] == pairs({k: losses[k] for k in "01"}, 0.95)[0].p
     assert paired(one)["0", "1"] == pytest.approx(3 * alone["0", "1"])
     assert set(pooled(one)) == set(alone)
-    assert told([one], paired) == 100.0 and found_first([one], paired) == 50.0
+    assert percent_told_apart([one], paired) == 100.0 and percent_found([one], paired) == 50.0
 
 
 def test_twins_share_batches_and_differ_in_their_first_weights(tmp_path):
     check = StatisticsCheck(steps=2)
     recipe = statistics.launch.recipe_for("tiny", [*statistics.SMALL, "steps=2"])
     ends = {
-        (twin, again): statistics.trained(recipe, twin, tmp_path / f"{twin}{again}")
+        (twin, again): statistics.train_twin(recipe, twin, tmp_path / f"{twin}{again}")
         for twin, again in ((0, 0), (0, 1), (1, 0))
     }
     assert ends[0, 0] == ends[0, 1] and ends[0, 0].loss != ends[1, 0].loss

@@ -388,7 +388,7 @@ def _leak(analysis: Analysis) -> Section:
 
 def _samples(texts: dict[str, str]) -> Section:
     text = """
-        Each goes on from the same held-out beginning, at temperature 0.8, reading no more than the
+        Each continues the same held-out beginning, at temperature 0.8, reading no more than the
         length it was trained on. In training the bidirectional network had a future to copy from;
         here there is none.
         """

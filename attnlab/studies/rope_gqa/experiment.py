@@ -183,10 +183,10 @@ class RopeGqaStudy(LanguageStudy):
                 alike = self.recipe(VARIANTS[0], seed, block, corpus)
                 yield Job(
                     name,
-                    partial(_trained, workspace, name, recipe),
+                    partial(_train, workspace, name, recipe),
                     partial(expected_seconds, alike, held),
                 )
-                # the last weights, as the course goes on from; a run stands for its best ones
+                # the course continues from the last weights; a run stands for its best ones
                 before = self._last(workspace.run_of(name))
 
     def _samples(self, workspace: Workspace, corpus: Corpus) -> Samples:
@@ -220,7 +220,7 @@ def training_name(variant: str, seed: int, block: int) -> str:
     return f"train {variant}, seed {seed}, block {block}"
 
 
-def _trained(workspace: Workspace, name: str, recipe: Recipe) -> TrainingResult:
+def _train(workspace: Workspace, name: str, recipe: Recipe) -> TrainingResult:
     run = workspace.train(name, recipe)
     losses = [row["loss"] for row in run.read("metrics")]
     held_out = [[row["step"], row["loss"]] for row in run.read("eval")]

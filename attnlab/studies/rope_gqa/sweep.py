@@ -1,9 +1,9 @@
 """What fewer key/value heads cost and save, every number of them measured one way.
 
 Six query heads share 1, 2, 3 or 6 key/value heads; nothing else changes. Candidates take turns in
-random order, the device is waited for, medians count. All of them must run through one kernel: what
-PyTorch itself chooses may differ between them without a word, so what runs is looked at, and where
-no kernel serves all alike nothing is reported.
+random order, the device is waited for, medians count. All of them must run through one kernel:
+PyTorch may silently choose different ones, so the kernel that runs is recorded, and where no kernel
+serves all alike nothing is reported.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -26,12 +26,12 @@ class Watching(Progress):
     """Remembers what was begun, and stops the study before the job of a number."""
 
     def __init__(self, stop=None):
-        self.begun_jobs, self.stop = [], stop
+        self.started_jobs, self.stop = [], stop
 
-    def begun(self, job):
-        if len(self.begun_jobs) == self.stop:
+    def started(self, job):
+        if len(self.started_jobs) == self.stop:
             raise KeyboardInterrupt
-        self.begun_jobs.append(job)
+        self.started_jobs.append(job)
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def stopped_and_done(study, tmp_path_factory):
     with pytest.raises(KeyboardInterrupt):
         carry_out("rope-gqa", study, root=root, progress=before)
     outcome = carry_out("rope-gqa", study, root=root, progress=after)
-    return before.begun_jobs, after.begun_jobs, outcome
+    return before.started_jobs, after.started_jobs, outcome
 
 
 @pytest.fixture(scope="module")
