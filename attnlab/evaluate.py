@@ -18,6 +18,7 @@ from attnlab.data.corpora import Question
 from attnlab.data.tokens import Tokenizer
 from attnlab.generate import Sampling, evaluating, precise, steps
 from attnlab.kernels import hardware
+from attnlab.models.model import LanguageModel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +26,8 @@ class Evaluation:
     loss: float  # mean cross-entropy, in nats
     tokens: int  # targets it is the mean of
     exact: float  # the part of the rows all of whose targets were the likeliest tokens
+    sums: Sequence[float] = ()  # of the losses in each row
+    counts: Sequence[int] = ()  # targets of each row
 
     @property
     def perplexity(self) -> float:
@@ -52,7 +55,8 @@ def validation_loss(
     if autocast is not None:
         hardware.require(autocast, place)
     total, count = torch.zeros((), dtype=torch.float64, device=place), 0
-    exact, rows = torch.zeros((), dtype=torch.int64, device=place), 0
+    exact = torch.zeros((), dtype=torch.int64, device=place)
+    sums, counts = list[torch.Tensor](), list[int]()
     with evaluating(model), torch.no_grad():
         for batch in batches:
             tokens, targets = batch.tokens.to(place), batch.targets.to(place)
@@ -65,15 +69,23 @@ def validation_loss(
                 wide.flatten(0, 1), targets.flatten(), ignore_index=IGNORE, reduction="none"
             )
             total += losses.double().sum()
-            count += int((batch.targets != IGNORE).sum())
+            sums.append(losses.double().view_as(targets).sum(-1))  # handed over at the end
+            asked = (batch.targets != IGNORE).sum(-1).tolist()
+            counts += asked
+            count += sum(asked)
             likeliest = logits.argmax(-1)
             exact += ((likeliest == targets) | (targets == IGNORE)).all(-1).sum()
-            rows += len(targets)
             if tick is not None:
                 tick(count)
     if count == 0:
         raise ValueError("there are no targets to average over; give a batch with at least one")
-    return Evaluation(loss=total.item() / count, tokens=count, exact=exact.item() / rows)
+    return Evaluation(
+        loss=total.item() / count,
+        tokens=count,
+        exact=exact.item() / len(counts),
+        sums=torch.cat(sums).tolist(),
+        counts=counts,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +97,7 @@ class Answer:
 
 
 def answer_questions(
-    model: nn.Module,
+    model: LanguageModel,
     tokenizer: Tokenizer,
     questions: Sequence[Question],
     *,

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, whatever happens while they are written."""
+"""Files that are there whole or not at all, and a private folder for what can be made again."""
 
 import hashlib
 import json
@@ -49,3 +49,17 @@ def read_json(path: Path) -> Any:
         raise ValueError(f"{path} is not JSON: {error}") from None
     except RecursionError:
         raise ValueError(f"{path} is not JSON of ours: it is nested too deeply") from None
+
+
+def cache_folder() -> Path:
+    """A private folder for what can always be made again."""
+    root = os.environ.get("ATTNLAB_CACHE") or os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    folder = Path(root).expanduser() / "attnlab"
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    status = folder.stat()
+    if hasattr(os, "getuid") and (status.st_uid != os.getuid() or status.st_mode & 0o022):
+        raise PermissionError(
+            f"{folder} can be written by others, and compiled code is kept there; "
+            "chmod go-w it, or set ATTNLAB_CACHE to a folder of your own"
+        )
+    return folder

@@ -1,12 +1,12 @@
-"""Generation: texts of any lengths go on side by side, one token of each at a step.
+"""Generation: a model continues texts of any lengths side by side, one token of each at a step.
 
 Axes: b rows, t time, v vocabulary.
 Cost: a step is one forward pass over one token of every row, through the model's cache.
 
-Rows are padded on the left and never see each other. What a row reads depends on that row alone, so
-its answer does too: at temperature 0 everything is computed in float64, where the rounding that
-changes with the batch (1e-15) is far below what decides between two tokens (1e-9). Above 0 the
-model computes in its own precision, and each token takes one uniform number of its own.
+Rows are padded on the left and never attend to each other. What a row reads depends on that row
+alone, so its answer does too: at temperature 0 everything is computed in float64, where the
+rounding that changes with the batch (1e-15) is far below what decides between two tokens (1e-9).
+Above 0 the model computes in its own precision, and each token takes one uniform number of its own.
 
 Where positions are limited, a row of n tokens is read from s(n), which moves on in halves of the
 limit; the cache is filled anew when it does.
@@ -18,7 +18,7 @@ import operator
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -26,6 +26,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from attnlab import chance
+from attnlab.models.model import Decoder, LanguageModel
+
+M = TypeVar("M", bound=nn.Module)
 
 TIE = 1e-9  # logits so near the top one are equal, and the lowest token wins
 
@@ -65,7 +68,7 @@ class Picked(NamedTuple):
 
 
 def generate(
-    model: nn.Module,
+    model: LanguageModel,
     prompts: Sequence[Sequence[int]],
     *,
     tokens: int,
@@ -90,7 +93,7 @@ def generate(
 
 
 def steps(
-    model: nn.Module,
+    model: LanguageModel,
     prompts: Sequence[Sequence[int]],
     *,
     tokens: int,
@@ -104,16 +107,16 @@ def steps(
     """
     if tokens < 1:
         raise ValueError(f"tokens is {tokens}; ask for 1 or more")
-    settings: Any = model.settings
-    texts = _checked(prompts, settings.vocabulary)
-    if stop is not None and not 0 <= stop < settings.vocabulary:
-        raise ValueError(f"stop is {stop}; it is a token: use 0 to {settings.vocabulary - 1}")
+    vocabulary = model.settings.vocabulary
+    texts = _checked(prompts, vocabulary)
+    if stop is not None and not 0 <= stop < vocabulary:
+        raise ValueError(f"stop is {stop}; it is a token: use 0 to {vocabulary - 1}")
     if sampling.temperature == 0:
         model = precise(model)
     return _steps(model, texts, tokens, sampling, stop, use_cache)
 
 
-def precise(model: nn.Module) -> nn.Module:
+def precise(model: M) -> M:
     """The model in float64: itself if it is, else a copy."""
     if all(parameter.dtype == torch.float64 for parameter in model.parameters()):
         return model
@@ -133,7 +136,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def _steps(
-    model: nn.Module,
+    model: LanguageModel,
     texts: list[list[int]],
     tokens: int,
     sampling: Sampling,
@@ -155,13 +158,12 @@ def _steps(
 class _Reader:
     """A model over texts that grow. Reads what is new, or all anew where it must."""
 
-    def __init__(self, model: Any, texts: list[list[int]], use_cache: bool) -> None:
+    def __init__(self, model: LanguageModel, texts: list[list[int]], use_cache: bool) -> None:
         self.model = model
         self.texts = texts
         self.device = next(model.parameters()).device
-        self.longest: int | None = getattr(getattr(model, "positions", None), "longest", None)
-        self.side_by_side = hasattr(model, "new_cache")
-        self.cache = model.new_cache() if self.side_by_side and use_cache else None
+        self.longest = model.longest
+        self.cache = model.new_cache() if isinstance(model, Decoder) and use_cache else None
         self.rows: list[int] = []  # those in the cache, also ended ones, which nobody looks at
         self.starts: dict[int, int] = {}  # the first token of each that the cache holds
         self.newest = self.positions = torch.empty(0)  # [b, 1], on the device
@@ -186,8 +188,8 @@ class _Reader:
         return picked
 
     def _logits(self, going: list[int]) -> Float[Tensor, "b v"]:
-        """Logits for the next token of `self.rows`, among which are those that go on."""
-        if not self.side_by_side:
+        """Logits for the next token of `self.rows`; every row that has not ended is among them."""
+        if not isinstance(self.model, Decoder):  # it has no padding mask: a row at a time
             self.rows = going
             alone = (torch.tensor([self.texts[row]], device=self.device) for row in going)
             return torch.stack([self.model(tokens)[0, -1] for tokens in alone])
@@ -197,8 +199,8 @@ class _Reader:
             self.rows, self.starts = going, starts
             return self._read_anew()
         self.positions = self.positions + 1
-        if self.longest is not None:  # a row that has ended goes on to be read; its last
-            self.positions = self.positions.clamp(max=self.longest - 1)  # position will do
+        if self.longest is not None:  # a row that has ended is still read: any position will do
+            self.positions = self.positions.clamp(max=self.longest - 1)
         return self.model(self.newest, positions=self.positions, cache=self.cache)[:, -1]
 
     def _read_anew(self) -> Float[Tensor, "b v"]:
@@ -270,7 +272,7 @@ def _checked(prompts: Sequence[Sequence[int]], vocabulary: int) -> list[list[int
     texts = [[operator.index(token) for token in prompt] for prompt in prompts]
     for row, text in enumerate(texts):
         if not text:
-            raise ValueError(f"prompt {row} is empty; give at least one token to go on from")
+            raise ValueError(f"prompt {row} is empty; give at least one token to continue")
         for token in text:
             if not 0 <= token < vocabulary:
                 raise ValueError(

@@ -311,6 +311,9 @@ _TABLE = {
     ("bench", "attnlab.bench.window"): {
         "window": ("WindowBench", "sliding-window attention against its peers"),
     },
+    ("bench", "attnlab.bench.decode"): {
+        "decode": ("DecodeBench", "attention of one query against PyTorch's own"),
+    },
     ("bench", "attnlab.bench.train"): {
         "train": ("TrainBench", "time to a given quality against a well-known recipe; data=PATH"),
     },

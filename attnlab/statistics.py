@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate and where the truth is with some confidence; one value alone has no ends."""
+    """An estimate and a confidence interval; `low` and `high` are None for a single value."""
 
     mean: float
     low: float | None

@@ -13,7 +13,10 @@ FILES = sorted((ROOT / "attnlab").rglob("*.py"))
 
 # from the bottom up; a module may import from its own layer and the ones below
 LAYERS = [
-    ["attnlab", "attnlab.registry", "attnlab.files", "attnlab.chance", "attnlab.statistics"],
+    [
+        *("attnlab", "attnlab.registry", "attnlab.files", "attnlab.compat"),
+        *("attnlab.chance", "attnlab.statistics"),
+    ],
     ["attnlab.config"],
     ["attnlab.reports"],
     ["attnlab.kernels"],
@@ -24,8 +27,9 @@ LAYERS = [
     ["attnlab.training"],
     ["attnlab.presets", "attnlab.checks"],
     ["attnlab.bench"],
-    ["attnlab.studies"],
-    ["attnlab.theory", "attnlab.compare", "attnlab.audit", "attnlab.checks.audit"],
+    ["attnlab.experiments"],
+    ["attnlab.studies", "attnlab.compare"],
+    ["attnlab.theory", "attnlab.audit", "attnlab.checks.audit"],
     ["attnlab.checks.statistics", "attnlab.checks.machines"],
     ["attnlab.page", "attnlab.checks.fuzz"],
     ["attnlab.cli"],
@@ -37,7 +41,7 @@ STANDARD_LIBRARY_ONLY = ("attnlab.registry", "attnlab.config", "attnlab.files")
 EXTRAS = {
     "local_attention": {"attnlab.bench.window"},
     "matplotlib": {"attnlab.reports.plots"},
-    "ray": {"attnlab.compare.on_ray"},
+    "ray": {"attnlab.experiments.on_ray"},
     "starlette": {"attnlab.page.routes", "attnlab.page.server"},
     "tokenizers": {"attnlab.data.bpe"},
     "transformers": {
@@ -97,6 +101,19 @@ def test_imports_point_down(path):
             assert layer_of(imported) <= layer_of(module), f"{module} imports {imported}"
 
 
+# who asks a question of its own does not use the answers of the other
+APART = [("attnlab.studies", "attnlab.compare"), ("attnlab.theory", "attnlab.compare")]
+
+
+@pytest.mark.parametrize(("one", "other"), APART)
+def test_peers_share_the_engine_and_not_each_other(one, other):
+    for path in FILES:
+        module = module_of(path)
+        for mine, theirs in ((one, other), (other, one)):
+            if module.startswith(mine):
+                assert not any(name.startswith(theirs) for name in imports_of(path)), module
+
+
 @pytest.mark.parametrize("path", FILES, ids=module_of)
 def test_the_core_imports_only_what_every_machine_has(path):
     module = module_of(path)
@@ -109,6 +126,12 @@ def test_the_core_imports_only_what_every_machine_has(path):
         assert known or PLUGINS.get(package) == module, f"{module} imports {package}"
         if package in EXTRAS:
             assert imported not in imports_of(path, top_level=True)
+
+
+@pytest.mark.parametrize("path", FILES, ids=module_of)
+def test_what_ships_patches_nothing(path):
+    """A mock replaces code in the whole process, of other threads too."""
+    assert not any(name.split(".")[0] == "unittest" for name in imports_of(path))
 
 
 def test_files_stay_short():

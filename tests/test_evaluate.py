@@ -91,6 +91,20 @@ def test_a_row_is_exact_when_it_would_be_written_so_token_by_token():
     assert validation_loss(model, [given]).exact == 0.5
 
 
+def test_rows_add_up_to_the_whole():
+    model = build()
+    got = validation_loss(model, batches())
+    rows = [row for batch in batches() for row in batch.targets]
+    assert list(got.counts) == [int((row != IGNORE).sum()) for row in rows]
+    assert sum(got.counts) == got.tokens and len(got.sums) == len(rows)
+    # float64 sums, added in another order
+    assert sum(got.sums) / got.tokens == pytest.approx(got.loss, rel=1e-12)
+    (first,) = [batch for number, batch in enumerate(batches()) if number == 0]
+    one = Batch(first.tokens[:1], first.targets[:1])
+    # float32 logits of a batch of another size
+    assert got.sums[0] == pytest.approx(validation_loss(model, [one]).sums[0], rel=1e-5)
+
+
 def test_a_mean_in_float64_does_not_drift():
     """5,000 batches of one loss have that loss; a float32 total would be off by about 1e-6."""
 

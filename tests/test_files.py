@@ -68,3 +68,19 @@ def test_a_hash_is_that_of_the_bytes(tmp_path):
     path.write_bytes(b"abc")
     known = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
     assert files.sha256(path) == known
+
+
+def test_the_cache_folder_is_private_or_refused(tmp_path, monkeypatch):
+    """Compiled code is loaded from there: nobody else may write it."""
+    monkeypatch.setenv("ATTNLAB_CACHE", str(tmp_path))
+    folder = files.cache_folder()
+    assert folder == tmp_path / "attnlab" and folder.stat().st_mode & 0o077 == 0
+    folder.chmod(0o720)
+    with pytest.raises(PermissionError, match="can be written by others"):
+        files.cache_folder()
+
+
+def test_the_cache_folder_follows_the_desktop_where_nothing_else_is_named(tmp_path, monkeypatch):
+    monkeypatch.delenv("ATTNLAB_CACHE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert files.cache_folder() == tmp_path / "attnlab"

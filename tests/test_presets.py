@@ -5,7 +5,7 @@ import torch
 
 from attnlab import config, registry
 from attnlab.data.corpora import PythonDocs
-from attnlab.training.cost import parameters
+from attnlab.models.model import parameters
 from attnlab.training.loop import train
 from attnlab.training.recipe import Recipe
 

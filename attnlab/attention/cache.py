@@ -1,12 +1,16 @@
-"""Caches of keys and values, so that decoding a token costs one token.
+"""KV caches: the keys and values of earlier tokens, so that decoding a token costs one token.
 
-Axes: b batch, g key/value heads, t time, d head width, e value width.
+Axes: b batch, g key/value heads, t time, d head width, e value width, k keys.
+Cost: a token is written once, and moved a constant number of times; reading copies nothing.
 
-A layer's cache takes the keys and values of new tokens and gives back all these may see, oldest
-first; attention lines them up at the end. Keys are kept as they are compared: rotated.
+A layer's cache takes the keys and values of new tokens and gives back all that these attend to,
+oldest first: views of its buffers, good until the next tokens come. Keys are kept as they are
+compared: rotated. Where there is padding, keys and values are zeros and a mask is kept, ready to be
+added to scores.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float
@@ -14,11 +18,32 @@ from torch import Tensor
 
 from attnlab.config import settings
 
-Kept = tuple[Tensor, Tensor, Tensor | None]
+FIRST_CAPACITY = 16  # positions that a full cache has room for at first
+
+
+class Cached(NamedTuple):
+    """What the new tokens attend to."""
+
+    k: Float[Tensor, "b g k d"]
+    v: Float[Tensor, "b g k e"]
+    key_padding: Bool[Tensor, "b k"] | None = None
+    padding_mask: Float[Tensor, "b 1 1 k"] | None = None  # 0, or minus infinity for padding
+
+
+@runtime_checkable
+class CacheSettings(Protocol):
+    """The settings of a kind of cache: what `cache` in the registry names."""
+
+    def build(self, window: int | None) -> "LayerCache":
+        """For a layer whose queries attend to `window` keys; None: to all of them."""
+        ...
 
 
 class LayerCache:
-    """Common to both: room for `capacity` positions, of which [start, stop) are in use."""
+    """Buffers for some number of positions, of which the first `_stop` are in use.
+
+    The padding beyond them is always False, so a token without padding need not write it.
+    """
 
     def __init__(self) -> None:
         self.reset()
@@ -28,50 +53,77 @@ class LayerCache:
         self._k: Tensor | None = None
         self._v: Tensor | None = None
         self._padding: Tensor | None = None
+        self._mask: Tensor | None = None
         self._stop = 0
 
     @property
     def bytes(self) -> int:
-        kept = (self._k, self._v, self._padding)
-        return sum(x.numel() * x.element_size() for x in kept if x is not None)
+        buffers = (self._k, self._v, self._padding, self._mask)
+        return sum(x.numel() * x.element_size() for x in buffers if x is not None)
 
     def append(
         self,
         k: Float[Tensor, "b g t d"],
         v: Float[Tensor, "b g t e"],
-        padding: Bool[Tensor, "b t"] | None,
-    ) -> Kept:
+        padding: Bool[Tensor, "b t"] | None = None,
+    ) -> Cached:
         raise NotImplementedError
+
+    def check(self, batch: int) -> None:
+        """A ValueError for new tokens of another number of texts."""
+        if self._k is not None and self._k.shape[0] != batch:
+            raise ValueError(
+                f"the cache holds {self._k.shape[0]} texts, and these are tokens of {batch}; "
+                "reset the cache before other texts"
+            )
 
     def _write(self, k: Tensor, v: Tensor, padding: Tensor | None) -> None:
         assert self._k is not None and self._v is not None
-        new = slice(self._stop, self._stop + k.shape[2])
-        self._k[:, :, new], self._v[:, :, new] = k, v
-        if padding is not None and self._padding is None:
-            self._padding = padding.new_zeros(k.shape[0], self._k.shape[2])
-        if self._padding is not None:
-            self._padding[:, new] = False if padding is None else padding
-        self._stop = new.stop
+        start, count = self._stop, k.shape[2]
+        if k.requires_grad or v.requires_grad:
+            k, v = k.detach(), v.detach()
+        if padding is not None:
+            hidden = padding[:, None, :, None]
+            k, v = k.masked_fill(hidden, 0), v.masked_fill(hidden, 0)
+            self._write_padding(padding)
+        self._k.narrow(2, start, count).copy_(k)
+        self._v.narrow(2, start, count).copy_(v)
+        self._stop = start + count
 
-    def _resize(self, capacity: int, k: Tensor, v: Tensor, kept: int) -> None:
-        """Room for `capacity` positions, the last `kept` of the old ones moved to its front."""
-        old = slice(self._stop - kept, self._stop)
-        new_k = k.new_empty(*k.shape[:2], capacity, k.shape[3])
-        new_v = v.new_empty(*v.shape[:2], capacity, v.shape[3])
-        if kept:
-            assert self._k is not None and self._v is not None
-            new_k[:, :, :kept], new_v[:, :, :kept] = self._k[:, :, old], self._v[:, :, old]
-        if self._padding is not None:
-            padding = self._padding.new_zeros(k.shape[0], capacity)
-            padding[:, :kept] = self._padding[:, old]
-            self._padding = padding
-        self._k, self._v, self._stop = new_k, new_v, kept
+    def _write_padding(self, padding: Tensor) -> None:
+        assert self._k is not None
+        batch, capacity = self._k.shape[0], self._k.shape[2]
+        if self._padding is None or self._mask is None:
+            self._padding = padding.new_zeros(batch, capacity)
+            self._mask = self._k.new_zeros(batch, 1, 1, capacity)
+        start, count = self._stop, padding.shape[1]
+        self._padding.narrow(1, start, count).copy_(padding)
+        self._mask.narrow(3, start, count).masked_fill_(padding[:, None, None], -torch.inf)
 
-    def _read(self, start: int) -> Kept:
+    def _grow(self, capacity: int, k: Tensor, v: Tensor, kept: int) -> None:
+        """New buffers for `capacity` positions, with the last `kept` positions at their front."""
+        old, old_padding, old_mask = (self._k, self._v), self._padding, self._mask
+        last = slice(self._stop - kept, self._stop)
+        self._k = k.new_empty(*k.shape[:2], capacity, k.shape[3])
+        self._v = v.new_empty(*v.shape[:2], capacity, v.shape[3])
+        for new, before in zip((self._k, self._v), old, strict=True):
+            if before is not None:
+                new[:, :, :kept] = before[:, :, last]
+        if old_padding is not None and old_mask is not None:
+            self._padding = old_padding.new_zeros(k.shape[0], capacity)
+            self._mask = old_mask.new_zeros(k.shape[0], 1, 1, capacity)
+            self._padding[:, :kept] = old_padding[:, last]
+            self._mask[..., :kept] = old_mask[..., last]
+        self._stop = kept
+
+    def _read(self, start: int) -> Cached:
         assert self._k is not None and self._v is not None
-        used = slice(start, self._stop)
-        padding = None if self._padding is None else self._padding[:, used]
-        return self._k[:, :, used], self._v[:, :, used], padding
+        count = self._stop - start
+        k, v = self._k.narrow(2, start, count), self._v.narrow(2, start, count)
+        if self._padding is None or self._mask is None:
+            return Cached(k, v)
+        padding = self._padding.narrow(1, start, count)
+        return Cached(k, v, padding, self._mask.narrow(3, start, count))
 
 
 @settings
@@ -83,19 +135,18 @@ class Full:
 
 
 class FullCache(LayerCache):
-    @torch.no_grad()
-    def append(self, k: Tensor, v: Tensor, padding: Tensor | None = None) -> Kept:
+    def append(self, k: Tensor, v: Tensor, padding: Tensor | None = None) -> Cached:
         needed = self._stop + k.shape[2]
         if self._k is None or needed > self._k.shape[2]:
             # doubling: a token is moved a constant number of times, however long the text grows
-            self._resize(max(needed, 2 * self._stop, 16), k, v, self._stop)
+            self._grow(max(needed, 2 * self._stop, FIRST_CAPACITY), k, v, self._stop)
         self._write(k, v, padding)
         return self._read(0)
 
 
 @settings
 class Ring:
-    """Keeps the window - 1 positions that a coming query can still see, in constant memory."""
+    """Keeps the window - 1 positions that a later query can still attend to: constant memory."""
 
     def build(self, window: int | None) -> LayerCache:
         if window is None:
@@ -116,29 +167,39 @@ class RingCache(LayerCache):
         super().__init__()
         self.reach = window - 1
 
-    @torch.no_grad()
-    def append(self, k: Tensor, v: Tensor, padding: Tensor | None = None) -> Kept:
+    def append(self, k: Tensor, v: Tensor, padding: Tensor | None = None) -> Cached:
         kept, new = min(self._stop, self.reach), k.shape[2]
         room = 2 * (self.reach + 1)
         if self._k is None:
-            self._resize(room, k, v, 0)
-        assert self._k is not None
+            self._grow(room, k, v, 0)
         if kept + new > room:
             return self._longer_than_the_ring(k, v, padding, kept, room)
         if self._stop + new > room:
-            self._resize(room, k, v, kept)
+            self._to_the_front(kept)
         start = self._stop - kept
         self._write(k, v, padding)
         return self._read(start)
 
+    def _to_the_front(self, kept: int) -> None:
+        """The last `kept` positions go to the front of the same buffers."""
+        first = self._stop - kept
+        for buffer, axis in ((self._k, 2), (self._v, 2), (self._padding, 1), (self._mask, 3)):
+            if buffer is not None:
+                last = buffer.narrow(axis, first, kept)
+                # PyTorch does not define a copy between parts of a tensor that overlap
+                buffer.narrow(axis, 0, kept).copy_(last.clone() if first < kept else last)
+                if axis != 2:  # beyond what is in use there is no padding
+                    buffer.narrow(axis, kept, buffer.shape[axis] - kept).zero_()
+        self._stop = kept
+
     def _longer_than_the_ring(
         self, k: Tensor, v: Tensor, padding: Tensor | None, kept: int, room: int
-    ) -> Kept:
-        """Attend to a buffer made for this once; only its end goes into the ring."""
-        self._resize(kept + k.shape[2], k, v, kept)
+    ) -> Cached:
+        """Attend to buffers made for this once; only their end goes into the ring."""
+        self._grow(kept + k.shape[2], k, v, kept)
         self._write(k, v, padding)
         everything = self._read(0)
-        self._resize(room, k, v, min(self._stop, self.reach))
+        self._grow(room, k, v, min(self._stop, self.reach))
         return everything
 
 
@@ -153,6 +214,10 @@ class Cache:
         self.length = 0
         for layer in self.layers:
             layer.reset()
+
+    def check(self, batch: int) -> None:
+        """A ValueError for new tokens of another number of texts; all layers hold the same ones."""
+        self.layers[0].check(batch)
 
     @property
     def bytes(self) -> int:

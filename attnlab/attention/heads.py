@@ -6,20 +6,26 @@ Multi-head, grouped and multi-query attention are one module: they differ in how
 heads the query heads share.
 """
 
-from typing import Any, Protocol, runtime_checkable
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from attnlab.attention.cache import LayerCache
+from attnlab.attention.cache import Cached, LayerCache
 from attnlab.attention.scores import Score
 from attnlab.config import setting, settings
-from attnlab.kernels import LinearBias, Rotation, rotate
+from attnlab.kernels import LinearBias, Request, Rotation, rotate
+from attnlab.kernels.request import check_bias, check_padding
+from attnlab.kernels.rotary import check_rotation
 
 
 @runtime_checkable
 class HeadSettings(Protocol):
+    """How many heads, and how wide: what `attention` in the registry names."""
+
     @property
     def heads(self) -> int: ...
     @property
@@ -88,6 +94,30 @@ def head_width(settings: HeadSettings, width: int) -> int:
     return width // settings.heads
 
 
+@dataclass(frozen=True, kw_only=True)
+class AttentionOptions:
+    """What holds in every layer of a model for one call: causality, positions and padding.
+
+    A model makes and checks them once, and hands them to each of its layers.
+    """
+
+    causal: bool = True
+    rotary: Rotation | None = None  # of the tokens of this call
+    bias: LinearBias | None = None
+    key_padding: Bool[Tensor, "b t"] | None = None  # True where a token of this call is padding
+
+    def check(
+        self, batch: int, time: int, heads: int, head_width: int, device: torch.device
+    ) -> None:
+        """A ValueError that names the rule where something does not fit the tokens or heads."""
+        if self.rotary is not None:
+            check_rotation(self.rotary, batch, time, head_width)
+        if self.bias is not None:
+            check_bias(self.bias, (batch, heads, time, time), device)
+        if self.key_padding is not None:
+            check_padding(self.key_padding, batch, time, device)
+
+
 class HeadedAttention(nn.Module):
     def __init__(
         self,
@@ -122,24 +152,60 @@ class HeadedAttention(nn.Module):
         bias: LinearBias | None = None,
         key_padding: Bool[Tensor, "b t"] | None = None,
         cache: LayerCache | None = None,
-        return_weights: bool = False,
-    ) -> Any:
-        """The attended vectors; with `return_weights` also the weights [b, h, t, keys]."""
+        options: AttentionOptions | None = None,
+    ) -> Float[Tensor, "b t c"]:
+        """The attended vectors.
+
+        With a cache, x are the next tokens of the same texts. `options` stand for the four
+        arguments before the cache; they are checked already.
+        """
+        if options is None:
+            options = AttentionOptions(
+                causal=causal, rotary=rotary, bias=bias, key_padding=key_padding
+            )
+            options.check(x.shape[0], x.shape[1], self.heads, self.head_width, x.device)
+            if cache is not None:
+                cache.check(x.shape[0])
+        return self.join(self.score.attend(self.request(x, options, cache)))
+
+    def weights(
+        self, x: Float[Tensor, "b t c"], options: AttentionOptions
+    ) -> Float[Tensor, "b h t t"]:
+        """How much each token takes of each other token, to look at."""
+        return self.score.weights(self.request(x, options))
+
+    def request(
+        self,
+        x: Float[Tensor, "b t c"],
+        options: AttentionOptions,
+        cache: LayerCache | None = None,
+    ) -> Request:
+        """What the score is given: queries of x, and the keys and values that they attend to."""
         q, k, v = self._split(self.project(x))
-        if cache is not None:
-            if rotary is not None:
-                q, k, rotary = rotate(q, rotary), rotate(k, rotary), None
-            k, v, key_padding = cache.append(k, v, key_padding)
-        seeing = {
-            "causal": causal,
-            "window": self.window,
-            "key_padding": key_padding,
-            "dropout": self.drop.p if self.training else 0.0,
-        }
-        out = self.score(q, k, v, rotary=rotary, bias=bias, return_weights=return_weights, **seeing)
-        out, weights = out if return_weights else (out, None)
-        merged = self.merge(out.transpose(1, 2).flatten(2))
-        return (merged, weights) if return_weights else merged
+        if options.rotary is not None:
+            q, k = rotate(q, options.rotary), rotate(k, options.rotary)
+        padding = options.key_padding
+        held = Cached(k, v, padding) if cache is None else cache.append(k, v, padding)
+        return Request(
+            q=q,
+            k=held.k,
+            v=held.v,
+            causal=options.causal,
+            window=self.window,
+            bias=options.bias,
+            key_padding=held.key_padding,
+            padding_mask=held.padding_mask,
+            dropout=self.drop.p if self.training else 0.0,
+        )
+
+    def join(self, out: Float[Tensor, "b h t d"]) -> Float[Tensor, "b t c"]:
+        """The heads side by side, as vectors of the model's width."""
+        return self.merge(out.transpose(1, 2).flatten(2))
+
+    def operations(self, context: int) -> float:
+        """Of the score in training, for one token of a sample of `context` tokens."""
+        keys = mean_keys(context, self.window)
+        return self.heads * self.score.operations(self.head_width, keys).training
 
     def _split(self, projected: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         heads = projected.unflatten(-1, (-1, self.head_width))
@@ -150,3 +216,10 @@ class HeadedAttention(nn.Module):
         else:
             q, k, v = heads.split([self.heads, self.kv_heads, self.kv_heads], dim=2)
         return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+
+
+def mean_keys(context: int, window: int | None) -> float:
+    """Keys that a query attends to, on average over a causal sample."""
+    if window is None or window >= context:
+        return (context + 1) / 2
+    return window - window * (window - 1) / (2 * context)

@@ -1,4 +1,4 @@
-"""Position schemes: what tells the model where a token stands.
+"""Position schemes: how a model knows the position of a token.
 
 Axes: b batch (1 when all rows share their positions), t time, c model width, h heads, d head width.
 
@@ -8,6 +8,7 @@ rotate queries and keys, or bias the scores.
 
 import math
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -52,6 +53,13 @@ class Positions(nn.Module):
 
     def bias(self) -> LinearBias | None:
         return None
+
+
+@runtime_checkable
+class PositionsSettings(Protocol):
+    """The settings of a position scheme: what `positions` in the registry names."""
+
+    def build(self, shape: Shape) -> Positions: ...
 
 
 @settings

@@ -1,6 +1,7 @@
 """Scores: how well a key answers a query. Each one turns q, k, v into the attention's output.
 
-Axes: b batch, h query heads, g key/value heads, q queries, k keys, d head width, s score width.
+Axes: b batch, h query heads, g key/value heads, q queries, k keys, d head width, e value width,
+s score width.
 
 Three of the four are dot products in disguise and run on the kernels. The additive score is not: it
 works in chunks of queries so that nothing of size q · k · s is ever kept.
@@ -9,7 +10,7 @@ works in chunks of queries so that nothing of size q · k · s is ever kept.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from attnlab.config import setting, settings
-from attnlab.kernels import Request, Rotation, attention, rotate
+from attnlab.kernels import Request, dispatch
 from attnlab.kernels.reference import masked_softmax
 
 NUMBERS_AT_ONCE = 1 << 24  # of the additive score's inner layer: 64 MB in float32
@@ -38,24 +39,40 @@ class Operations:
 
 
 class Score(nn.Module):
-    """`forward(q, k, v, rotary=…, **seeing)`: arguments and result as in kernels.attention.
+    """Compares queries with keys. Rotation comes before it, whatever the score."""
 
-    Queries and keys are rotated before they are compared, whatever the score.
-    """
+    def attend(self, request: Request) -> Float[Tensor, "b h q e"]:
+        """The values, added up by the softmax of the scores."""
+        raise NotImplementedError
 
-    def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, rotary: Rotation | None = None, **seeing: Any
-    ) -> Any:
-        if rotary is not None:
-            q, k = rotate(q, rotary.last(q.shape[2])), rotate(k, rotary)
-        return self.compare(q, k, v, **seeing)
-
-    def compare(self, q: Tensor, k: Tensor, v: Tensor, **seeing: Any) -> Any:
+    def weights(self, request: Request) -> Float[Tensor, "b h q k"]:
+        """That softmax, to look at: computed anew, for all pairs."""
         raise NotImplementedError
 
     def operations(self, head_width: int, keys: float) -> Operations:
         """Of one query head, for one token that attends to `keys` keys: q·k and weights · v."""
         return Operations(forward=4.0 * head_width * keys)
+
+
+class DotProduct(Score):
+    """A score that is a dot product, perhaps of other queries and keys."""
+
+    def attend(self, request: Request) -> Float[Tensor, "b h q e"]:
+        return dispatch.attend(self.as_dot_product(request))
+
+    def weights(self, request: Request) -> Float[Tensor, "b h q k"]:
+        return dispatch.attend_with_weights(self.as_dot_product(request))[1]
+
+    def as_dot_product(self, request: Request) -> Request:
+        """The request whose scale · q·k is this score."""
+        return request
+
+
+@runtime_checkable
+class ScoreSettings(Protocol):
+    """The settings of a score: what `score` in the registry names."""
+
+    def build(self, heads: int, head_width: int) -> Score: ...
 
 
 @settings
@@ -64,13 +81,8 @@ class ScaledDot:
         return ScaledDotScore()
 
 
-class ScaledDotScore(Score):
+class ScaledDotScore(DotProduct):
     """score = k·q / √d"""
-
-    def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, rotary: Rotation | None = None, **seeing: Any
-    ) -> Any:
-        return attention(q, k, v, rotary=rotary, **seeing)  # the kernel may rotate on its way
 
 
 @settings
@@ -79,15 +91,15 @@ class Multiplicative:
         return MultiplicativeScore(heads, head_width)
 
 
-class MultiplicativeScore(Score):
+class MultiplicativeScore(DotProduct):
     """score = kᵀ W q / √d: the dot product with a query W q. W starts as the identity."""
 
     def __init__(self, heads: int, head_width: int) -> None:
         super().__init__()
         self.matrix = nn.Parameter(torch.eye(head_width).repeat(heads, 1, 1))
 
-    def compare(self, q: Tensor, k: Tensor, v: Tensor, **seeing: Any) -> Any:
-        return attention(q @ self.matrix.transpose(-1, -2), k, v, **seeing)
+    def as_dot_product(self, request: Request) -> Request:
+        return replace(request, q=request.q @ self.matrix.transpose(-1, -2))
 
     def operations(self, head_width: int, keys: float) -> Operations:
         return Operations(forward=2.0 * head_width**2 + 4.0 * head_width * keys)
@@ -99,7 +111,7 @@ class Concatenated:
         return ConcatenatedScore(heads, head_width)
 
 
-class ConcatenatedScore(Score):
+class ConcatenatedScore(DotProduct):
     """score = wᵀ[k; q] = a·k + b·q: the dot product of a key (k, 1) with a query (a, b·q)."""
 
     def __init__(self, heads: int, head_width: int) -> None:
@@ -108,11 +120,12 @@ class ConcatenatedScore(Score):
         self.for_key = nn.Parameter(torch.empty(heads, head_width).uniform_(-limit, limit))
         self.for_query = nn.Parameter(torch.empty(heads, head_width).uniform_(-limit, limit))
 
-    def compare(self, q: Tensor, k: Tensor, v: Tensor, **seeing: Any) -> Any:
+    def as_dot_product(self, request: Request) -> Request:
+        q, k = request.q, request.k
         from_query = (q * self.for_query[:, None]).sum(-1, keepdim=True)
         queries = torch.cat((self.for_key[:, None].expand_as(q), from_query), dim=-1)
         keys = torch.cat((k, torch.ones_like(k[..., :1])), dim=-1)
-        return attention(queries, keys, v, scale=1.0, **seeing)
+        return replace(request, q=queries, k=keys, scale=1.0)
 
     def operations(self, head_width: int, keys: float) -> Operations:
         return Operations(forward=2.0 * (head_width + 1 + head_width) * keys)
@@ -139,40 +152,31 @@ class AdditiveScore(Score):
         self.for_query = nn.Parameter(torch.empty(shape).uniform_(-limit, limit))
         self.outer = nn.Parameter(torch.randn(heads, score_width) / math.sqrt(score_width))
 
-    def compare(
-        self,
-        q: Float[Tensor, "b h q d"],
-        k: Float[Tensor, "b g k d"],
-        v: Float[Tensor, "b g k e"],
-        return_weights: bool = False,
-        **seeing: Any,
-    ) -> Any:
-        request = Request(q=q, k=k, v=v, **seeing)
-        if request.key_padding is not None:
-            hidden = request.key_padding[:, None, :, None]
-            request = replace(request, k=k.masked_fill(hidden, 0), v=v.masked_fill(hidden, 0))
-        for_key = self.for_key.unflatten(0, (k.shape[1], -1))
-        inner_k = torch.einsum("bgkd,ghds->bghks", request.k, for_key).flatten(1, 2)
-        inner_q = q @ self.for_query
-        outs, weights = [], []
-        for queries, keys in self._chunks(request, all_keys=return_weights):
-            if return_weights or not torch.is_grad_enabled():
-                out, weight = self._chunk(request, inner_q, inner_k, queries, keys)
-                weights.append(weight)
-            else:
-                out, _ = checkpoint(
+    def attend(self, request: Request) -> Float[Tensor, "b h q e"]:
+        request = request.cleared()
+        inner = self._inner(request)
+        outs = []
+        for queries, keys in self._chunks(request, *request.band):
+            if torch.is_grad_enabled():
+                out = checkpoint(
                     self._chunk,
                     request,
-                    inner_q,
-                    inner_k,
+                    inner,
                     queries,
                     keys,
                     use_reentrant=False,
                     preserve_rng_state=request.dropout > 0,  # the same weights are left out again
                 )
+            else:
+                out = self._chunk(request, inner, queries, keys)
             outs.append(out)
-        out = torch.cat(outs, dim=2)
-        return (out, torch.cat(weights, dim=2)) if return_weights else out
+        return torch.cat(outs, dim=2)
+
+    def weights(self, request: Request) -> Float[Tensor, "b h q k"]:
+        request = request.cleared()
+        inner = self._inner(request)
+        chunks = self._chunks(request, request.keys, request.keys)
+        return torch.cat([self._weights(request, inner, *chunk) for chunk in chunks], dim=2)
 
     def operations(self, head_width: int, keys: float) -> Operations:
         """Its tanh, one for every pair and unit of the inner layer, is elementwise: not counted."""
@@ -182,20 +186,34 @@ class AdditiveScore(Score):
         # the backward pass computes a chunk again up to its last product, which it has no use for
         return Operations(forward=2 * inner + scores + values, repeated=scores)
 
+    def _inner(self, request: Request) -> tuple[Tensor, Tensor]:
+        """What the inner layer adds up: of queries [b, h, q, s] and of keys [b, h, k, s]."""
+        for_key = self.for_key.unflatten(0, (request.k.shape[1], -1))
+        of_keys = torch.einsum("bgkd,ghds->bghks", request.k, for_key).flatten(1, 2)
+        return request.q @ self.for_query, of_keys
+
     def _chunk(
-        self, request: Request, inner_q: Tensor, inner_k: Tensor, queries: slice, keys: slice
-    ) -> tuple[Tensor, Tensor]:
-        inner = torch.tanh(inner_q[:, :, queries, None] + inner_k[:, :, None, keys])
-        scores = torch.einsum("bhqks,hs->bhqk", inner, self.outer)
-        seen, bias = request.visible(queries, keys), request.dense_bias(queries, keys)
-        weights = F.dropout(masked_softmax(scores, seen, bias), request.dropout)
+        self, request: Request, inner: tuple[Tensor, Tensor], queries: slice, keys: slice
+    ) -> Tensor:
+        weights = self._weights(request, inner, queries, keys)
         values = request.v[:, :, keys]
         grouped = weights.unflatten(1, (values.shape[1], -1)).flatten(2, 3)
-        return (grouped @ values).reshape(*weights.shape[:3], values.shape[3]), weights
+        return (grouped @ values).reshape(*weights.shape[:3], values.shape[3])
 
-    def _chunks(self, request: Request, all_keys: bool) -> Iterator[tuple[slice, slice]]:
-        """Runs of queries and the keys they see, so few that the inner layer stays small."""
-        left, right = (request.keys, request.keys) if all_keys else request.band
+    def _weights(
+        self, request: Request, inner: tuple[Tensor, Tensor], queries: slice, keys: slice
+    ) -> Tensor:
+        of_queries, of_keys = inner
+        units = torch.tanh(of_queries[:, :, queries, None] + of_keys[:, :, None, keys])
+        scores = torch.einsum("bhqks,hs->bhqk", units, self.outer)
+        seen, bias = request.visible(queries, keys), request.dense_bias(queries, keys)
+        return F.dropout(masked_softmax(scores, seen, bias), request.dropout)
+
+    def _chunks(self, request: Request, left: int, right: int) -> Iterator[tuple[slice, slice]]:
+        """Runs of queries and the keys within `left` before and `right` after them.
+
+        So few queries that the inner layer stays small.
+        """
         band = min(left + right + 1, request.keys)
         numbers = request.q.shape[0] * self.outer.numel() * max(band, 1)
         count = max(NUMBERS_AT_ONCE // max(numbers, 1), 1)

@@ -1,11 +1,11 @@
 """`attnlab check statistics`: verdicts are wrong as rarely as they say, and find what is there.
 
-Simulated comparisons with known truth: how often any pair of equal variants is told apart, and how
+Simulated experiments with known truth: how often any pair of equal variants is told apart, and how
 often a real difference is found, by the pooled analysis (now) and by the differences of each pair
 alone (before); then with a held-out text on which variants differ by turns, each stretch of it like
-the next. Then real trainings: twins, which share the batches of their seed and differ in
-their initial weights only, are dealt out at random as variants of comparisons; whatever is told is
-false. The control judges every pair by itself, without a correction for their number: it must fail.
+the next. Then real trainings: twins, which share the batches of their seed and differ in their
+initial weights only, are dealt out at random as variants; every verdict on them is false. The
+control judges every pair by itself, without a correction for their number: it must fail.
 """
 
 import dataclasses
@@ -20,18 +20,28 @@ from typing import Any
 
 import numpy as np
 import torch
+from rich.console import Console
 
 from attnlab import chance, config, files
-from attnlab.compare import held
-from attnlab.compare.verdicts import Losses, Stretches, Texts, holm, p_values, residual
 from attnlab.config import setting, settings
+from attnlab.experiments import held
+from attnlab.experiments.verdicts import (
+    LEVEL,
+    Losses,
+    Stretches,
+    Texts,
+    holm,
+    p_values,
+    residual,
+)
+from attnlab.reports.report import Cell, Table
+from attnlab.reports.terminal import grid
 from attnlab.training import launch, loop, parallel, runs
 from attnlab.training.recipe import Recipe
 from attnlab.training.report import Report
 from attnlab.training.setup import prepare
 from attnlab.training.weights import build_model
 
-LEVEL = 0.95
 # of the lab's variants at their preset's rate: a difference worth finding, what seeds change alike
 # in all of them, and what they change in each; and that at the rates that the lab finds
 EFFECT, SEEDS_SPREAD, SPREAD, LAB_SPREAD = 0.064, 0.012, 0.0125, 0.019
@@ -59,7 +69,7 @@ Tick = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Trial:
     """Losses of some variants in some seeds, and by stretches of the text if it varies."""
 
     losses: Losses
@@ -124,18 +134,31 @@ class StatisticsCheck:
             "passed": all([*rare, *found, *kept]) and min(control) > 100 * (1 - LEVEL),
         }
 
+    def show(self, report: Mapping[str, Any], screen: Console) -> None:
+        for key, title in TITLES.items():
+            screen.print(f"[bold]{title}[/]", highlight=False, soft_wrap=True)
+            screen.print(grid(_table(report[key])), "")
+        verdict = "passed" if report["passed"] else "failed"
+        screen.print(
+            f"{verdict}: false verdicts may be {100 * (1 - LEVEL):.3g} %, with three standard "
+            f"errors of the draws {_most(self.draws):.3g} % (text varies: "
+            f"{_most(self.draws // 2):.3g} %); {report['real_trainings']} real trainings",
+            highlight=False,
+            soft_wrap=True,
+        )
+
     def _simulated(self, variants: int, seeds: int, tick: Tick) -> dict[str, Any]:
         tick(f"simulated: {variants} variants, {seeds} seeds")
         spread = [SPREAD] * variants
-        equal = list(self._made(variants, seeds, spread, 0.0))
-        unequal = list(self._made(variants, seeds, spread, EFFECT))
+        equal = list(self._draw(variants, seeds, spread, 0.0))
+        unequal = list(self._draw(variants, seeds, spread, EFFECT))
         return {
             "variants": variants,
             "seeds": seeds,
-            "false_%": told(equal, pooled),
-            "false_before_%": told(equal, paired),
-            "found_%": found_first(unequal, pooled),
-            "found_before_%": found_first(unequal, paired),
+            "false_%": percent_told_apart(equal, pooled),
+            "false_before_%": percent_told_apart(equal, paired),
+            "found_%": percent_found(unequal, pooled),
+            "found_before_%": percent_found(unequal, paired),
         }
 
     def _unsteady(self, variants: int, seeds: int, tick: Tick) -> dict[str, Any]:
@@ -144,7 +167,7 @@ class StatisticsCheck:
         for times in UNSTEADY:
             tick(f"simulated: {variants} variants, {seeds} seeds, one {times} × less steady")
             spread = [times * SPREAD, *[SPREAD] * (variants - 1)]
-            rows[f"x{times}"] = told(self._made(variants, seeds, spread, 0.0), pooled)
+            rows[f"x{times}"] = percent_told_apart(self._draw(variants, seeds, spread, 0.0), pooled)
         return {"variants": variants, "seeds": seeds, "false_%": rows}
 
     def _text(self, variants: int, seeds: int, spread: float, tick: Tick) -> dict[str, Any]:
@@ -152,9 +175,9 @@ class StatisticsCheck:
         tick(f"simulated: {variants} variants, {seeds} seeds, text varies by {spread}")
         steady, found, alone = [SPREAD] * variants, {}, {}
         for alike in ALIKE:
-            made = list(self._made(variants, seeds, steady, 0.0, spread, alike, self.draws // 2))
-            found[_alike(alike)] = told(made, pooled)
-            alone[_alike(alike)] = told([Comparison(one.losses) for one in made], pooled)
+            made = list(self._draw(variants, seeds, steady, 0.0, spread, alike, self.draws // 2))
+            found[_alike(alike)] = percent_told_apart(made, pooled)
+            alone[_alike(alike)] = percent_told_apart([Trial(one.losses) for one in made], pooled)
         return {
             "variants": variants,
             "seeds": seeds,
@@ -167,15 +190,15 @@ class StatisticsCheck:
         """How often a variant that is worse is told from one of three others."""
         tick(f"simulated: 4 variants, {seeds} seeds, one worse, text varies by {text}")
         draws = self.draws // 4
-        made = list(self._made(4, seeds, [spread] * 4, EFFECT, text, PROMISED, draws))
+        made = list(self._draw(4, seeds, [spread] * 4, EFFECT, text, PROMISED, draws))
         return {
             "seeds": seeds,
             "spread": spread,
             "text_spread": text,
-            "found_%": found_first(made, pooled),
+            "found_%": percent_found(made, pooled),
         }
 
-    def _made(
+    def _draw(
         self,
         variants: int,
         seeds: int,
@@ -184,8 +207,8 @@ class StatisticsCheck:
         text: float = 0.0,
         alike: float = 0.0,
         draws: int | None = None,
-    ) -> Iterator[Comparison]:
-        """Comparisons whose first variant is worse by the effect, the others equal."""
+    ) -> Iterator[Trial]:
+        """Trials whose first variant is worse by the effect, the others equal."""
         number = chance.number(self.seed, "comparisons", variants, seeds)
         dice = np.random.default_rng(number)
         for _ in range(draws or self.draws):
@@ -193,12 +216,12 @@ class StatisticsCheck:
             table = table + dice.normal(0, 1, (variants, seeds)) * np.array(spread)[:, None]
             table[0] += effect
             if not text:
-                yield Comparison(_by_name(table))
+                yield Trial(_by_name(table))
                 continue
             waves = text * _waves(dice.normal(0, 1, (variants, 1, STRETCHES)), alike)
             by_text = table[:, :, None] + waves
             texts = _by_name(by_text, lambda row: Stretches(row.tolist(), [1.0] * STRETCHES))
-            yield Comparison(_by_name(by_text.mean(-1)), texts)
+            yield Trial(_by_name(by_text.mean(-1)), texts)
 
     def _real(self, pool: Sequence[Sequence[Stretches]], seeds: int, tick: Tick) -> dict[str, Any]:
         """Twins as 4 variants: every seed has its own twins, and who is which variant is chance."""
@@ -220,7 +243,7 @@ class StatisticsCheck:
             alone = paired(one)
             before.append(any(p <= 1 - LEVEL for p in alone.values()))
             uncorrected.append(any(p <= 1 - LEVEL for p in single(one).values()))
-            moved = of_texts({**texts, "0": _moved(texts["0"], shift)})
+            moved = of_texts({**texts, "0": _shift(texts["0"], shift)})
             found.append(_share_of_first(pooled(moved)))
             found_before.append(_share_of_first(paired(moved)))
         error = _error(np.array(wrong, dtype=float), used)
@@ -237,32 +260,59 @@ class StatisticsCheck:
         }
 
 
-Judge = Callable[[Comparison], Mapping[tuple[str, str], float]]
+TITLES = {
+    "simulated": "Simulated: equal variants told apart (false), a worse one found",
+    "one_variant_less_steady": "False verdicts where one variant varies more over the seeds",
+    "text_varies_too": "False verdicts where the held-out text varies too",
+    "power_of_4_variants": "How often a worse one of 4 variants is found",
+    "real_twins": "Real trainings that differ in their first weights only",
+}
 
 
-def pooled(one: Comparison) -> dict[tuple[str, str], float]:
+def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """What is nested becomes columns: false_% by x2, x3, …"""
+    flat = [dict(_cells(row)) for row in rows]
+    return Table(
+        title="",
+        columns=[name.replace("_", " ") for name in flat[0]],
+        rows=[list(row.values()) for row in flat],
+    )
+
+
+def _cells(row: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Cell]]:
+    for key, value in row.items():
+        if isinstance(value, Mapping):
+            yield from _cells(value, f"{before}{key} ")
+        else:
+            yield f"{before}{key}", value
+
+
+Judge = Callable[[Trial], Mapping[tuple[str, str], float]]
+
+
+def pooled(one: Trial) -> dict[tuple[str, str], float]:
     """p of every pair as comparisons judge it."""
     return p_values(one.losses, one.texts)
 
 
-def single(one: Comparison) -> dict[tuple[str, str], float]:
+def single(one: Trial) -> dict[tuple[str, str], float]:
     """p of every pair from its own differences alone, as if there were no other pair."""
     both = itertools.combinations(one.losses, 2)
     return {(a, b): p_values({a: one.losses[a], b: one.losses[b]})[a, b] for a, b in both}
 
 
-def paired(one: Comparison) -> dict[tuple[str, str], float]:
+def paired(one: Trial) -> dict[tuple[str, str], float]:
     """The same with Holm's correction: how comparisons judged before."""
     alone = single(one)
     return dict(zip(alone, holm(list(alone.values())), strict=True))
 
 
-def told(made: Iterator[Comparison] | Sequence[Comparison], judge: Judge) -> float:
+def percent_told_apart(made: Iterator[Trial] | Sequence[Trial], judge: Judge) -> float:
     """Percent of the comparisons in which any pair is told apart."""
     return 100 * fmean(any(p <= 1 - LEVEL for p in judge(one).values()) for one in made)
 
 
-def found_first(made: Sequence[Comparison], judge: Judge) -> float:
+def percent_found(made: Sequence[Trial], judge: Judge) -> float:
     """Percent of the pairs with the first variant that are told apart."""
     return 100 * fmean(_share_of_first(judge(one)) for one in made)
 
@@ -271,12 +321,12 @@ def _share_of_first(chances: Mapping[tuple[str, str], float]) -> float:
     return fmean(p <= 1 - LEVEL for (first, _), p in chances.items() if first == "0")
 
 
-def of_texts(texts: Texts) -> Comparison:
+def of_texts(texts: Texts) -> Trial:
     losses = {name: {s: text.loss for s, text in row.items()} for name, row in texts.items()}
-    return Comparison(losses, texts)
+    return Trial(losses, texts)
 
 
-def _moved(row: Mapping[int, Stretches], shift: float) -> dict[int, Stretches]:
+def _shift(row: Mapping[int, Stretches], shift: float) -> dict[int, Stretches]:
     """The same losses, higher by so much."""
     return {
         seed: Stretches(np.add(one.sums, np.multiply(shift, one.counts)).tolist(), one.counts)
@@ -342,14 +392,14 @@ def trainings(check: StatisticsCheck, tick: Tick) -> list[list[Stretches]]:
                     done = seed * check.twins + twin
                     tick(f"{done} of {check.seeds * check.twins} real trainings")
                     one = dataclasses.replace(recipe, seed=check.seed + seed)
-                    row.append(trained(one, twin, Path(place) / f"{seed}-{twin}"))
+                    row.append(train_twin(one, twin, Path(place) / f"{seed}-{twin}"))
                 pool.append(row)
             return pool
     finally:
         torch.set_num_threads(before)
 
 
-def trained(recipe: Recipe, twin: int, folder: Path) -> Stretches:
+def train_twin(recipe: Recipe, twin: int, folder: Path) -> Stretches:
     """Batches and everything else by the recipe's seed; the weights it begins with by the twin."""
     setup = prepare(recipe, folder)
     own = dataclasses.replace(setup.recipe, seed=chance.number(recipe.seed, "twins", twin))
@@ -359,5 +409,4 @@ def trained(recipe: Recipe, twin: int, folder: Path) -> Stretches:
     files.write_whole(folder / "config.json", files.as_json(config.to_dict(setup.recipe)))
     with parallel.world(recipe.device) as world:
         loop.train(setup, run, world, Report())
-    plain = held.measured(run)
-    return Stretches(plain["sums"], plain["counts"])
+    return Stretches(**held.measure(run))

@@ -1,17 +1,18 @@
-"""The verb that lets variants compete: compare."""
+"""The verb compare: variants of a model, trained and judged."""
 
-import signal
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
 from rich.table import Column, Table
 
 from attnlab import registry
-from attnlab.cli.app import SETTINGS, AsJson, Runs, app, errors, print_json, screen
+from attnlab.cli.app import SETTINGS, AsJson, Runs, app, print_json
+from attnlab.cli.experiments import carry_out_here, show
 
-GOES_ON = "the same command goes on from there"
+if TYPE_CHECKING:
+    from attnlab.experiments.pool import Pool
 
 
 @app.command(
@@ -38,50 +39,36 @@ def compare(
     again: Annotated[bool, typer.Option("--again", help="Do all of it anew.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """A fair fight between variants: same text, same batches, same budget, several seeds.
+    """Compare variants fairly: same text, same batches, same budget, several seeds.
 
-    Writes report.html, report.md and results.json. Stop it at any time: the same command goes on.
+    Writes report.html, report.md and results.json. Stop it at any time: the same command resumes.
     Settings: match=parameters, flops, seconds or steps; tune=auto, rate or none; seeds, seed,
     seconds, rates, level, target, evaluations. Any of a recipe's (steps, batch, data=PATH,
-    model.width …) then counts for all.
+    model.width …) applies to all variants.
     """
     if on not in ("local", "ray"):
         raise ValueError(f"--on is {on!r}; {registry.suggest(on, ['local', 'ray'])}")
     if address is not None and on != "ray":
         raise ValueError("--address is of a Ray cluster; write --on ray too")
-    from attnlab.compare.contest import Contest
-    from attnlab.compare.words import parse
-    from attnlab.studies.desk import Interrupted
-    from attnlab.studies.progress import Terminal
-    from attnlab.studies.study import carry_out
+    from attnlab.compare.comparison import Comparison
+    from attnlab.compare.parse import parse
 
-    contest = Contest(parse(words), _hands(on, address, processes))
-    try:
-        done = carry_out("", contest, root=root, progress=Terminal(errors), again=again)
-    except Interrupted as error:
-        errors.print(f"{error}; {GOES_ON}", highlight=False)
-        raise typer.Exit(128 + signal.Signals[error.signal]) from None
-    except KeyboardInterrupt:
-        errors.print(f"interrupted; {GOES_ON}", highlight=False)
-        raise typer.Exit(130) from None
+    comparison = Comparison(parse(words), _pool(on, address, processes))
+    record = carry_out_here("", comparison, root=root, again=again)
     if as_json:
-        print_json(done.results)
-        return
-    screen.print(f"[bold]{escape(done.report.question)}[/]", highlight=False, soft_wrap=True)
-    screen.print(_table(done.results))
-    screen.print(escape(done.report.answer), highlight=False, soft_wrap=True)
-    page = escape(str(done.folder / "report.html"))
-    screen.print(f"read {page}", highlight=False, soft_wrap=True)
+        print_json(record.results)
+    else:
+        show(record, _table(record.results))
 
 
-def _hands(on: str, address: str | None, processes: int | None) -> Any:
+def _pool(on: str, address: str | None, processes: int | None) -> "Pool":
     if on == "ray":
-        from attnlab.compare.on_ray import Cluster
+        from attnlab.experiments.on_ray import RayPool
 
-        return Cluster(address, processes)
-    from attnlab.compare.fleet import Fleet
+        return RayPool(address, processes)
+    from attnlab.experiments.local import LocalPool
 
-    return Fleet(processes)
+    return LocalPool(processes)
 
 
 def _table(results: dict[str, Any]) -> Table:

@@ -3,10 +3,11 @@
 import signal
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
+from rich.table import Table
 
 from attnlab import config, registry
 from attnlab.cli.app import (
@@ -21,13 +22,16 @@ from attnlab.cli.app import (
     screen,
 )
 
+if TYPE_CHECKING:
+    from attnlab.experiments.experiment import Experiment, Record
+
 
 @app.command(
     context_settings=SETTINGS,
     epilog="Example: attnlab bench window lengths=16384 windows=256 --json",
 )
 def bench(
-    name: Annotated[str, typer.Argument(help="Which benchmark: window or train.")],
+    name: Annotated[str, typer.Argument(help="Which benchmark: attnlab list benches.")],
     words: Words = None,
     as_json: AsJson = False,
 ) -> None:
@@ -35,6 +39,7 @@ def bench(
 
     Settings of window: lengths, windows (lists), batch, heads, kv_heads, width, dtype, device,
     turns, patience (seconds a candidate may take), dense_up_to (length), flex.
+    Settings of decode: keys, window, batch, heads, kv_heads, width, calls (a turn), turns, threads.
     Settings of train: data (a path), losses to reach besides the peer's, seed, full.
     """
     settings = config.override(registry.load("bench", name)(), words or [])
@@ -118,25 +123,42 @@ def study(
 ) -> None:
     """A whole experiment: trains, measures, and writes report.html, report.md and results.json.
 
-    Stop it at any time: the same command goes on where it was, and repeats nothing that is done.
+    Stop it at any time: the same command resumes it, and repeats no finished job.
     Settings: scale, seeds, data=PATH and others of the study's own.
     """
     settings = config.override(registry.load("study", name)(), words or [])
-    from attnlab.studies.desk import Interrupted
-    from attnlab.studies.progress import Terminal
-    from attnlab.studies.study import carry_out
-
     name = registry.find("study", name).name
-    try:
-        done = carry_out(name, settings, root=root, progress=Terminal(errors), again=again)
-    except Interrupted as error:
-        errors.print(f"{error}; the same command goes on from there", highlight=False)
-        raise typer.Exit(128 + signal.Signals[error.signal]) from None
+    record = carry_out_here(name, settings, root=root, again=again)
     if as_json:
-        print_json(done.results)
-        return
-    screen.print(f"[bold]{escape(done.report.question)}[/]", highlight=False, soft_wrap=True)
-    screen.print(escape(done.report.answer), highlight=False, soft_wrap=True)
-    screen.print(
-        f"read {escape(str(done.folder / 'report.html'))}", highlight=False, soft_wrap=True
-    )
+        print_json(record.results)
+    else:
+        show(record)
+
+
+def carry_out_here(name: str, experiment: "Experiment", *, root: Path, again: bool) -> "Record":
+    """Run an experiment with its progress on the terminal; stopped, it says how to resume."""
+    from attnlab.experiments.experiment import carry_out
+    from attnlab.experiments.pool import Interrupted
+    from attnlab.experiments.progress import Terminal
+
+    try:
+        return carry_out(name, experiment, root=root, progress=Terminal(errors), again=again)
+    except Interrupted as error:
+        errors.print(f"{error}; {RESUMES}", highlight=False)
+        raise typer.Exit(128 + signal.Signals[error.signal]) from None
+    except KeyboardInterrupt:
+        errors.print(f"interrupted; {RESUMES}", highlight=False)
+        raise typer.Exit(130) from None
+
+
+RESUMES = "the same command resumes it"
+
+
+def show(record: "Record", *tables: Table) -> None:
+    """The question, its answer, and where to read more."""
+    screen.print(f"[bold]{escape(record.report.question)}[/]", highlight=False, soft_wrap=True)
+    for table in tables:
+        screen.print(table)
+    page = escape(str(record.folder / "report.html"))
+    for line in (escape(record.report.answer), f"read {page}"):
+        screen.print(line, highlight=False, soft_wrap=True)

@@ -57,7 +57,7 @@ def claims(
     A single claim is explained at length. "cannot tell" means that the interval contains both
     answers. Exit code 1: a verdict is not the recorded one. With --knob that is always so.
     """
-    from attnlab.studies.desk import Interrupted
+    from attnlab.experiments.pool import Interrupted
     from attnlab.theory import catalogue
 
     if docs is not None and words:
@@ -100,7 +100,7 @@ def claims(
 
 
 def _run(name: str, claim: "Claim") -> "ClaimResult":
-    from attnlab.studies.progress import Terminal
+    from attnlab.experiments.progress import Terminal
     from attnlab.theory.result import run_claim
 
     if claim.trained:
@@ -208,8 +208,8 @@ def _draw(result: "ClaimResult", path: Path) -> None:
 def _record(results: list["ClaimResult"], docs: Path) -> None:
     import torch
 
+    from attnlab.kernels.hardware import machine
     from attnlab.theory import document, record
-    from attnlab.training.loop import machine
 
     merged = record.merge(record.read(docs), results, machine(torch.device("cpu")))
     document.write(merged, docs)

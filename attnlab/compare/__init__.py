@@ -1,1 +1,1 @@
-"""A fair fight between variants: same text, same batches, same budget, several seeds."""
+"""Comparisons of variants: same text, same batches, same budget, several seeds."""

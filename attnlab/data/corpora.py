@@ -12,8 +12,9 @@ import os
 import stat
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import Field, dataclass
 from pathlib import Path
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from attnlab.config import check_value, setting, settings
 
@@ -65,6 +66,15 @@ class Corpus(ABC):
 
     def characters(self, split: str) -> int:
         return sum(len(piece) for piece in self.pieces(split))
+
+
+@runtime_checkable
+class CorpusSettings(Protocol):
+    """The settings of a corpus: what `corpus` in the registry names."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    def load(self) -> Corpus: ...
 
 
 def check_split(split: str) -> None:

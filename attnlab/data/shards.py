@@ -24,7 +24,7 @@ from jaxtyping import Int64
 from attnlab import files
 from attnlab.data.corpora import Corpus
 from attnlab.data.tokens import Tokenizer
-from attnlab.kernels.hardware import cache_folder
+from attnlab.files import cache_folder
 
 SMALL = 32 * 2**20  # characters; a text below this stays in memory
 SHARD = 2**24  # tokens in a shard

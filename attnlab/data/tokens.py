@@ -10,7 +10,7 @@ Cost: a few nanoseconds a character. Byte-pair encoding is in bpe.py.
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Int64
@@ -52,6 +52,7 @@ class Tokenizer(ABC):
     def _text(self, ids: Int64[np.ndarray, " t"]) -> str: ...
 
 
+@runtime_checkable
 class TokenizerSettings(Protocol):
     """What a registered tokenizer's settings offer: it is trained, saved and restored."""
 

@@ -8,7 +8,10 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Band:
-    """Query n stands at position n + keys - queries and sees `left` before and `right` after it."""
+    """Query n stands at position n + keys - queries.
+
+    It attends to its own position, `left` before and `right` after it.
+    """
 
     q: Float[Tensor, "b h q d"]
     k: Float[Tensor, "b g k d"]

@@ -1,4 +1,4 @@
-/* Banded attention on the CPU: every query sees a contiguous range of keys.
+/* Banded attention on the CPU: every query attends to a contiguous range of keys.
 
    Axes: b batch, h query heads, g key/value heads, t time, d head width, e value width.
    Cost: O(t * band) time, and beside the results a few tiles a thread.  Scores are never stored:
@@ -37,7 +37,7 @@ struct job {
     real *softmax; /* for each row: its largest score, and 1 / the sum of its weights */
     real *along, *partial;
     long batch, heads, kv_heads, queries, keys, width, value_width;
-    long left, right;  /* how far a query sees before and after its own position */
+    long left, right;  /* how far a query attends before and after its own position */
     long run;          /* queries of one unit of work */
     long parts;        /* going back: units that share out the query heads of a key head */
     long threads;
@@ -53,7 +53,7 @@ INLINE real *at(struct tensor x, long b, long h, long t) {
     return x.data + b * x.batch + h * x.head + t * x.time;
 }
 
-/* The keys that query number i sees: [first_key, end_key). */
+/* The keys that query number i attends to: [first_key, end_key). */
 INLINE long position(const struct job *job, long i) { return i + job->keys - job->queries; }
 INLINE long first_key(const struct job *job, long i) {
     return least(most(position(job, i) - job->left, 0), job->keys);
@@ -80,7 +80,7 @@ static void against_panels(int rows, long width, const real *a, long a_row, cons
     }
 }
 
-struct line { /* one row of scores and what its query sees of a key tile */
+struct line { /* one row of scores and what its query attends to in a key tile */
     long position, tile_start, from, to, seen_from, seen_to;
     real slope;
     const real *padding;
@@ -194,7 +194,7 @@ static void forward_unit(struct job *job, long unit, real *scratch) {
     for (long i = start; i < stop; i++) {
         long n = i - start;
         real *softmax = job->softmax + 2 * ((b * job->heads + h) * job->queries + i);
-        /* a query that sees nothing gives 0 and has weights of 0 */
+        /* a query without keys gives 0 and has weights of 0 */
         softmax[0] = maximum[n] == -INFINITY ? 0 : maximum[n];
         softmax[1] = total[n] == 0 ? 0 : 1 / total[n];
         for (long c = 0; c < e; c += LANES)
@@ -269,7 +269,7 @@ static void backward_tile(const struct job *job, const struct tile *tile, long t
     }
 }
 
-/* the keys that a run of queries sees */
+/* the keys that a run of queries attends to */
 static void keys_of_run(const struct job *job, long run, long *from, long *to) {
     long start = run * job->run, stop = least(start + job->run, job->queries);
     *from = first_key(job, start);

@@ -5,10 +5,12 @@ Axes: b batch, h query heads, g key/value heads, q queries, k keys, d head width
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, overload
+from typing import Literal, TypedDict, Unpack, overload
 
+import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
@@ -21,8 +23,6 @@ FEW_QUERIES = 8  # up to this a tile is mostly empty, and a dense mask small
 # from here on our compiled path beats PyTorch's on the CPU at full causal attention (docs/notes.md)
 NATIVE_QUERIES, NATIVE_PAIRS = 32, 1 << 17
 
-_seen: "set[Choice] | None" = None
-
 
 @dataclass(frozen=True)
 class Choice:
@@ -30,6 +30,10 @@ class Choice:
 
     path: str
     reason: str
+
+
+DECODING = Choice("sdpa", "one query without gradient")
+_record: ContextVar[set[Choice] | None] = ContextVar("the choices of paths", default=None)
 
 
 @dataclass(frozen=True)
@@ -49,15 +53,33 @@ PATHS = {
 }
 
 
+class Options(TypedDict, total=False):
+    """The keywords of `attention` that both of its forms have."""
+
+    causal: bool
+    window: int | None
+    scale: float | None
+    rotary: Rotation | None
+    bias: LinearBias | Tensor | None
+    key_padding: Tensor | None
+    dropout: float
+    path: str
+
+
 @overload
-def attention(  # type: ignore[overload-overlap]
-    q: Tensor, k: Tensor, v: Tensor, *, return_weights: Literal[False] = False, **seeing: Any
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    return_weights: Literal[False] = False,
+    **options: Unpack[Options],
 ) -> Tensor: ...
 @overload
 def attention(
-    q: Tensor, k: Tensor, v: Tensor, *, return_weights: Literal[True], **seeing: Any
+    q: Tensor, k: Tensor, v: Tensor, *, return_weights: Literal[True], **options: Unpack[Options]
 ) -> tuple[Tensor, Tensor]: ...
-def attention(  # type: ignore[misc]
+def attention(
     q: Float[Tensor, "b h q d"],
     k: Float[Tensor, "b g k d"],
     v: Float[Tensor, "b g k e"],
@@ -72,13 +94,13 @@ def attention(  # type: ignore[misc]
     path: str = "auto",
     return_weights: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """softmax(scale · q kᵀ + bias) v over the keys each query may see.
+    """softmax(scale · q kᵀ + bias) v over the keys each query attends to.
 
     k and v may have fewer heads: head i of q reads head i // (h // g). `window` counts the keys a
-    query sees, its own included; without `causal` it reaches as far ahead as back. With fewer
-    queries than keys, the queries are the last ones. `rotary` holds the angles of the keys.
-    `key_padding` is True for keys that must not be seen; what stands there is never read. A query
-    with no key to see gives 0. `dropout` leaves out weights at random, for training.
+    query attends to, including its own; without `causal` it reaches as far ahead as back. With
+    fewer queries than keys, the queries are the last ones. `rotary` holds the angles of the keys.
+    `key_padding` is True for keys that no query attends to; what stands there is never read. A
+    query without keys gives 0. `dropout` leaves out weights at random, for training.
     `return_weights=True` gives (output, weights) by the reference.
     """
     if rotary is not None:
@@ -95,34 +117,53 @@ def attention(  # type: ignore[misc]
         key_padding=key_padding,
         dropout=dropout,
     )
-    if key_padding is not None:
-        hidden = key_padding[:, None, :, None]  # 0 · NaN is NaN: weights of 0 do not hide a NaN
-        request = replace(request, k=k.masked_fill(hidden, 0), v=v.masked_fill(hidden, 0))
-    if return_weights:
-        if path not in ("auto", "reference"):
-            raise ValueError(f"path {path!r} keeps no weights; use path='reference' or 'auto'")
-        hardware.require(q.dtype, q.device)
-        return reference.attend_with_weights(request)
+    request.check()
+    if not return_weights:
+        return attend(request, path)
+    if path not in ("auto", "reference"):
+        raise ValueError(f"path {path!r} keeps no weights; use path='reference' or 'auto'")
+    return attend_with_weights(request)
+
+
+def attend(request: Request, path: str = "auto") -> Float[Tensor, "b h q e"]:
+    """The output, by the path that serves the request."""
     choice = choose(request, path)
-    chosen = choice.path
-    if _seen is not None:
-        _seen.add(choice)
-    if chosen != "reference":
+    _note(choice)
+    if choice.path != "native":  # which computes half precisions in float32
+        hardware.require(request.q.dtype, request.q.device)
+    if choice is DECODING:
+        return sdpa.decode(request)
+    request = request.cleared()
+    if choice.path != "reference":
         request = request.trimmed()
-    if chosen != "native":  # which computes half precisions in float32
-        hardware.require(q.dtype, q.device)
-    return PATHS[chosen].attend(request)
+    return PATHS[choice.path].attend(request)
+
+
+def attend_with_weights(
+    request: Request,
+) -> tuple[Float[Tensor, "b h q e"], Float[Tensor, "b h q k"]]:
+    """The output and the weights behind it, by the reference."""
+    hardware.require(request.q.dtype, request.q.device)
+    return reference.attend_with_weights(request.cleared())
 
 
 @contextmanager
-def watching() -> Iterator[set[Choice]]:
+def record_choices() -> Iterator[set[Choice]]:
     """Collects the choices made meanwhile: which paths a model takes, and why."""
-    global _seen
-    before, _seen = _seen, set()
+    choices: set[Choice] = set()
+    token = _record.set(choices)
     try:
-        yield _seen
+        yield choices
     finally:
-        _seen = before
+        _record.reset(token)
+
+
+def _note(choice: Choice) -> None:
+    if torch.compiler.is_compiling():  # a compiled model makes its choices once, for all calls
+        return
+    choices = _record.get()
+    if choices is not None:
+        choices.add(choice)
 
 
 def choose(request: Request, path: str = "auto") -> Choice:
@@ -134,6 +175,8 @@ def choose(request: Request, path: str = "auto") -> Choice:
         if reason:
             raise ValueError(f"path {path!r} cannot serve this: {reason}; use path='auto'")
         return Choice(path, "asked for by name")
+    if sdpa.is_decoding(request):
+        return DECODING
     if 0 in (request.queries, request.keys, request.q.shape[0]):
         return Choice("reference", "there is nothing to attend to")
     if isinstance(request.bias, Tensor):
@@ -160,7 +203,7 @@ def _full_choice(request: Request) -> Choice:
 
 
 def _banded_choice(request: Request) -> Choice:
-    what = "a window" if not request.sees_everything else "a mask that PyTorch has no flag for"
+    what = "a window" if not request.covers_all_keys else "a mask that PyTorch has no flag for"
     ranking = ["flex"] if request.q.device.type == "cuda" else ["native", "tiled"]
     refusals: list[str] = []
     for path in ranking:

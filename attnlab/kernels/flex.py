@@ -6,13 +6,14 @@ Cost: O(q · band) time.
 
 import functools
 import sys
-from typing import Any
+from collections.abc import Callable
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
+from attnlab import compat
 from attnlab.kernels import hardware
 from attnlab.kernels.request import LinearBias, Request
 
@@ -50,11 +51,11 @@ def attend(request: Request) -> Float[Tensor, "b h q e"]:
     blocks = _blocks(
         request.queries, request.keys, *request.band, request.q.device, request.key_padding
     )
-    score = _falling(request.bias.slopes, offset) if isinstance(request.bias, LinearBias) else None
+    score = _alibi(request.bias.slopes, offset) if isinstance(request.bias, LinearBias) else None
     q, k, v = request.q, request.k, request.v
-    # Past its limit of recompilations PyTorch would go on without compiling, in quadratic memory:
-    # there may be as many shapes and windows as a person has, and never a silent substitute.
-    with torch._dynamo.config.patch(recompile_limit=1 << 10, accumulated_recompile_limit=1 << 12):
+    # Uncompiled it takes quadratic memory: there may be as many shapes and windows as a person has,
+    # and never a silent substitute.
+    with compat.recompile_limit(1 << 10):
         return _compiled()(q, k, v, score, blocks, request.factor, request.group > 1)
 
 
@@ -63,18 +64,11 @@ def _has_vectors() -> bool:
     return torch.backends.cpu.get_cpu_capability().startswith("AVX") and sys.platform != "darwin"
 
 
-@functools.cache
-def _cpp_compiler() -> str | None:
-    from torch._inductor.cpp_builder import get_cpp_compiler
-
-    try:
-        return get_cpp_compiler()
-    except RuntimeError:
-        return None
+_cpp_compiler = functools.cache(compat.cpp_compiler)
 
 
 @functools.cache
-def _compiled() -> Any:
+def _compiled() -> Callable[..., Tensor]:
     hardware.tag_compiled_code()
     return torch.compile(flex_attention, dynamic=False, fullgraph=True)
 
@@ -84,7 +78,7 @@ def _blocks(
 ) -> BlockMask:
     if padding is None:
         return _band_blocks(queries, keys, left, right, device)
-    seen = _unpadded(_band(queries, keys, left, right), padding)
+    seen = _without_padding(_band(queries, keys, left, right), padding)
     return create_block_mask(seen, padding.shape[0], None, queries, keys, device=device)
 
 
@@ -99,14 +93,14 @@ def _band_blocks(queries: int, keys: int, left: int, right: int, device: torch.d
 # Lambdas, since FlexAttention counts their arguments and the tests' shape checks wrap functions.
 
 
-def _band(queries: int, keys: int, left: int, right: int) -> Any:
+def _band(queries: int, keys: int, left: int, right: int) -> Callable[..., Tensor]:
     offset = keys - queries
     return lambda b, h, i, j: (i + offset - j <= left) & (i + offset - j >= -right)
 
 
-def _unpadded(seen: Any, padding: Tensor) -> Any:
+def _without_padding(seen: Callable[..., Tensor], padding: Tensor) -> Callable[..., Tensor]:
     return lambda b, h, i, j: seen(b, h, i, j) & ~padding[b, j]
 
 
-def _falling(slopes: Tensor, offset: int) -> Any:
+def _alibi(slopes: Tensor, offset: int) -> Callable[..., Tensor]:
     return lambda score, b, h, i, j: score - slopes[h] * (i + offset - j).abs()

@@ -1,7 +1,8 @@
-"""What this machine can run: probed in a child process, since a wrong guess ends the process.
+"""This machine: what it is, and what it can run.
 
-Some CPUs announce bfloat16 matrix instructions that their virtual machine traps: the first bfloat16
-product then dies with "Illegal instruction".
+What it can run is tried in a child process, since a wrong guess ends the process: some CPUs
+announce bfloat16 matrix instructions that their virtual machine traps, and the first bfloat16
+product dies with "Illegal instruction".
 """
 
 import functools
@@ -15,10 +16,12 @@ from pathlib import Path
 
 import torch
 
-from attnlab import files
+from attnlab import __version__, files
 
 # under such a cap products may work that end the process without it, so each has its own answer
 CAPS = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA")
+
+HALVES = (torch.bfloat16, torch.float16)
 
 _PROBE = """
 import torch
@@ -30,7 +33,7 @@ torch.nn.functional.linear(q, torch.randn(64, 64, dtype=q.dtype)).sum().backward
 
 def require(dtype: torch.dtype, device: torch.device) -> None:
     """A ValueError when products of this dtype would end the process or cannot run at all."""
-    if device.type == "cpu" and dtype in (torch.bfloat16, torch.float16):
+    if dtype in HALVES and device.type == "cpu":
         name = str(dtype).removeprefix("torch.")
         if not cpu_multiplies(name):
             raise ValueError(
@@ -44,7 +47,9 @@ def cpu_multiplies(dtype: str) -> bool:
     """Whether a forward and backward pass in the dtype survives here; asked once a machine."""
     try:
         capped = "".join("-" + re.sub(r"\W", "", os.environ.get(cap, "")) for cap in CAPS)
-        memory = cache_folder() / f"cpu-{dtype}-{machine_id()}-torch{torch.__version__}{capped}"
+        memory = (
+            files.cache_folder() / f"cpu-{dtype}-{machine_id()}-torch{torch.__version__}{capped}"
+        )
         if memory.exists():
             return memory.read_text() == "works"
     except OSError:
@@ -81,8 +86,19 @@ def tag_compiled_code() -> None:
         torch.compiler.config.cache_key_tag += tag
 
 
+def machine(device: torch.device) -> dict[str, str | int]:
+    """The machine and the versions on it, to stand beside what was trained or measured there."""
+    name = torch.cuda.get_device_name() if device.type == "cuda" else platform.machine()
+    return {
+        "attnlab": __version__,
+        "python": platform.python_version(),
+        "device": f"{device.type} {name}",
+        **description(),
+    }
+
+
 def description() -> dict[str, str | int]:
-    """The machine in a few words, to stand beside numbers that were measured on it."""
+    """The processor in a few words, and how PyTorch uses it."""
     info = Path("/proc/cpuinfo")
     named = re.search(r"model name\s*:\s*(.*)", info.read_text() if info.exists() else "")
     return {
@@ -92,17 +108,3 @@ def description() -> dict[str, str | int]:
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "torch": torch.__version__,
     }
-
-
-def cache_folder() -> Path:
-    """A private folder for what can always be made again."""
-    root = os.environ.get("ATTNLAB_CACHE") or os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    folder = Path(root).expanduser() / "attnlab"
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    status = folder.stat()
-    if hasattr(os, "getuid") and (status.st_uid != os.getuid() or status.st_mode & 0o022):
-        raise PermissionError(
-            f"{folder} can be written by others, and compiled code is kept there; "
-            "chmod go-w it, or set ATTNLAB_CACHE to a folder of your own"
-        )
-    return folder

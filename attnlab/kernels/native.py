@@ -21,8 +21,9 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from attnlab.files import cache_folder
 from attnlab.kernels.band import Band
-from attnlab.kernels.hardware import cache_folder, machine_id
+from attnlab.kernels.hardware import machine_id
 
 SOURCES = [Path(__file__).with_name(name) for name in ("banded.c", "vectors.h")]
 FLAGS = ["-O3", "-fPIC", "-shared", "-std=gnu11"]
@@ -173,7 +174,7 @@ class _Call:
 
         First the query heads of a group are shared out, then the queries cut into runs: several to
         a thread, since in causal attention the later ones take longer. Each unit has gradients of
-        its own for the keys it sees, added up at the end.
+        its own for the keys it attends to, added up at the end.
         """
         job, tile = self.job, 64
         heads, group = job.batch * job.kv_heads, job.heads // job.kv_heads

@@ -6,12 +6,11 @@ The tests and `attnlab check machines` use the same ones.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from attnlab.kernels.dispatch import PATHS, attention
+from attnlab.kernels.dispatch import PATHS, Options, attention
 from attnlab.kernels.request import LinearBias, Request
 
 FAST_PATHS = ["sdpa", "native", "tiled"]
@@ -33,7 +32,7 @@ class Problem:
     padding: bool = False
     seed: int = 0
 
-    def tensors(self) -> tuple[list[Tensor], Tensor, dict[str, Any]]:
+    def tensors(self) -> tuple[list[Tensor], Tensor, Options]:
         """float64 q, k, v; the gradient of the output; and the options."""
         chance = torch.Generator().manual_seed(self.seed)
         keys = self.queries if self.keys is None else self.keys
@@ -47,7 +46,7 @@ class Problem:
         q, k, v, grad = (
             torch.randn(shape, generator=chance, dtype=torch.float64) for shape in shapes
         )
-        options: dict[str, Any] = {"causal": self.causal, "window": self.window}
+        options: Options = {"causal": self.causal, "window": self.window}
         if self.alibi:
             options["bias"] = LinearBias(torch.rand(heads, generator=chance, dtype=torch.float64))
         if self.padding:
@@ -58,7 +57,7 @@ class Problem:
 SHAPES = {
     "one token": Problem(queries=1, window=1),
     "two tokens": Problem(queries=2, window=1),
-    "two tokens, both seen": Problem(queries=2, window=2),
+    "two tokens, a window of both": Problem(queries=2, window=2),
     "odd": Problem(queries=77, window=13, width=24),
     "window of one key": Problem(queries=70, window=1),
     "window a tile minus one": Problem(queries=3 * TILE + 5, window=TILE - 1, batch=1),
@@ -98,17 +97,29 @@ def solve(
     """The output and the gradients of q, k and v, by a path in a dtype."""
     inputs, grad, options = problem.tensors()
     leaves = [x.to(device, dtype).requires_grad_() for x in inputs]
-    if "bias" in options:
-        options["bias"] = LinearBias(options["bias"].slopes.to(device, dtype))
-    if "key_padding" in options:
-        options["key_padding"] = options["key_padding"].to(device)
-    out = attention(*leaves, path=path, **options)
+    bias, padding = options.get("bias"), options.get("key_padding")
+    if isinstance(bias, LinearBias):
+        options["bias"] = LinearBias(bias.slopes.to(device, dtype))
+    if padding is not None:
+        options["key_padding"] = padding.to(device)
+    options["path"] = path
+    q, k, v = leaves
+    out = attention(q, k, v, **options)
     return [out.detach(), *torch.autograd.grad(out, leaves, grad.to(device, dtype))]
 
 
 def refusal(problem: Problem, path: str) -> str | None:
     (q, k, v), _, options = problem.tensors()
-    return PATHS[path].refusal(Request(q=q, k=k, v=v, **options))
+    request = Request(
+        q=q,
+        k=k,
+        v=v,
+        causal=problem.causal,
+        window=problem.window,
+        bias=options.get("bias"),
+        key_padding=options.get("key_padding"),
+    )
+    return PATHS[path].refusal(request)
 
 
 def errors(found: Sequence[Tensor], true: Sequence[Tensor]) -> list[float]:
@@ -130,7 +141,7 @@ def limits_of_plain(
     """For each tensor twice the error of plain PyTorch in the dtype.
 
     One rounding of the largest number of the problem is allowed on top: where plain PyTorch happens
-    to be exact (a query that sees one key), twice its error would be nothing at all.
+    to be exact (a query that attends to one key), twice its error would be nothing at all.
     """
     rounding = torch.finfo(dtype).eps * _largest(true)
     return [2 * error + rounding for error in errors(plain, true)]

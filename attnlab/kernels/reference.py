@@ -1,6 +1,6 @@
 """The definition of attention, dense and slow on purpose: every other path equals this one.
 
-    out[i] = sum over visible j of softmax_j(scale · q[i]·k[j] + bias[i, j]) · v[j]
+    out[i] = Σ_j softmax_j(scale · q[i]·k[j] + bias[i, j]) · v[j],  over the keys i attends to
 
 Axes: b batch, h heads, q queries, k keys, e value width.
 Cost: O(q · k) time and memory.
@@ -25,6 +25,7 @@ def attend(request: Request) -> Float[Tensor, "b h q e"]:
 def attend_with_weights(
     request: Request,
 ) -> tuple[Float[Tensor, "b h q e"], Float[Tensor, "b h q k"]]:
+    """The output, and the weight of each key for each query: 0 where it does not attend to it."""
     k = request.k.repeat_interleave(request.group, dim=1)
     v = request.v.repeat_interleave(request.group, dim=1)
     scores = request.q @ k.transpose(-1, -2) * request.factor
@@ -38,13 +39,13 @@ def masked_softmax(
     seen: Bool[Tensor, "..."],
     bias: Float[Tensor, "..."] | None = None,
 ) -> Float[Tensor, "*batch q k"]:
-    """Weights over the visible keys; a row that sees nothing is 0 and has zero gradient."""
+    """Weights where `seen` is True; a row that attends to no key is 0 and has zero gradient."""
     if bias is not None:
         scores = scores + bias
         seen = seen & (bias > -torch.inf)  # minus infinity in a bias is a mask
     largest = torch.finfo(scores.dtype).max
     scores = scores.clamp(-largest, largest)  # infinite scores would give inf - inf = NaN
     blind = ~seen.any(-1, keepdim=True)
-    # softmax over nothing but -inf is NaN, also in its gradient: give such a row something to see
+    # softmax over nothing but -inf is NaN, also in its gradient: such a row gets zeros as scores
     weights = scores.masked_fill(~seen, -torch.inf).masked_fill(blind, 0).softmax(-1)
     return weights.masked_fill(blind, 0)

@@ -1,10 +1,10 @@
-"""What is asked of an attention path, checked once: tensors, who sees whom, scale and bias.
+"""What an attention path computes from: tensors, which query attends to which key, scale and bias.
 
 Axes: b batch, h query heads, g key/value heads, q queries, k keys, d head width, e value width.
 
-A query at position i sees the key at position j when |i - j| < window (if there is one), j <= i (if
-causal) and j is not padding. When there are fewer queries than keys, the queries are the last
-ones: query number n stands at position n + keys - queries.
+A query at position i attends to the key at position j when |i - j| < window (if there is one),
+j <= i (if causal) and j is not padding. When there are fewer queries than keys, the queries are the
+last ones: query number n stands at position n + keys - queries.
 """
 
 import math
@@ -41,7 +41,7 @@ class LinearBias:
 def visible(
     queries: Int[Tensor, " q"], keys: Int[Tensor, " k"], causal: bool, window: int | None
 ) -> Bool[Tensor, "q k"]:
-    """Which positions see which."""
+    """The mask of causality and window: True where a query attends to a key."""
     ahead = queries[:, None] - keys[None, :]
     seen = torch.ones_like(ahead, dtype=torch.bool)
     if causal:
@@ -51,8 +51,15 @@ def visible(
     return seen
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Request:
+    """One call of attention.
+
+    Making a request checks nothing. `check` is for tensors that somebody else has made:
+    `kernels.attention` calls it. HeadedAttention makes q, k and v that fit, for every layer and
+    every step of decoding. It is not frozen, since that would take three times as long to make.
+    """
+
     q: Float[Tensor, "b h q d"]
     k: Float[Tensor, "b g k d"]
     v: Float[Tensor, "b g k e"]
@@ -60,10 +67,14 @@ class Request:
     window: int | None = None
     scale: float | None = None
     bias: LinearBias | Tensor | None = None  # a tensor broadcasts to [b, h, q, k]
-    key_padding: Bool[Tensor, "b k"] | None = None  # True where a key is padding, never to be seen
-    dropout: float = 0.0  # the chance of a weight to be left out, the others scaled up
+    key_padding: Bool[Tensor, "b k"] | None = None  # True where a key is padding
+    # key_padding as numbers to add to scores: 0, or minus infinity. A KV cache has it at hand, and
+    # holds zeros where keys and values are padding.
+    padding_mask: Float[Tensor, "b 1 1 k"] | None = None
+    dropout: float = 0.0  # the probability that a weight is left out; the others are scaled up
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """A ValueError that names the rule where the parts do not fit each other."""
         _check_tensors(self.q, self.k, self.v)
         if self.window is not None and self.window < 1:
             raise ValueError(
@@ -73,8 +84,11 @@ class Request:
             raise ValueError(f"scale is {self.scale}; use a finite number")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout is {self.dropout}; it is a probability: 0 to less than 1")
-        _check_bias(self.bias, self.q, self.keys)
-        _check_padding(self.key_padding, self.k)
+        if self.bias is not None:
+            batch, heads, queries, _ = self.q.shape
+            check_bias(self.bias, (batch, heads, queries, self.keys), self.q.device)
+        if self.key_padding is not None:
+            check_padding(self.key_padding, self.k.shape[0], self.k.shape[2], self.k.device)
 
     @property
     def queries(self) -> int:
@@ -96,24 +110,26 @@ class Request:
 
     @property
     def band(self) -> tuple[int, int]:
-        """How many positions before and after its own a query sees; never more than there are."""
+        """How far before and after its own position a query attends; at most as far as keys go."""
         reach = self.queries + self.keys
         side = reach if self.window is None else min(self.window - 1, reach)
         return side, 0 if self.causal else side
 
     @property
-    def sees_everything(self) -> bool:
-        """Whether the window hides nothing that causality does not hide."""
+    def covers_all_keys(self) -> bool:
+        """Whether there is no window, or one that masks no key."""
         return self.window is None or self.window >= max(self.keys, self.queries)
 
     @property
     def needs_grad(self) -> bool:
+        if not torch.is_grad_enabled():
+            return False
         tensors = [self.q, self.k, self.v]
         if isinstance(self.bias, Tensor):
             tensors.append(self.bias)
         elif self.bias is not None:
             tensors.append(self.bias.slopes)
-        return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+        return any(tensor.requires_grad for tensor in tensors)
 
     def query_positions(self) -> Int[Tensor, " q"]:
         return torch.arange(self.keys - self.queries, self.keys, device=self.q.device)
@@ -122,7 +138,7 @@ class Request:
         return torch.arange(self.keys, device=self.q.device)
 
     def visible(self, queries: slice = ALL, keys: slice = ALL) -> Bool[Tensor, "#b 1 _q _k"]:
-        """Who sees whom, among all or some of the queries and keys."""
+        """The whole mask, for all or some queries and keys: True where a query attends to a key."""
         at, to = self.query_positions()[queries], self.key_positions()[keys]
         seen = visible(at, to, self.causal, self.window)
         if self.key_padding is None:
@@ -141,37 +157,40 @@ class Request:
             bias = bias[..., queries, :]
         return bias
 
+    def cleared(self) -> "Request":
+        """The same request with zeros where keys and values are padding.
+
+        A weight of 0 does not hide a NaN, since 0 · NaN is NaN. A KV cache has done this already.
+        """
+        if self.key_padding is None or self.padding_mask is not None:
+            return self
+        padding = self.key_padding[:, None, :, None]
+        return replace(self, k=self.k.masked_fill(padding, 0), v=self.v.masked_fill(padding, 0))
+
     def trimmed(self) -> "Request":
         """The same request without the keys that come before every query's window."""
         if self.window is None:
             return self
-        unseen = self.keys - self.queries - (self.window - 1)
-        if unseen <= 0:
+        first = self.keys - self.queries - (self.window - 1)
+        if first <= 0:
             return self
-        kept = slice(unseen, None)
-        bias = self.dense_bias(keys=kept) if isinstance(self.bias, Tensor) else self.bias
-        padding = None if self.key_padding is None else self.key_padding[:, kept]
-        k, v = self.k[:, :, kept], self.v[:, :, kept]
-        return replace(self, k=k, v=v, bias=bias, key_padding=padding)
+        kept = slice(first, None)
+        mask = self.padding_mask
+        return replace(
+            self,
+            k=self.k[:, :, kept],
+            v=self.v[:, :, kept],
+            bias=self.dense_bias(keys=kept) if isinstance(self.bias, Tensor) else self.bias,
+            key_padding=None if self.key_padding is None else self.key_padding[:, kept],
+            padding_mask=None if mask is None else mask[..., kept],
+        )
 
 
 def _check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
-    shapes = f"q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}"
-    if not q.dim() == k.dim() == v.dim() == 4:
-        raise ValueError(f"{shapes}: each must be [batch, heads, time, width]")
-    if not q.shape[0] == k.shape[0] == v.shape[0]:
-        raise ValueError(f"{shapes}: the batch sizes (first axis) differ")
-    if k.shape[1:3] != v.shape[1:3]:
-        raise ValueError(f"{shapes}: k and v must have the same heads and time")
-    if q.shape[3] != k.shape[3]:
-        raise ValueError(f"{shapes}: q and k must have the same head width (last axis)")
-    if 0 in (q.shape[1], k.shape[1], q.shape[3]):
-        raise ValueError(f"{shapes}: heads and head width must be 1 or more")
-    if q.shape[1] % k.shape[1]:
-        raise ValueError(
-            f"{q.shape[1]} query heads do not divide into {k.shape[1]} key/value heads; "
-            "the first number must be a multiple of the second"
-        )
+    wrong = _misfit(q, k, v)
+    if wrong is not None:
+        shapes = f"q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}"
+        raise ValueError(f"{shapes}: {wrong}")
     if not q.device == k.device == v.device:
         raise ValueError(
             f"q is on {q.device}, k on {k.device}, v on {v.device}; move them together"
@@ -182,14 +201,37 @@ def _check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
         raise ValueError(f"q, k and v are {q.dtype}; attention needs floating-point numbers")
 
 
-def _check_bias(bias: LinearBias | Tensor | None, q: Tensor, keys: int) -> None:
-    if bias is None:
-        return
+def _misfit(q: Tensor, k: Tensor, v: Tensor) -> str | None:
+    """The rule that the shapes break."""
+    if not q.dim() == k.dim() == v.dim() == 4:
+        return "each must be [batch, heads, time, width]"
+    batch, heads, _, width = q.shape
+    key_batch, kv_heads, keys, key_width = k.shape
+    value_batch, value_heads, values, _ = v.shape
+    if not batch == key_batch == value_batch:
+        return "the batch sizes (first axis) differ"
+    if kv_heads != value_heads or keys != values:
+        return "k and v must have the same heads and time"
+    if width != key_width:
+        return "q and k must have the same head width (last axis)"
+    if 0 in (heads, kv_heads, width):
+        return "heads and head width must be 1 or more"
+    if heads % kv_heads:
+        return (
+            f"{heads} query heads do not divide into {kv_heads} key/value heads; "
+            "the first number must be a multiple of the second"
+        )
+    return None
+
+
+def check_bias(
+    bias: LinearBias | Tensor, full: tuple[int, int, int, int], device: torch.device
+) -> None:
+    """`full` is [b, h, q, k]."""
     values = bias.slopes if isinstance(bias, LinearBias) else bias
-    full = (q.shape[0], q.shape[1], q.shape[2], keys)
     if isinstance(bias, LinearBias):
-        fits = bias.slopes.shape == (q.shape[1],)
-        rule = f"one slope for each of the {q.shape[1]} heads"
+        fits = bias.slopes.shape == full[1:2]
+        rule = f"one slope for each of the {full[1]} heads"
     else:
         fits = bias.dim() <= 4 and all(
             size in (1, wanted)
@@ -198,19 +240,16 @@ def _check_bias(bias: LinearBias | Tensor | None, q: Tensor, keys: int) -> None:
         rule = f"something that broadcasts to {list(full)}"
     if not fits:
         raise ValueError(f"bias has shape {list(values.shape)}; it must be {rule}")
-    if values.device != q.device:
-        raise ValueError(f"bias is on {values.device}, q on {q.device}; move them together")
+    if values.device != device:
+        raise ValueError(f"bias is on {values.device}, q on {device}; move them together")
     if not values.dtype.is_floating_point:
         raise ValueError(f"bias is {values.dtype}; it is added to scores, so use floating point")
 
 
-def _check_padding(padding: Tensor | None, k: Tensor) -> None:
-    if padding is None:
-        return
-    wanted = (k.shape[0], k.shape[2])
-    if padding.shape != wanted:
-        raise ValueError(f"key_padding has shape {list(padding.shape)}; it must be {list(wanted)}")
+def check_padding(padding: Tensor, batch: int, keys: int, device: torch.device) -> None:
+    if padding.shape != (batch, keys):
+        raise ValueError(f"key_padding has shape {list(padding.shape)}; it must be {[batch, keys]}")
     if padding.dtype != torch.bool:
         raise ValueError(f"key_padding is {padding.dtype}; it must be bool, True for padding")
-    if padding.device != k.device:
-        raise ValueError(f"key_padding is on {padding.device}, k on {k.device}; move them together")
+    if padding.device != device:
+        raise ValueError(f"key_padding is on {padding.device}, k on {device}; move them together")

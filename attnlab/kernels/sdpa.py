@@ -25,8 +25,8 @@ def refusal(request: Request) -> str | None:
 
 
 def needs_mask(request: Request) -> bool:
-    """Whether PyTorch's own flags cannot say who sees whom."""
-    if request.bias is not None or request.key_padding is not None or not request.sees_everything:
+    """Whether PyTorch's own flags cannot express the mask."""
+    if request.bias is not None or request.key_padding is not None or not request.covers_all_keys:
         return True
     # its causal flag lines up the first query with the first key; ours the last with the last
     return request.causal and request.queries not in (1, request.keys)
@@ -39,9 +39,67 @@ def attend(request: Request) -> Float[Tensor, "b h q e"]:
     out = _attend(request)
     # On the CPU PyTorch takes scores as they are: one too large for the dtype makes a row NaN. (On
     # CUDA looking would mean waiting for the device, and scores are float32 there.)
-    if not torch.compiler.is_compiling() and out.isnan().any():
+    if not torch.compiler.is_compiling() and _has_nan(out):
         return reference.attend(request)
     return out
+
+
+def _has_nan(out: Tensor) -> bool:
+    """No tensor with a NaN equals itself: asked so, it makes no tensor of answers."""
+    return not torch.equal(out, out)
+
+
+def is_decoding(request: Request) -> bool:
+    """Whether `decode` serves a request: one query on the CPU, without gradient."""
+    q = request.q
+    return (
+        q.shape[2] == 1
+        and q.is_cpu
+        and not request.needs_grad
+        and not request.dropout
+        and not isinstance(request.bias, Tensor)
+        and 0 not in (q.shape[0], request.k.shape[2])
+        and not torch.compiler.is_compiling()
+    )
+
+
+def decode(request: Request) -> Float[Tensor, "b h 1 e"]:
+    """One query, the last: it attends to every key of its window that is not padding.
+
+    So the mask is the padding and nothing else, and keys and values are used where they lie. What
+    `attend` avoids beforehand shows here as a NaN in the output: a score too large for the dtype, a
+    NaN where a key is padding, on some of PyTorch's paths a row without keys. Such a request, which
+    is rare, goes to the definition.
+    """
+    q, k, v, window = request.q, request.k, request.v, request.window
+    first = 0
+    if window is not None and window < k.shape[2]:
+        first = k.shape[2] - window
+        k, v = k.narrow(2, first, window), v.narrow(2, first, window)
+    mask = _mask_of_one(request, first)
+    grouped = q.shape[1] != k.shape[1]
+    out = F.scaled_dot_product_attention(
+        q, k, v, attn_mask=mask, scale=request.scale, enable_gqa=grouped
+    )
+    return reference.attend(request.cleared()) if _has_nan(out) else out
+
+
+def _mask_of_one(request: Request, first: int) -> Tensor | None:
+    """Over the keys from `first` on, for a query that attends to all of them but the padding."""
+    mask, padding = request.padding_mask, request.key_padding
+    if mask is not None and first:
+        mask = mask[..., first:]
+    if mask is None and padding is not None:
+        kept = ~(padding[:, first:] if first else padding)
+        mask = kept.view(-1, 1, 1, kept.shape[1])
+    if request.bias is None:
+        return mask
+    bias = request.dense_bias(keys=slice(first, None))
+    assert bias is not None
+    bias = bias[None]  # PyTorch's fast kernel takes masks of four axes
+    if mask is None:
+        return bias
+    return bias.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else bias + mask
 
 
 def _trusted() -> AbstractContextManager[None]:

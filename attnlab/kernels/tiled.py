@@ -44,7 +44,7 @@ def backward(
 
 
 class _Tile:
-    """A run of queries and the keys that any of them sees."""
+    """A run of queries and the keys that any of them attends to."""
 
     def __init__(self, queries: slice, keys: slice, ahead: int) -> None:
         self.queries, self.keys = queries, keys
@@ -88,7 +88,7 @@ class _Tiling:
         part.copy_(rows.reshape(part.shape))
 
     def weights(self, tile: _Tile) -> Tensor:
-        """The softmax of a tile's scores, [b, g, rows, k]; 0 in a row that sees nothing."""
+        """The softmax of a tile's scores, [b, g, rows, k]; 0 in a row without keys."""
         queries, keys = self.rows(self.q, tile), self.k[:, :, tile.keys]
         scores = queries.mul(self.band.scale) @ keys.transpose(-1, -2)
         largest = torch.finfo(scores.dtype).max

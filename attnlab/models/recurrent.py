@@ -17,6 +17,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from attnlab.config import setting, settings
+from attnlab.models.model import Decoder, LanguageModel
 
 Activation = Literal["tanh", "relu", "sigmoid", "slide"]
 
@@ -53,7 +54,7 @@ class Recurrence(nn.Module):
         state: Float[Tensor, "b c"] | None = None,
         padding: Bool[Tensor, "b t"] | None = None,
     ) -> tuple[Float[Tensor, "b t c"], Float[Tensor, "b c"]]:
-        """All hidden states, and the last one to go on from; padding leaves a state as it is."""
+        """All hidden states, and the last one to continue from; padding leaves a state as it is."""
         state = self.start(x) if state is None else state
         states = []
         for time, drive in enumerate(self.from_input(x).unbind(1)):
@@ -118,39 +119,6 @@ class ElmanSettings(RecurrentSettings):
         return ElmanLM(self)
 
 
-class ElmanLM(nn.Module):
-    """A language model in constant memory: everything read so far is in one vector."""
-
-    def __init__(self, settings: ElmanSettings) -> None:
-        super().__init__()
-        self.settings = settings
-        self.embed = nn.Embedding(settings.vocabulary, settings.width)
-        self.recurrence = Recurrence(settings.width, settings.width, settings.activation)
-        self.head = nn.Linear(settings.width, settings.vocabulary)
-
-    def forward(
-        self,
-        tokens: Int[Tensor, "b t"],
-        *,
-        positions: Int[Tensor, "#b t"] | None = None,
-        key_padding: Bool[Tensor, "b t"] | None = None,
-        cache: "RecurrentCache | None" = None,
-    ) -> Float[Tensor, "b t v"]:
-        """Logits for the token after each one; with a cache, `tokens` are the next ones.
-
-        `positions` are for other models: this one knows only what came before what.
-        """
-        state = None if cache is None else cache.state
-        states, state = self.recurrence(self.embed(tokens), state, key_padding)
-        if cache is not None:
-            cache.state = state.detach()
-            cache.length += tokens.shape[1]
-        return self.head(states)
-
-    def new_cache(self) -> "RecurrentCache":
-        return RecurrentCache()
-
-
 class RecurrentCache:
     """The state after all that was read, of a size that does not grow with it."""
 
@@ -166,13 +134,43 @@ class RecurrentCache:
         return 0 if self.state is None else self.state.numel() * self.state.element_size()
 
 
+class ElmanLM(Decoder[RecurrentCache]):
+    """A language model in constant memory: everything read so far is in one vector."""
+
+    def __init__(self, settings: ElmanSettings) -> None:
+        super().__init__()
+        self.settings = settings
+        self.embed = nn.Embedding(settings.vocabulary, settings.width)
+        self.recurrence = Recurrence(settings.width, settings.width, settings.activation)
+        self.head = nn.Linear(settings.width, settings.vocabulary)
+
+    def forward(
+        self,
+        tokens: Int[Tensor, "b t"],
+        *,
+        positions: Int[Tensor, "#b t"] | None = None,
+        key_padding: Bool[Tensor, "b t"] | None = None,
+        cache: RecurrentCache | None = None,
+    ) -> Float[Tensor, "b t v"]:
+        """Logits for the token after each one; `positions` mean nothing to a recurrence."""
+        state = None if cache is None else cache.state
+        states, state = self.recurrence(self.embed(tokens), state, key_padding)
+        if cache is not None:
+            cache.state = state.detach()
+            cache.length += tokens.shape[1]
+        return self.head(states)
+
+    def new_cache(self) -> RecurrentCache:
+        return RecurrentCache()
+
+
 @settings
 class BidirectionalSettings(RecurrentSettings):
     def build(self) -> "BidirectionalReader":
         return BidirectionalReader(self)
 
 
-class BidirectionalReader(nn.Module):
+class BidirectionalReader(LanguageModel):
     """Logits from a bidirectional network over the whole text: each saw the token it predicts."""
 
     causal = False
@@ -198,12 +196,14 @@ class PrefixBidirectionalSettings(RecurrentSettings):
         return PrefixBidirectionalLM(self)
 
 
-class PrefixBidirectionalLM(nn.Module):
+class PrefixBidirectionalLM(LanguageModel):
     """A bidirectional network run anew over every prefix, all prefixes side by side.
 
     With readout "last" the prefix's last h is used, as in the course: its backward half has read
     one token only. With "mean" the h of all the prefix are averaged, and both directions matter.
     """
+
+    settings: PrefixBidirectionalSettings
 
     def __init__(self, settings: PrefixBidirectionalSettings) -> None:
         super().__init__()
@@ -230,3 +230,14 @@ class PrefixBidirectionalLM(nn.Module):
             count = torch.arange(1, length + 1, device=tokens.device, dtype=total.dtype)
             total = total / count[:, None]
         return self.head(total)
+
+    def operations(self, context: int) -> float:
+        found = super().operations(context)
+        if self.settings.readout == "mean":
+            back = self.network.back.from_hidden.weight.numel()
+            joined = sum(
+                linear.weight.numel()
+                for linear in (self.network.from_ahead, self.network.from_back)
+            )
+            found += 3 * 2.0 * (back + joined) * (context - 1) / 2
+        return found

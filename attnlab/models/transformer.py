@@ -8,7 +8,7 @@ Axes: b batch, t time, c width, v vocabulary.
 """
 
 import math
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -16,11 +16,19 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from attnlab import registry
-from attnlab.attention.cache import Cache
-from attnlab.attention.heads import NORM_EPSILON, HeadedAttention, head_width
-from attnlab.attention.positions import Positions, Shape
+from attnlab.attention.cache import Cache, CacheSettings, LayerCache
+from attnlab.attention.heads import (
+    NORM_EPSILON,
+    AttentionOptions,
+    HeadedAttention,
+    HeadSettings,
+    head_width,
+)
+from attnlab.attention.positions import Positions, PositionsSettings, Shape
+from attnlab.attention.scores import ScoreSettings
 from attnlab.config import choice, setting, settings
 from attnlab.kernels import hardware
+from attnlab.models.model import Decoder
 
 LARGEST, DEEPEST = 1 << 20, 1 << 12  # beyond these a width or depth is a slip of the finger
 PROBABILITY = "it is a probability"
@@ -36,11 +44,13 @@ class TransformerSettings:
     )
     width: int = setting(128, low=1, high=LARGEST, about="numbers in the vector of a token")
     depth: int = setting(4, low=1, high=DEEPEST, about="layers: an attention and a feed-forward")
-    attention: Any = choice(
+    attention: HeadSettings = choice(
         "attention", "multi-head", about="how query heads share key/value heads"
     )
-    score: Any = choice("score", "scaled-dot", about="how a key is compared with a query")
-    positions: Any = choice("positions", "rotary", about="how the model knows the order of tokens")
+    score: ScoreSettings = choice("score", "scaled-dot", about="how a key is compared with a query")
+    positions: PositionsSettings = choice(
+        "positions", "rotary", about="how the model knows the order of tokens"
+    )
     window: tuple[int | None, ...] = setting(
         (None,),
         low=1,
@@ -91,7 +101,9 @@ class TransformerSettings:
         return self.window[layer % len(self.window)]
 
 
-class Transformer(nn.Module):
+class Transformer(Decoder[Cache]):
+    settings: TransformerSettings
+
     def __init__(self, settings: TransformerSettings) -> None:
         super().__init__()
         self.settings = settings
@@ -113,11 +125,7 @@ class Transformer(nn.Module):
         key_padding: Bool[Tensor, "b t"] | None = None,
         cache: Cache | None = None,
     ) -> Float[Tensor, "b t v"]:
-        """Logits for the token after each one.
-
-        `positions` default to counting on from what the cache has seen; rows padded on the left
-        need their own. With a cache, `tokens` are the next ones of the same sequences.
-        """
+        """Logits for the token after each one."""
         hardware.require(self.embed.weight.dtype, tokens.device)
         start = 0 if cache is None else cache.length
         stop = start + tokens.shape[1]
@@ -126,18 +134,30 @@ class Transformer(nn.Module):
             self._refuse_past_the_end(stop)
             positions = torch.arange(start, stop, device=tokens.device)[None]
         x = self.drop(self.positions.add_to(self.embed(tokens), positions))
-        seeing = {
-            "rotary": self.positions.rotation_of_span(start, stop, tokens.device, x.dtype)
+        options = AttentionOptions(
+            rotary=self.positions.rotation_of_span(start, stop, tokens.device, x.dtype)
             if counted
             else self.positions.rotation(positions, x.dtype),
-            "bias": self.positions.bias(),
-            "key_padding": key_padding,
-        }
+            bias=self.positions.bias(),
+            key_padding=key_padding,
+        )
+        self._check(options, tokens, cache)
         for layer, block in enumerate(self.blocks):
-            x = block(x, cache=None if cache is None else cache.layers[layer], **seeing)
+            x = block(x, options, None if cache is None else cache.layers[layer])
         if cache is not None:
             cache.length += tokens.shape[1]
         return self.head(self.norm(x))
+
+    @property
+    def longest(self) -> int | None:
+        return self.positions.longest
+
+    def operations(self, context: int) -> float:
+        found = super().operations(context)
+        for block in self.blocks:
+            assert isinstance(block, Block)
+            found += block.attention.operations(context)
+        return found
 
     def new_cache(self, kind: str = "auto") -> Cache:
         """Empty caches for decoding: a ring where a layer has a window, else a full one."""
@@ -145,11 +165,20 @@ class Transformer(nn.Module):
         for layer in range(self.settings.depth):
             window = self.settings.window_of(layer)
             name = kind if kind != "auto" else "full" if window is None else "ring"
-            layers.append(registry.load("cache", name)().build(window))
+            settings: CacheSettings = registry.load("cache", name)()
+            layers.append(settings.build(window))
         return Cache(layers)
 
+    def _check(self, options: AttentionOptions, tokens: Tensor, cache: Cache | None) -> None:
+        """Once for all layers, which make whatever else goes into attention themselves."""
+        shape = _shape(self.settings)
+        batch, time = tokens.shape
+        options.check(batch, time, shape.heads, shape.head_width, tokens.device)
+        if cache is not None:
+            cache.check(batch)
+
     def _refuse_past_the_end(self, stop: int) -> None:
-        longest = self.positions.longest
+        longest = self.longest
         if longest is not None and stop > longest:
             raise ValueError(
                 f"{stop} tokens are more than the {longest} learned positions; give fewer tokens, "
@@ -188,8 +217,14 @@ class Block(nn.Module):
         self.feedforward = _FEEDFORWARDS[settings.feedforward](settings)
         self.drop = nn.Dropout(settings.dropout)
 
-    def forward(self, x: Float[Tensor, "b t c"], **seeing: Any) -> Float[Tensor, "b t c"]:
-        x = x + self.drop(self.attention(self.attention_norm(x), **seeing))
+    def forward(
+        self,
+        x: Float[Tensor, "b t c"],
+        options: AttentionOptions,
+        cache: LayerCache | None = None,
+    ) -> Float[Tensor, "b t c"]:
+        attended = self.attention(self.attention_norm(x), options=options, cache=cache)
+        x = x + self.drop(attended)
         return x + self.drop(self.feedforward(self.feedforward_norm(x)))
 
 

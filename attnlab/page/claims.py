@@ -234,7 +234,7 @@ def check(offered: Control, value: object) -> None:
 
 def run(experiment: Experiment) -> Reply:
     """Run the claim once, with its knob turned or not."""
-    from attnlab.studies.progress import Progress
+    from attnlab.experiments.progress import Progress
 
     claim = experiment.claim
     began = time.perf_counter()

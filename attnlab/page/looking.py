@@ -3,8 +3,8 @@
 Axes: t tokens, output i, input j; h heads.
 Cost: one forward pass for the weights; for the influence map t passes, side by side in batches.
 
-Weights are those of the reference path: the attention of a layer is called once more, with what it
-was given in the model, and asked for its weights. Influence is measured from outside, as the audit
+Weights are those of the reference path: the attention of a layer is asked for them, with what it
+was given in the model. Influence is measured from outside, as the audit
 does it: token j is replaced, and every output watched.
 """
 
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from attnlab import chance, config, registry
+from attnlab.attention.heads import AttentionOptions, HeadedAttention
 from attnlab.generate import evaluating, precise
 from attnlab.kernels import dispatch
 from attnlab.kernels.request import visible
@@ -49,7 +50,7 @@ class Glance:
     """A model that read a text."""
 
     tokens: list[str]
-    inside: list[tuple[Tensor, Mapping[str, Any]]]  # what the attention of each layer was given
+    inside: list[tuple[Tensor, AttentionOptions]]  # what the attention of each layer was given
     model: Transformer
     influence: list[list[float]] | None
     note: str
@@ -113,7 +114,7 @@ def read(model: nn.Module, ids: list[int], names: list[str]) -> Iterator[Glance 
         raise ValueError(
             f"this model is a {kind}, which has no attention to look at; choose another"
         )
-    with torch.inference_mode(), evaluating(model), dispatch.watching() as chosen:
+    with torch.inference_mode(), evaluating(model), dispatch.record_choices() as chosen:
         inside, logits = _watched(model, torch.tensor([ids], device=_place(model)))
     likely = logits[0, -1].double().softmax(-1).topk(min(LIKELIEST, logits.shape[-1]))
     following = [
@@ -141,12 +142,14 @@ def read(model: nn.Module, ids: list[int], names: list[str]) -> Iterator[Glance 
     )
 
 
-def _watched(model: Transformer, tokens: Tensor) -> tuple[list[Any], Tensor]:
+def _watched(
+    model: Transformer, tokens: Tensor
+) -> tuple[list[tuple[Tensor, AttentionOptions]], Tensor]:
     """What the attention of each layer is given, and the logits."""
-    inside: list[Any] = []
+    inside: list[tuple[Tensor, AttentionOptions]] = []
 
-    def note(module: nn.Module, given: tuple[Any, ...], seeing: dict[str, Any]) -> None:
-        inside.append((given[0], seeing))
+    def note(module: nn.Module, given: tuple[Tensor], named: dict[str, Any]) -> None:
+        inside.append((given[0], named["options"]))
 
     hooks = [
         block.attention.register_forward_pre_hook(note, with_kwargs=True)  # type: ignore
@@ -159,13 +162,12 @@ def _watched(model: Transformer, tokens: Tensor) -> tuple[list[Any], Tensor]:
             hook.remove()
 
 
-def weights(glance: Glance, layer: int) -> tuple[Tensor, Tensor]:
-    """Of a layer: its output [t, c], and the weights [h, t, t] that made it."""
-    x, seeing = glance.inside[layer]
-    attention: Any = glance.model.blocks[layer].attention
+def weights(glance: Glance, layer: int) -> Tensor:
+    """Of a layer, [h, t, t]."""
+    attention = glance.model.blocks[layer].attention
+    assert isinstance(attention, HeadedAttention)
     with torch.inference_mode(), evaluating(attention):
-        out, found = attention(x, **seeing, return_weights=True)
-    return out[0], found[0]
+        return attention.weights(*glance.inside[layer])[0]
 
 
 def influences(model: nn.Module, ids: list[int]) -> Iterator[list[list[float]] | None]:
@@ -202,7 +204,7 @@ def shown(glance: Glance, layer: int, head: int, seconds: float, name: Any) -> d
     began = time.perf_counter()
     at = torch.arange(len(glance.tokens))
     mask = visible(at, at, True, settings.window_of(layer))
-    rows = weights(glance, layer)[1][head].double().cpu()
+    rows = weights(glance, layer)[head].double().cpu()
     return {
         "tokens": glance.tokens,
         "layers": layers,

@@ -188,7 +188,7 @@ class Report:
     answer: str
     sections: Sequence[Section] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
-    versions: Mapping[str, str] = field(default_factory=dict)
+    versions: Mapping[str, str | int] = field(default_factory=dict)
     command: str = ""
     seconds: float | None = None
 

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from attnlab.attention.scores import Additive
+from attnlab.kernels import Request
 from attnlab.theory.draw import Array, cached, frozen_module, largest, normal, softmax
 
 TINY = 1e-9  # the length of a vector that is as good as 0
@@ -75,7 +76,7 @@ def log_weights_off(seed: int, shortest: float, where: Where, outer: tuple[float
     for name, value in (("for_key", for_key), ("for_query", for_query), ("outer", np.array(outer))):
         module.get_parameter(name).copy_(torch.from_numpy(value))
     q, k = torch.from_numpy(queries)[None, None], torch.from_numpy(keys)[None, None]
-    weights = module(q, k, k, causal=False, return_weights=True)[1][0, 0].numpy()
+    weights = module.weights(Request(q=q, k=k, v=k, causal=False))[0, 0].numpy()
     return largest(np.log(weights) - np.log(softmax(targets[:, :, 0].T)))
 
 

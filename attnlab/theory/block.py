@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from attnlab import chance, config, registry
+from attnlab.attention.heads import AttentionOptions
 from attnlab.attention.positions import Positions, Shape
 from attnlab.kernels import attention
 from attnlab.kernels.reference import masked_softmax
@@ -417,12 +418,10 @@ def with_positions(block: Block, scheme: Positions, causal: bool = False) -> Fun
     @torch.no_grad()
     def run(x: Tensor) -> Tensor:
         at = position_ids(x)
-        return block(
-            scheme.add_to(x, at),
-            causal=causal,
-            rotary=scheme.rotation(at, x.dtype),
-            bias=scheme.bias(),
+        options = AttentionOptions(
+            causal=causal, rotary=scheme.rotation(at, x.dtype), bias=scheme.bias()
         )
+        return block(scheme.add_to(x, at), options)
 
     return run
 

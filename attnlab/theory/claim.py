@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from statistics import fmean, stdev
 from typing import Any, ClassVar, Literal, TypedDict
 
+from attnlab.experiments.progress import Progress
 from attnlab.reports.report import Block, Picture, Plot, formatted
 from attnlab.statistics import mean_interval, power
-from attnlab.studies.progress import Progress
 
 # the kinds of evidence, strongest first
 KINDS = {

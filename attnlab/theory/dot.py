@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from attnlab.attention.scores import ScaledDot
+from attnlab.kernels import Request
 from attnlab.reports.report import Plot, Series, Table
 from attnlab.theory.angle import cosines
 from attnlab.theory.claim import (
@@ -149,7 +150,7 @@ class DotProductIsNotTheAngle(Claim):
         module = frozen_module(lambda: ScaledDot().build(1, 2))
         q, k = (torch.from_numpy(_normalize(one, self.unit))[None, None] for one in (QUERY, keys))
         weights: list[float] = (
-            module(q, k, k, causal=False, return_weights=True)[1].flatten().tolist()
+            module.weights(Request(q=q, k=k, v=k, causal=False)).flatten().tolist()
         )
         return weights
 

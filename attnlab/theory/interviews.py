@@ -20,17 +20,18 @@ from pathlib import Path
 import torch
 
 from attnlab import __version__, config
-from attnlab.compare.fleet import Fleet
-from attnlab.compare.work import Task
 from attnlab.data.biographies import Biographies
 from attnlab.data.corpora import Question
 from attnlab.data.objectives import Questions
 from attnlab.evaluate import Answer, answer_questions
+from attnlab.experiments.costs import training_seconds
+from attnlab.experiments.local import LocalPool
+from attnlab.experiments.pool import Task
+from attnlab.experiments.progress import Progress
+from attnlab.experiments.workspace import Job, Workspace, open_workspace
+from attnlab.kernels.hardware import machine
 from attnlab.studies.birthplaces import people
 from attnlab.studies.birthplaces.experiment import BirthplacesStudy
-from attnlab.studies.desk import Desk, Job, open_desk, training_seconds
-from attnlab.studies.progress import Progress
-from attnlab.training.loop import machine
 from attnlab.training.recipe import Recipe
 from attnlab.training.runs import Run
 from attnlab.training.saved import open_saved
@@ -54,7 +55,7 @@ def interviews(
     arm: str, seeds: Sequence[int], steps: int, *, root: Path, progress: Progress
 ) -> list[Interview]:
     """One interview for each seed; those not stored yet are trained and asked now."""
-    desk = _desk(root, progress)
+    workspace = _workspace(root, progress)
     tasks, names = [], {}
     for seed in seeds:
         made = recipe(arm, seed, steps)
@@ -62,21 +63,21 @@ def interviews(
         asked = _digest(
             [LONGEST, {group: list(map(astuple, q)) for group, q in questions(seed).items()}]
         )
-        folder = desk.run(f"{arm}, seed {seed}, {trained}").folder
+        folder = workspace.run_of(f"{arm}, seed {seed}, {trained}").folder
         tasks.append(Task(f"{arm}, seed {seed}", folder, made))
         names[seed] = f"ask {arm}, seed {seed}, {trained} {asked}"
     every = _digest(sorted(str(task.folder.name) for task in tasks))
-    with Run(desk.folder).locked():
+    with Run(workspace.folder).locked():
         jobs = [
             Job(
                 f"train {arm}, {len(tasks)} times, {every}",
-                lambda: _train(desk, tasks),
+                lambda: _train(workspace, tasks),
                 _seconds(tasks),
             )
         ]
         for seed, task in zip(seeds, tasks, strict=True):
-            jobs.append(Job(names[seed], _ask(desk, task, seed), lambda: 5.0))
-        kept = desk.do(jobs)
+            jobs.append(Job(names[seed], _ask(workspace, task, seed), lambda: 5.0))
+        kept = workspace.run_jobs(jobs)
     return [
         {group: [Answer(**one) for one in found] for group, found in kept[names[seed]].items()}
         for seed in seeds
@@ -104,7 +105,8 @@ def recipe(arm: str, seed: int, steps: int) -> Recipe:
 
 
 def corpus_settings(seed: int) -> Biographies:
-    made: Biographies = BirthplacesStudy(scale="tiny").corpus()
+    made = BirthplacesStudy(scale="tiny").corpus()
+    assert isinstance(made, Biographies)
     return dataclasses.replace(made, seed=seed)
 
 
@@ -128,10 +130,10 @@ def questions(seed: int) -> dict[str, list[Question]]:
     }
 
 
-def _desk(root: Path, progress: Progress) -> Desk:
+def _workspace(root: Path, progress: Progress) -> Workspace:
     here = machine(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     identity = hashlib.sha256(f"{here['device']} {__version__}".encode()).hexdigest()[:6]
-    return open_desk(root, "knowledge", identity, progress, again=False, kind="claims")
+    return open_workspace(root, "knowledge", identity, progress, again=False, kind="claims")
 
 
 def _digest(what: object) -> str:
@@ -144,23 +146,20 @@ def _seconds(tasks: Sequence[Task]) -> Callable[[], float]:
     def expected() -> float:
         waiting = [task for task in tasks if not Run(task.folder).finished]
         alone = [training_seconds(task.recipe) for task in waiting]
-        return sum(alone) / Fleet().side_by_side(max(len(waiting), 1))
+        return sum(alone) / LocalPool().concurrency(max(len(waiting), 1))
 
     return expected
 
 
-def _train(desk: Desk, tasks: Sequence[Task]) -> None:
-    total = sum(task.recipe.steps for task in tasks)
-    with desk.progress.counting("trainings", total) as watch:
-        outcomes = Fleet().train(tasks, desk.folder / "log.txt", watch)
-    for name, outcome in outcomes.items():
-        if outcome["ending"] != "finished":
-            raise RuntimeError(f"{name} {outcome['ending']}: {outcome['why']}")
+def _train(workspace: Workspace, tasks: Sequence[Task]) -> None:
+    for name, ending in workspace.train_all(tasks, LocalPool()).items():
+        if ending["ending"] != "finished":
+            raise RuntimeError(f"{name} {ending['ending']}: {ending['why']}")
 
 
-def _ask(desk: Desk, task: Task, seed: int) -> Callable[[], Plain]:
+def _ask(workspace: Workspace, task: Task, seed: int) -> Callable[[], Plain]:
     def work() -> Plain:
-        saved = open_saved(str(task.folder), desk.folder, best=False)
+        saved = open_saved(str(task.folder), workspace.folder, best=False)
         return {
             group: [
                 dataclasses.asdict(answer)

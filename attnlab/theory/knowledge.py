@@ -16,10 +16,10 @@ from attnlab.data.birthplaces import most_frequent_answer, share_of
 from attnlab.data.corpora import Question
 from attnlab.evaluate import Answer as Given
 from attnlab.evaluate import accuracy
+from attnlab.experiments.progress import Progress
 from attnlab.reports.report import Cell, Plot, Series, Table
 from attnlab.statistics import auroc
 from attnlab.studies.birthplaces.people import name_in
-from attnlab.studies.progress import Progress
 from attnlab.theory.claim import (
     About,
     Answer,

@@ -7,10 +7,9 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
+from attnlab.compat import TorchDispatchMode, tree_leaves
 from attnlab.theory.draw import cached
 
 Program = Callable[[Tensor, Tensor, Tensor, int], Tensor]  # of q, k, v and w

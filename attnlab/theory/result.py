@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TypedDict
 
 from attnlab import config, registry
-from attnlab.studies.progress import Progress
+from attnlab.experiments.progress import Progress
 from attnlab.theory.claim import (
     Answer,
     Chance,

@@ -13,8 +13,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnlab.attention.heads import Grouped, HeadedAttention, HeadSettings, head_width
+from attnlab.attention.heads import (
+    AttentionOptions,
+    Grouped,
+    HeadedAttention,
+    HeadSettings,
+    head_width,
+)
 from attnlab.attention.scores import Additive, Concatenated, Multiplicative, ScaledDot
+from attnlab.kernels import Request
 from attnlab.reports.report import Picture, Plot, Series
 from attnlab.theory.angle import STEP, TINY, angle_fits, cosines, log_weights_off
 from attnlab.theory.claim import (
@@ -46,7 +53,9 @@ def random_attention(
 
 def attend(module: HeadedAttention, tokens: Array) -> tuple[Array, Array]:
     """Attention maps [head, query, key] and outputs [token, width]."""
-    out, maps = module(torch.from_numpy(tokens)[None], causal=False, return_weights=True)
+    request = module.request(torch.from_numpy(tokens)[None], AttentionOptions(causal=False))
+    maps = module.score.weights(request)
+    out = module.join(maps @ request.v.repeat_interleave(request.group, dim=1))
     return maps[0].numpy(), out[0].numpy()
 
 
@@ -284,7 +293,7 @@ class ConcatenatedIgnoresTheQuery(Claim):
         module = random_module(lambda: score.build(heads, self.width), self.seed, f"score {case}")
         q = normal(self.seed, f"queries {case}", 1, heads, 5 + case % 7, self.width)
         k = torch.from_numpy(normal(self.seed, f"keys {case}", 1, heads, 11 + case % 5, self.width))
-        return module(torch.from_numpy(q), k, k, causal=False, return_weights=True)[1][0].numpy()
+        return module.weights(Request(q=torch.from_numpy(q), k=k, v=k, causal=False))[0].numpy()
 
     def _pairs(self) -> tuple[Array, Array]:
         """Keys and queries, each with its opposite."""

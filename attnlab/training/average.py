@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from attnlab import compat
 from attnlab.training.checkpoint import Checkpoint
 from attnlab.training.optim import like, whole
 
@@ -24,7 +25,7 @@ class Average:
     def follow(self, step: int) -> None:
         """After update number `step` (1, 2, …); at first it forgets faster, being far behind."""
         part = 1 - min(self.memory, step / (step + 9))
-        torch._foreach_lerp_(self._tensors, list(self._named.values()), part)
+        compat.lerp(self._tensors, list(self._named.values()), part)
 
     @contextmanager
     def in_place(self) -> Iterator[None]:

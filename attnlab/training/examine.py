@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from attnlab import config
+from attnlab.data.corpora import Question
 from attnlab.evaluate import accuracy, answer_questions, validation_loss
 from attnlab.training.launch import with_data
 from attnlab.training.loop import EVALUATION_TOKENS
@@ -44,12 +45,12 @@ def examine(
             "tokens": result.tokens,
         }
     if saved.tokenizer.mask is not None and any(corpus.questions.values()):
-        found |= _asked(saved, corpus.questions, predict, tick)
+        found |= _answer(saved, corpus.questions, predict, tick)
     elif predict is not None:
         raise ValueError("--predict needs a model and a corpus with questions")
     if not found:
         raise ValueError(f"{word} has nothing to be evaluated on: no validation text, no questions")
-    skipped = {"skipped": saved.broken} if saved.broken else {}
+    skipped: dict[str, Any] = {"skipped": saved.broken} if saved.broken else {}
     return {"checkpoint": str(saved.folder), **skipped, **found}
 
 
@@ -66,8 +67,11 @@ def _refuse_other_settings(words: list[str]) -> None:
 ABOUT_TEXT = ("data", "corpus", "objective", "context", "seed")
 
 
-def _asked(
-    saved: Saved, questions: dict[str, Any], predict: Path | None, tick: Callable[[str], None]
+def _answer(
+    saved: Saved,
+    questions: dict[str, list[Question]],
+    predict: Path | None,
+    tick: Callable[[str], None],
 ) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for split in ("train", "dev"):

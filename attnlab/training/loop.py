@@ -3,34 +3,33 @@
     batch(seed, step) → step → log;  now and then: evaluate, save, write a sample
 
 All that a run remembers is weights, the optimiser's state and the small State below. Batches,
-schedule and random streams are functions of the step, so a run that is stopped or killed goes on
-to the same bits.
+schedule and random streams are functions of the step, so a run that is stopped or killed resumes to
+the same bits.
 """
 
 import dataclasses
 import gc
 import os
-import platform
 import shlex
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from attnlab import __version__, chance, config, files
+from attnlab import chance, config, files
 from attnlab.data.batches import Batch, batch_of, rows_of
 from attnlab.evaluate import validation_loss
 from attnlab.generate import Sampling, generate
 from attnlab.kernels import dispatch, hardware
-from attnlab.training import checkpoint, cost, parallel, runs
+from attnlab.models.model import parameters
+from attnlab.training import checkpoint, parallel, runs
 from attnlab.training.average import Average, split
 from attnlab.training.checkpoint import Checkpoint
 from attnlab.training.parallel import World
@@ -62,7 +61,7 @@ class State:
     step_seconds: float = 0.0  # of these, in steps: without evaluating, saving and sampling
 
     @classmethod
-    def from_json(cls, plain: dict[str, Any]) -> "State":
+    def from_json(cls, plain: dict[str, object]) -> "State":
         return config.from_dict(cls, plain, "state")
 
 
@@ -183,8 +182,8 @@ class Training:
         known = self.run.folder / "manifest.json"
         if known.exists() and files.read_json(known).get("corpus") != self.corpus.fingerprint:
             raise ValueError(
-                "the text has changed since this run began, so it cannot go on as it was; "
-                "bring the text back, or begin a new run with start=RUN"
+                "cannot resume: the text has changed since this run began; "
+                "restore it, or start a new run with start=RUN"
             )
 
     def _prepare(self, resume: Path | None) -> None:
@@ -196,7 +195,7 @@ class Training:
             self.state = State.from_json(resumed.state)
             if self.state.step != checkpoint.step_of(resume):
                 raise ValueError(
-                    f"{resume} holds a state of step {self.state.step}; it cannot be gone on from"
+                    f"cannot resume from {resume}: it holds a state of step {self.state.step}"
                 )
         self.model.to(world.device)
         spread = parallel.spread(self.model, recipe.parallel, world)
@@ -222,14 +221,14 @@ class Training:
         recipe, world = self.recipe, self.world
         with torch.random.fork_rng(devices=self._cuda()):
             parts = self._batch(self.state.step)
-            with dispatch.watching() as seen, torch.no_grad():
+            with dispatch.record_choices() as choices, torch.no_grad():
                 self.model(parts[0].tokens[:1].to(world.device))
             ready, step_seconds = self.stepper.rehearse(parts)
         left = recipe.steps - self.state.step
-        flops = cost.flops_per_token(self.model, recipe.length)
+        flops = self.model.operations(recipe.length)
         opening = Opening(
             run=str(self.run.folder),
-            parameters=cost.parameters(self.model),
+            parameters=parameters(self.model),
             tokens=recipe.steps * recipe.batch * recipe.length,
             epochs=recipe.steps * recipe.batch / self.source.count,
             flops=flops * recipe.steps * recipe.batch * recipe.length,
@@ -242,7 +241,7 @@ class Training:
                 **facts(world),
                 **dataclasses.asdict(opening),
                 "corpus": self.corpus.fingerprint,
-                "kernels": sorted({f"{choice.path}: {choice.reason}" for choice in seen}),
+                "kernels": sorted({f"{choice.path}: {choice.reason}" for choice in choices}),
             }
             files.write_whole(self.run.folder / "manifest.json", files.as_json(manifest))
             tokenizer = files.as_json(self.tokenizer.to_json())
@@ -275,7 +274,7 @@ class Training:
         """Write the losses that are there; stop if one of them is not a number."""
         outcomes = self.stepper.outcomes()
         first = self.state.step - len(outcomes)
-        rows: list[dict[str, Any]] = []
+        rows: list[dict[str, float]] = []
         for step, outcome in enumerate(outcomes, start=first + 1):
             if not outcome.finite:
                 self._append("metrics", rows)
@@ -323,13 +322,19 @@ class Training:
             state.best_loss, state.best_step, state.worse = found.loss, state.step, 0
         else:
             state.worse += 1
-        row = {"step": state.step, "loss": found.loss, "tokens": found.tokens, "best": better}
+        row: dict[str, float] = {
+            "step": state.step,
+            "loss": found.loss,
+            "tokens": found.tokens,
+            "best": better,
+        }
         accuracy = found.exact if self.source.answers else None
         if accuracy is not None:
             row["accuracy"] = accuracy
         self._append("eval", [row])
         self._append("speed", [self._speed(in_steps)])
         self.report.evaluated(state.step, found.loss, better, self.clock.seconds, accuracy)
+        self.report.measured(state.step, found)
 
     def _interruptible(self, advance: Callable[[int], None]) -> Callable[[int], None]:
         def tick(done: int) -> None:
@@ -399,12 +404,12 @@ class Training:
             files.write_whole(self.run.folder / "result.json", content)
         return result
 
-    def _append(self, name: str, rows: list[dict[str, Any]]) -> None:
+    def _append(self, name: str, rows: Sequence[Mapping[str, float | str]]) -> None:
         if rows and self.world.first:
             with self.run.log(name).open("ab") as file:
                 file.write(b"".join(map(runs.line, rows)))
 
-    def _speed(self, in_steps: float) -> dict[str, Any]:
+    def _speed(self, in_steps: float) -> dict[str, float]:
         tokens = self.state.step * self.recipe.batch * self.recipe.length
         return {
             "step": self.state.step,
@@ -419,7 +424,7 @@ class Training:
 
 @contextmanager
 def _no_garbage_walks() -> Iterator[None]:
-    """What exists by now stays: searching it for garbage again and again costs 5 % of a step."""
+    """Freeze existing objects: garbage collection costs 5 % of a step."""
     gc.collect()
     gc.freeze()
     try:
@@ -432,21 +437,11 @@ def due(every: int | None, step: int) -> bool:
     return every is not None and step > 0 and step % every == 0
 
 
-def facts(world: World) -> dict[str, Any]:
-    """What is worth knowing about where a run was made."""
+def facts(world: World) -> dict[str, str | int]:
+    """The machine, the processes and the command of a run."""
     return {
-        **machine(world.device),
+        **hardware.machine(world.device),
         "processes": world.size,
         "pid": os.getpid(),
         "command": shlex.join(["attnlab", *sys.argv[1:]]),
-    }
-
-
-def machine(device: torch.device) -> dict[str, Any]:
-    name = torch.cuda.get_device_name() if device.type == "cuda" else platform.machine()
-    return {
-        "attnlab": __version__,
-        "python": platform.python_version(),
-        "device": f"{device.type} {name}",
-        **hardware.description(),
     }

@@ -7,7 +7,8 @@ so a run that goes on has the rate it would have had.
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from typing import Any, Literal
+from dataclasses import Field
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -69,6 +70,15 @@ class Schedule:
         gone = min((step - level + 1) / max(steps - level, 1), 1.0)
         left = 1 - gone if self.shape == "linear" else (1 + math.cos(math.pi * gone)) / 2
         return self.final + (1 - self.final) * left
+
+
+@runtime_checkable
+class OptimiserSettings(Protocol):
+    """The settings of an optimiser: what `optimiser` in the registry names."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    def build(self, model: nn.Module) -> "Optimiser": ...
 
 
 @settings

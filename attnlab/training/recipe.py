@@ -1,19 +1,25 @@
 """A recipe: everything that decides how a model is trained. The same recipe gives the same run."""
 
-from typing import Any, Literal
+from typing import Literal
 
 from attnlab.config import choice, setting, settings
-from attnlab.training.optim import Schedule
+from attnlab.data.corpora import CorpusSettings
+from attnlab.data.objectives import Objective
+from attnlab.data.tokens import TokenizerSettings
+from attnlab.models.model import ModelSettings
+from attnlab.training.optim import OptimiserSettings, Schedule
 
 LARGEST_BATCH = 1 << 20
 
 
 @settings
 class Recipe:
-    corpus: Any = choice("corpus", "python-docs", about="the text to train on")
-    tokenizer: Any = choice("tokenizer", "characters", about="how text becomes tokens")
-    objective: Any = choice("objective", "causal", about="what the model learns to predict")
-    model: Any = choice(
+    corpus: CorpusSettings = choice("corpus", "python-docs", about="the text to train on")
+    tokenizer: TokenizerSettings = choice(
+        "tokenizer", "characters", about="how text becomes tokens"
+    )
+    objective: Objective = choice("objective", "causal", about="what the model learns to predict")
+    model: ModelSettings = choice(
         "model", "transformer", about="the model; its vocabulary is that of the tokenizer"
     )
     start: str | None = setting(
@@ -22,7 +28,9 @@ class Recipe:
         about="a run or checkpoint to finetune: its weights and its tokenizer are used",
     )
 
-    optimiser: Any = choice("optimiser", "adamw", about="how gradients change the weights")
+    optimiser: OptimiserSettings = choice(
+        "optimiser", "adamw", about="how gradients change the weights"
+    )
     schedule: Schedule = setting(Schedule(), about="the learning rate over the steps")
     context: int | None = setting(
         None, low=1, none="the model's context", about="tokens in a training sample"

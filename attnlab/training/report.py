@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from attnlab.evaluate import Evaluation
+
 
 @dataclass(frozen=True)
 class Opening:
@@ -52,6 +54,9 @@ class Report:
         self, step: int, loss: float, better: bool, seconds: float, accuracy: float | None
     ) -> None:
         """`accuracy` is the part of the answers that is exactly right, where there are answers."""
+
+    def measured(self, step: int, evaluation: Evaluation) -> None:
+        """The same evaluation, row by row."""
 
     def sampled(self, step: int, prompt: str, text: str) -> None:
         pass
@@ -127,6 +132,7 @@ class TensorBoard(Report):
         self.open = lambda step: SummaryWriter(str(folder), purge_step=step)
         self.then = then
         self.note, self.waiting = then.note, then.waiting  # type: ignore[method-assign]
+        self.measured = then.measured  # type: ignore[method-assign]
 
     @contextmanager
     def training(self, opening: Opening, step: int, tokens_per_step: int) -> Iterator[None]:

@@ -5,6 +5,7 @@
       metrics.jsonl     a line for every step        eval.jsonl     a line for every evaluation
       speed.jsonl       tokens a second, now and then samples.jsonl  text written while training
       tokenizer.json    checkpoints/                 result.json    written when it has finished
+      held.jsonl        in a comparison: the losses of each evaluation by stretches of the text
 
 Metrics hold nothing that depends on the clock: the same run twice gives the same bytes.
 """
@@ -13,7 +14,7 @@ import fcntl
 import json
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -24,7 +25,7 @@ from attnlab import config, files, registry
 from attnlab.training import checkpoint
 from attnlab.training.recipe import Recipe
 
-LOGS = ("metrics", "eval", "speed", "samples")
+LOGS = ("metrics", "eval", "speed", "samples", "held")
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ def _got(file: IO[Any], kind: int) -> bool:
     return True
 
 
-def line(row: dict[str, Any]) -> bytes:
+def line(row: Mapping[str, object]) -> bytes:
     return (json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 

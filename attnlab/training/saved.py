@@ -2,12 +2,10 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from torch import nn
 
 from attnlab import config
-from attnlab.data.tokens import tokenizer_from_json
+from attnlab.data.tokens import Tokenizer, tokenizer_from_json
+from attnlab.models.model import LanguageModel
 from attnlab.training import checkpoint, runs
 from attnlab.training.average import weights_to_use
 from attnlab.training.parallel import place_of
@@ -17,8 +15,8 @@ from attnlab.training.weights import build_model, load_weights
 
 @dataclass(frozen=True)
 class Saved:
-    model: nn.Module
-    tokenizer: Any
+    model: LanguageModel
+    tokenizer: Tokenizer
     recipe: Recipe
     folder: Path  # the checkpoint
     broken: list[str]  # checkpoints that were passed over, and why

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import nn
 
 from attnlab.data.batches import Source
 from attnlab.data.corpora import Corpus
 from attnlab.data.tokens import Tokenizer, tokenizer_from_json
+from attnlab.models.model import LanguageModel
 from attnlab.training import checkpoint, runs
 from attnlab.training.average import weights_to_use
 from attnlab.training.parallel import World
@@ -24,7 +24,7 @@ class Setup:
     corpus: Corpus
     tokenizer: Tokenizer
     source: Source
-    model: nn.Module
+    model: LanguageModel
 
 
 def prepare(
@@ -33,10 +33,10 @@ def prepare(
     resume: Path | None = None,
     note: Callable[[str], None] = lambda line: None,
 ) -> Setup:
-    """What is wrong with a recipe or its text is found here; `start` is looked up in `root`.
+    """Everything that training needs; a ValueError for what is wrong with a recipe or its text.
 
-    A run that goes on needs nothing but its own checkpoint: it has the tokenizer, and the loop
-    takes the weights from it.
+    `start` is looked up in `root`. To resume a run takes nothing but its own checkpoint, which has
+    the tokenizer, and from which the loop loads the weights.
     """
     corpus = recipe.corpus.load()
     begun = None

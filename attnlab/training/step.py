@@ -6,7 +6,6 @@ batch, however many parts and processes share it out.
 
 import time
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -139,8 +138,7 @@ class Stepper:
         if isinstance(norm, DTensor):
             norm = norm.full_tensor()
         if self.recipe.clip is not None:
-            factor = (self.recipe.clip / (norm + 1e-6)).clamp(max=1.0)
-            torch._foreach_mul_(grads, factor)
+            torch.nn.utils.clip_grads_with_norm_(self.model.parameters(), self.recipe.clip, norm)
         return norm
 
     def _capture(self, parts: list[Batch]) -> None:
@@ -157,10 +155,13 @@ class Stepper:
 
     def _tensors(self) -> list[Tensor]:
         """Everything a step changes: weights and the optimiser's state."""
-        states: list[Any] = [
-            list(s.values()) for p in self.optimiser.parts for s in p.state.values()
-        ]
-        return [*self.model.parameters(), *(tensor for slots in states for tensor in slots)]
+        state = (
+            slot
+            for part in self.optimiser.parts
+            for slots in part.state.values()
+            for slot in slots.values()
+        )
+        return [*self.model.parameters(), *state]
 
     def _wait(self) -> None:
         if self.asynchronous:

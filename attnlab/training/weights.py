@@ -4,18 +4,18 @@ import dataclasses
 import math
 import os
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
 
 from attnlab import chance, config
+from attnlab.models.model import LanguageModel, ModelSettings
 from attnlab.training.recipe import Recipe
 
 LAYER = 40_000  # bytes of Python objects that a layer needs besides its weights
 
 
-def build_model(recipe: Recipe) -> nn.Module:
+def build_model(recipe: Recipe) -> LanguageModel:
     """The model with the weights it begins with: a function of the recipe."""
     _refuse_too_large(recipe.model)
     with torch.random.fork_rng(devices=[]):
@@ -23,7 +23,7 @@ def build_model(recipe: Recipe) -> nn.Module:
         return recipe.model.build()
 
 
-def _refuse_too_large(settings: Any) -> None:
+def _refuse_too_large(settings: ModelSettings) -> None:
     """Before the machine begins to swap or ends the process."""
     wanted, there = bytes_wanted(settings), memory()
     if wanted > there:
@@ -33,7 +33,7 @@ def _refuse_too_large(settings: Any) -> None:
         )
 
 
-def bytes_wanted(settings: Any) -> float:
+def bytes_wanted(settings: ModelSettings) -> float:
     """What a model takes, without making it: a layer more is always as much more."""
     depth = getattr(settings, "depth", 1)
     if depth <= 2:
@@ -42,7 +42,7 @@ def bytes_wanted(settings: Any) -> float:
     return one + (depth - 1) * (two - one + LAYER)
 
 
-def _bytes_of(settings: Any) -> float:
+def _bytes_of(settings: ModelSettings) -> float:
     try:
         with torch.device("meta"):
             return sum(p.numel() * p.element_size() for p in settings.build().parameters())
@@ -77,7 +77,7 @@ def load_weights(model: nn.Module, weights: dict[str, torch.Tensor]) -> None:
             parameter.copy_(weights[name])
 
 
-def refuse_other_model(recipe: Recipe, saved: dict[str, Any]) -> None:
+def refuse_other_model(recipe: Recipe, saved: dict[str, object]) -> None:
     """Weights mean something only in the architecture they were trained in."""
     here = flat(config.to_dict(recipe)["model"])
     theirs = saved.get("model")
@@ -89,16 +89,16 @@ def refuse_other_model(recipe: Recipe, saved: dict[str, Any]) -> None:
     if names:
         name = names[0]
         word = f"model.{name}".removesuffix(".name")  # positions.name is set by positions=…
-        advice = f"; set {word}={there[name]} to go on from it" if name in there else ""
+        advice = f"; set {word}={there[name]} to load it" if name in there else ""
         raise ValueError(
             f"model.{name} is {there.get(name, 'not set')} in the checkpoint and "
             f"{here.get(name, 'not set')} here{advice}"
         )
 
 
-def flat(plain: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat(plain: dict[str, object], prefix: str = "") -> dict[str, object]:
     """{"a": {"b": 1}} -> {"a.b": 1}"""
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for name, value in plain.items():
         if isinstance(value, dict):
             found.update(flat(value, f"{prefix}{name}."))

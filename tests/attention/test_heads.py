@@ -4,8 +4,16 @@ import pytest
 import torch
 
 from attnlab import registry
-from attnlab.attention.heads import Grouped, HeadedAttention, MultiHead, MultiQuery
+from attnlab.attention.cache import FullCache
+from attnlab.attention.heads import (
+    AttentionOptions,
+    Grouped,
+    HeadedAttention,
+    MultiHead,
+    MultiQuery,
+)
 from attnlab.attention.scores import ScaledDot
+from attnlab.kernels import LinearBias, rotate, rotation
 
 
 def build(settings, **options):
@@ -47,10 +55,48 @@ def test_heads_can_be_wider_than_the_model_divided():
 def test_weights_can_be_looked_at():
     module = build(Grouped(heads=4, kv_heads=2), window=3)
     x = torch.randn(1, 7, 16, dtype=torch.float64)
-    out, weights = module(x, return_weights=True)
-    torch.testing.assert_close(out, module(x))
+    weights = module.weights(x, AttentionOptions())
     assert weights.shape == (1, 4, 7, 7)
+    v = module.request(x, AttentionOptions()).v.repeat_interleave(2, dim=1)
+    torch.testing.assert_close(module.join(weights @ v), module(x))
     assert torch.equal(weights[0, 0] > 0, torch.ones(7, 7).tril().triu(-2).bool())
+
+
+@pytest.mark.parametrize("score", [option.name for option in registry.options("score")])
+def test_rotation_comes_before_the_score(score):
+    torch.manual_seed(0)
+    made = registry.load("score", score)().build(4, 4)
+    module = HeadedAttention(Grouped(heads=4, kv_heads=2), made, width=16, window=6).double()
+    x, by = torch.randn(2, 11, 16).double(), rotation(torch.arange(11)[None], 2).last(11)
+    request = module.request(x, AttentionOptions())
+    request.q, request.k = rotate(request.q, by), rotate(request.k, by)
+    torch.testing.assert_close(module(x, rotary=by), module.join(made.attend(request)))
+    assert not torch.allclose(module(x, rotary=by), module(x))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"key_padding": torch.zeros(1, 7, dtype=torch.bool)}, "key_padding has shape"),
+        ({"key_padding": torch.zeros(2, 1, dtype=torch.bool)}, "key_padding has shape"),
+        ({"key_padding": torch.zeros(2, 7)}, "it must be bool, True for padding"),
+        ({"rotary": rotation(torch.arange(1)[None], 2)}, "rotary covers"),
+        ({"rotary": rotation(torch.arange(7)[None], 3)}, "rotary turns 6 coordinates of a width"),
+        ({"bias": LinearBias(torch.ones(1))}, "one slope for each of the 4 heads"),
+    ],
+)
+def test_what_does_not_fit_the_tokens_is_refused(wrong, message, unchecked_shapes):
+    """PyTorch would broadcast some of it without a word."""
+    with pytest.raises(ValueError, match=message):
+        build(MultiHead(heads=4))(torch.randn(2, 7, 16).double(), **wrong)
+
+
+def test_tokens_of_other_texts_are_refused_by_the_cache():
+    module, cache = build(MultiHead(heads=4)), FullCache()
+    x = torch.randn(2, 7, 16, dtype=torch.float64)
+    module(x, cache=cache)
+    with pytest.raises(ValueError, match="the cache holds 2 texts"):
+        module(x[:1], cache=cache)
 
 
 def test_future_is_seen_only_without_causality():

@@ -1,21 +1,27 @@
 """`attnlab check statistics` counts false verdicts, and would notice if there were too many."""
 
+import io
+
 import numpy as np
 import pytest
+from rich.console import Console
 
 from attnlab.checks import statistics
 from attnlab.checks.statistics import (
-    Comparison,
     StatisticsCheck,
-    found_first,
+    Trial,
     paired,
+    percent_found,
+    percent_told_apart,
     pooled,
     single,
-    told,
 )
-from attnlab.compare import verdicts
-from attnlab.compare.verdicts import Stretches, pairs
+from attnlab.experiments import verdicts
+from attnlab.experiments.verdicts import Stretches, pairs
+from attnlab.reports.report import formatted
 from attnlab.statistics import neighbour_correlation
+
+QUICK = StatisticsCheck(draws=40, deals=60, seeds=8)
 
 
 def silent(text):
@@ -32,11 +38,17 @@ def made_up(check, tick):
 @pytest.fixture
 def quick(monkeypatch):
     monkeypatch.setattr(statistics, "trainings", made_up)
-    return StatisticsCheck(draws=40, deals=60, seeds=8)
+    return QUICK
 
 
-def test_the_report_has_errors_and_power_and_a_control_that_fails(quick):
-    report = quick.run(silent)
+@pytest.fixture(scope="module")
+def report():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(statistics, "trainings", made_up)
+        return QUICK.run(silent)
+
+
+def test_the_report_has_errors_and_power_and_a_control_that_fails(report):
     assert report["passed"] and report["control_exceeds_the_level"]
     assert len(report["simulated"]) == 12 and report["real_trainings"] == 48
     for row in report["simulated"]:
@@ -55,6 +67,22 @@ def test_the_report_has_errors_and_power_and_a_control_that_fails(quick):
     power = report["power_of_4_variants"]
     assert {row["spread"] for row in power} == {statistics.SPREAD, statistics.LAB_SPREAD}
     assert {row["text_spread"] for row in power} == {0.0, *statistics.TEXT_SPREADS}
+
+
+def test_the_report_is_shown_as_tables(report):
+    screen = Console(file=io.StringIO(), width=300)
+    QUICK.show(report, screen)
+    said = screen.file.getvalue()
+    for title in statistics.TITLES.values():
+        assert title in said
+    row = report["one_variant_less_steady"][0]
+    assert any(
+        " ".join(line.split()) == "variants seeds false % x2 false % x3 false % x5 false % x10"
+        for line in said.splitlines()
+    )
+    cells = [formatted(cell) for cell in (4, 3, *row["false_%"].values())]
+    assert any(line.split() == cells for line in said.splitlines())
+    assert "passed: false verdicts may be 5 %" in said
 
 
 def test_the_check_fails_when_nothing_is_corrected(quick, monkeypatch):
@@ -83,19 +111,19 @@ def test_what_was_before_is_each_pair_alone_with_holms_correction():
         "1": {0: 1.5, 1: 1.61, 2: 1.7},
         "2": {0: 1, 1: 2, 2: 3},
     }
-    one = Comparison(losses)
+    one = Trial(losses)
     alone = single(one)
     assert alone["0", "1"] == pairs({k: losses[k] for k in "01"}, 0.95)[0].p
     assert paired(one)["0", "1"] == pytest.approx(3 * alone["0", "1"])
     assert set(pooled(one)) == set(alone)
-    assert told([one], paired) == 100.0 and found_first([one], paired) == 50.0
+    assert percent_told_apart([one], paired) == 100.0 and percent_found([one], paired) == 50.0
 
 
 def test_twins_share_batches_and_differ_in_their_first_weights(tmp_path):
     check = StatisticsCheck(steps=2)
     recipe = statistics.launch.recipe_for("tiny", [*statistics.SMALL, "steps=2"])
     ends = {
-        (twin, again): statistics.trained(recipe, twin, tmp_path / f"{twin}{again}")
+        (twin, again): statistics.train_twin(recipe, twin, tmp_path / f"{twin}{again}")
         for twin, again in ((0, 0), (0, 1), (1, 0))
     }
     assert ends[0, 0] == ends[0, 1] and ends[0, 0].loss != ends[1, 0].loss

@@ -3,15 +3,16 @@
 import json
 
 import pytest
-from compare.contests import FOUR, Here, small_words
+from compare.comparisons import FOUR, small_words
+from experiments.small import InProcess
 
 from attnlab.cli import comparing
-from attnlab.studies.desk import Interrupted
+from attnlab.experiments.pool import Interrupted
 
 
 @pytest.fixture
 def here(monkeypatch):
-    monkeypatch.setattr(comparing, "_hands", lambda on, address, processes: Here())
+    monkeypatch.setattr(comparing, "_pool", lambda on, address, processes: InProcess())
 
 
 def test_a_table_an_answer_and_where_to_read_more(attnlab, here, tmp_path):
@@ -33,13 +34,13 @@ def test_a_table_an_answer_and_where_to_read_more(attnlab, here, tmp_path):
 
 
 def test_stopped_it_says_that_the_same_command_goes_on(attnlab, tmp_path, monkeypatch):
-    class Stopped(Here):
+    class Stopped(InProcess):
         def train(self, tasks, log, watch):
             raise Interrupted("SIGTERM")
 
-    monkeypatch.setattr(comparing, "_hands", lambda on, address, processes: Stopped())
+    monkeypatch.setattr(comparing, "_pool", lambda on, address, processes: Stopped())
     code, _, err = attnlab("compare", *small_words(tmp_path, *FOUR[:2]))
-    assert code == 128 + 15 and "the same command goes on" in err
+    assert code == 128 + 15 and "the same command resumes" in err
 
 
 @pytest.mark.parametrize(

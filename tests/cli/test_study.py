@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 
 from attnlab import registry
+from attnlab.experiments.experiment import Experiment, Findings
+from attnlab.experiments.pool import Interrupted
+from attnlab.experiments.workspace import Job
 from attnlab.reports.report import Section
-from attnlab.studies.desk import Interrupted, Job
-from attnlab.studies.study import Findings, Study
 
 
-class Pocket(Study):
+class Pocket(Experiment):
     """A study of nothing, with settings of its own."""
 
 
@@ -33,7 +34,7 @@ def pocket(monkeypatch):
         def text(self):
             return "no text"
 
-        def jobs(self, desk):
+        def jobs(self, workspace):
             def work():
                 if self.stop:
                     raise Interrupted("SIGTERM")
@@ -89,7 +90,7 @@ def test_the_same_command_repeats_nothing_and_again_does(attnlab, pocket, tmp_pa
 
 def test_stopped_it_says_how_to_go_on(attnlab, pocket):
     code, _, err = attnlab("study", "pocket", "stop=true")
-    assert code == 128 + 15 and "the same command goes on from there" in err
+    assert code == 128 + 15 and "the same command resumes it" in err
 
 
 @pytest.mark.parametrize(
@@ -127,7 +128,7 @@ def test_a_killed_study_goes_on(tmp_path):
     started.send_signal(signal.SIGTERM)
     _, err = started.communicate(timeout=60)
     if started.returncode != 0:  # it may have been finished already
-        assert started.returncode == 128 + 15 and b"goes on from there" in err
+        assert started.returncode == 128 + 15 and b"the same command resumes" in err
     done = subprocess.run([*command, "--json"], cwd=tmp_path, env=env, capture_output=True)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["arms"]["none"]["by_seed"]

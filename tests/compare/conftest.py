@@ -1,7 +1,7 @@
 """Comparisons in tests use one thread and read the memory once."""
 
 import pytest
-from studies.languages import quickly
+from experiments.small import quickly
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from attnlab import config, registry
-from attnlab.studies.progress import Progress
-from attnlab.studies.study import Findings, carry_out
+from attnlab.experiments.experiment import Findings, carry_out
+from attnlab.experiments.progress import Progress
 
 pytest.importorskip("matplotlib")
 NAMES = [option.name for option in registry.options("study")]

@@ -1,6 +1,7 @@
 """Which path serves what and why, and what wrong input is told."""
 
 import subprocess
+import threading
 
 import pytest
 import torch
@@ -235,9 +236,23 @@ def test_the_probe_asks_again_under_a_cap(monkeypatch, fresh_probe):
         assert hardware.cpu_multiplies("float32") is works
 
 
-def test_choices_can_be_watched():
+def test_choices_of_another_thread_are_not_recorded():
+    """A page and a training in one process each have their own."""
     q = torch.randn(1, 1, 40, 8)
-    with dispatch.watching() as seen:
+    with dispatch.record_choices() as outer:
+        other = threading.Thread(target=lambda: attention(q, q, q, window=5, path="tiled"))
+        other.start()
+        other.join()
+        with dispatch.record_choices() as inner:
+            attention(q, q, q, path="reference")
+        attention(q, q, q)
+    assert {choice.path for choice in outer} == {"sdpa"}
+    assert {choice.path for choice in inner} == {"reference"}
+
+
+def test_choices_are_recorded():
+    q = torch.randn(1, 1, 40, 8)
+    with dispatch.record_choices() as seen:
         attention(q, q, q)
         attention(q, q, q, window=5, path="tiled")
     attention(q, q, q, path="reference")

@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from attnlab import config, registry
-from attnlab.kernels import hardware
+from attnlab.attention import cache as caches
+from attnlab.attention import heads
+from attnlab.kernels import Request, hardware, request
 from attnlab.models.transformer import TransformerSettings
 
 SCORES, SCHEMES, HEADS = (
@@ -50,6 +52,62 @@ def test_decoding_through_the_caches_is_the_full_forward_pass(score, scheme, hea
                 cache.reset()  # of what is left of the other text
                 got = decode(model, tokens, sizes, cache)
                 torch.testing.assert_close(got, wanted, atol=1e-9, rtol=0)
+
+
+CHECKS = [
+    (Request, "check"),
+    (heads.AttentionOptions, "check"),
+    (heads, "check_padding"),
+    (heads, "check_bias"),
+    (heads, "check_rotation"),
+    (request, "check_padding"),
+    (request, "_misfit"),
+    (caches.LayerCache, "check"),
+]
+
+
+@pytest.mark.parametrize("scheme", ["rotary", "alibi", "none"])
+@torch.no_grad()
+def test_decoding_checks_nothing_in_a_layer(scheme, monkeypatch):
+    """What a person gave is checked once a call of the model, however deep it is."""
+    counts = {}
+
+    def counting(name, check):
+        def counted(*args, **named):
+            counts[name] += 1
+            return check(*args, **named)
+
+        return counted
+
+    for where, name in CHECKS:
+        full = f"{where.__name__}.{name}"
+        monkeypatch.setattr(where, name, counting(full, getattr(where, name)))
+    found = []
+    for depth in (1, 5):
+        model = build(f"positions={scheme}", f"depth={depth}", "window=9,none")
+        tokens, padding = text(length=20), torch.arange(20)[None] < torch.tensor([[3], [0]])
+        cache = model.new_cache()
+        counts.update({f"{where.__name__}.{name}": 0 for where, name in CHECKS})
+        model(tokens[:, :17], key_padding=padding[:, :17], cache=cache)
+        for time in range(17, 20):
+            model(tokens[:, time : time + 1], key_padding=padding[:, time : time + 1], cache=cache)
+        found.append(dict(counts))
+    assert found[0] == found[1]
+    assert found[0]["AttentionOptions.check"] == found[0]["LayerCache.check"] == 4
+    assert found[0]["Request.check"] == 0
+
+
+def test_padding_of_another_shape_is_refused(unchecked_shapes):
+    with pytest.raises(ValueError, match="key_padding has shape"):
+        build()(text(), key_padding=torch.zeros(1, 40, dtype=torch.bool))
+
+
+def test_a_cache_of_other_texts_is_refused():
+    model = build("window=5,none")
+    cache = model.new_cache()
+    model(text(), cache=cache)
+    with pytest.raises(ValueError, match="the cache holds 2 texts, and these are tokens of 1"):
+        model(text(batch=1, length=1), cache=cache)
 
 
 @pytest.mark.parametrize("scheme", ["rotary", "alibi", "none", "sinusoidal"])

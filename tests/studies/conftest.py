@@ -4,7 +4,9 @@ import copy
 import dataclasses
 
 import pytest
-from studies.languages import quickly, results_by_job
+from experiments.small import quickly, results_by_job
+
+SEEDS = 4
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -13,17 +15,30 @@ def speed():
         yield
 
 
+def around(name, loss, spread):
+    """Of every seed; their mean is the loss, and what a seed does to all is more than its noise."""
+    noise = (-1.5, 0.5, -0.5, 1.5)
+    return [
+        loss + 0.1 * (seed - 1.5) + spread * noise[(seed + len(name)) % SEEDS]
+        for seed in range(SEEDS)
+    ]
+
+
 @pytest.fixture
 def faked(done):
-    """A study's results to change, and a function that reads the answer anew."""
-    study, outcome = done
-    results = copy.deepcopy(results_by_job(outcome.folder))
+    """A study's results, made to be of four seeds; a function that reads the answer anew, and one
+    that puts the losses of a training around a number."""
+    study, record = done
+    results = copy.deepcopy(results_by_job(record.folder))
+    for name in [name for name in results if name.endswith(", seed 0")]:
+        for seed in range(SEEDS):
+            results.setdefault(f"{name[:-1]}{seed}", copy.deepcopy(results[name]))
 
-    def answer(**settings):
-        return dataclasses.replace(study, **settings).findings(results).answer
+    def findings(**settings):
+        return dataclasses.replace(study, **{"seeds": SEEDS, **settings}).findings(results)
 
-    def set_losses(job, *losses):
-        for seed, loss in enumerate(losses):
-            results[f"{job}, seed {seed}"]["loss"] = loss
+    def set_losses(job, loss, spread=0.001, key="loss"):
+        for seed, value in enumerate(around(job, loss, spread)):
+            results[f"{job}, seed {seed}"][key] = value
 
-    return results, answer, set_losses
+    return results, findings, set_losses

@@ -12,10 +12,10 @@ from statistics import fmean, stdev
 import pytest
 
 from attnlab.evaluate import Answer
+from attnlab.experiments.progress import Progress
 from attnlab.statistics import student
 from attnlab.studies.birthplaces import experiment
 from attnlab.studies.birthplaces.experiment import Size
-from attnlab.studies.progress import Progress
 from attnlab.theory import interviews
 from attnlab.theory.claim import Measure
 from attnlab.theory.knowledge import (

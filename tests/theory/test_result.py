@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from attnlab import config
-from attnlab.studies.progress import Progress
+from attnlab.experiments.progress import Progress
 from attnlab.theory import catalogue
 from attnlab.theory.claim import KINDS, Mark
 from attnlab.theory.result import run_claim

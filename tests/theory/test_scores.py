@@ -1,6 +1,7 @@
 """The claims about scores, against numbers that were found another way."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -54,10 +55,10 @@ def test_a_tie_makes_the_maps_of_dot_products_reversible():
 
 
 def test_absorbing_the_wrong_way_round_is_found_out(monkeypatch):
-    def transposed(self, q, k, v, **seeing):
-        return scores.ScaledDot().build(1, 1)(q @ self.matrix, k, v, **seeing)
+    def transposed(self, request):
+        return replace(request, q=request.q @ self.matrix)
 
-    monkeypatch.setattr(MultiplicativeScore, "compare", transposed)
+    monkeypatch.setattr(MultiplicativeScore, "as_dot_product", transposed)
     evidence = MultiplicativeAddsNothing(cases=1).run()
     assert not evidence.measures[0].met and evidence.measures[1].met
     assert evidence.judgements == {
@@ -169,14 +170,14 @@ def test_the_picture_names_the_set_that_was_tried():
 
 
 def test_a_module_that_leaves_out_tanh_is_found_out(monkeypatch):
-    original = AdditiveScore._chunk
+    original = AdditiveScore._weights
 
     def without(self, *arguments):
         with monkeypatch.context() as patch:
             patch.setattr(torch, "tanh", lambda x: x)
             return original(self, *arguments)
 
-    monkeypatch.setattr(AdditiveScore, "_chunk", without)
+    monkeypatch.setattr(AdditiveScore, "_weights", without)
     evidence = AdditiveReachesTheAngle(units=64).run()
     assert not evidence.measures[4].met
 

@@ -67,10 +67,10 @@ def test_weights_that_do_not_fit_are_refused_by_name_and_none_is_used(harm, mess
 @pytest.mark.parametrize(
     ("word", "advice"),
     [
-        ("model.width=32", "set model.width=16 to go on"),
-        ("model.positions=alibi", "set model.positions=rotary to go on"),
-        ("model.window=8", r"set model.window=\[None\] to go on"),
-        ("model.norm=layer", "set model.norm=rms to go on"),
+        ("model.width=32", "set model.width=16 to load it"),
+        ("model.positions=alibi", "set model.positions=rotary to load it"),
+        ("model.window=8", r"set model.window=\[None\] to load it"),
+        ("model.norm=layer", "set model.norm=rms to load it"),
     ],
 )
 def test_another_architecture_is_refused_with_the_word_that_mends_it(word, advice):

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 import torch
 
@@ -21,16 +21,24 @@ from attnlab.data.corpora import Corpus
 from attnlab.data.mixed import Mixed
 from attnlab.data.objectives import Questions, SpanCorruption
 from attnlab.evaluate import accuracy, answer_questions
-from attnlab.studies.birthplaces import findings as conclusions
+from attnlab.experiments.costs import training_seconds
+from attnlab.experiments.experiment import Experiment, Findings
+from attnlab.experiments.workspace import Job, Workspace, slug
 from attnlab.studies.birthplaces import people
-from attnlab.studies.birthplaces.findings import ARMS, INTERVIEWED
-from attnlab.studies.desk import Desk, Job, slug, training_seconds
-from attnlab.studies.study import Findings, Study
 from attnlab.training.optim import AdamW, Muon, Schedule
 from attnlab.training.recipe import Recipe
 from attnlab.training.runs import Run
-from attnlab.training.saved import open_saved
+from attnlab.training.saved import Saved, open_saved
 
+ARMS = {
+    "none": "no pretraining",
+    "learned": "pretrained, learned positions",
+    "rotary": "pretrained, rotary positions",
+    "growing": "pretrained, rotary with growing frequencies (a mistake)",
+    "by-head": "pretrained, rotary by head index (a mistake)",
+    "one-wording": "pretrained, rotary, one wording a person",
+}
+INTERVIEWED = "rotary"  # the arm whose confidence is examined
 _POSITIONS = {"learned": "learned", "growing": "rotary-growing", "by-head": "rotary-by-head"}
 FEWEST = 4  # people: some to ask about in training, some afterwards
 
@@ -60,7 +68,7 @@ CONTEXT = 56  # span corruption uses 7/8 of it: 49, as long as the longest of th
 
 
 @dataclass(frozen=True, kw_only=True)
-class BirthplacesStudy(Study):
+class BirthplacesStudy(Experiment):
     data: str = ""  # a folder with wiki.txt; none: invented biographies
     scale: Literal["auto", "tiny", "small", "full"] = "auto"
     recipe: Literal["course", "best"] = "course"
@@ -111,7 +119,7 @@ class BirthplacesStudy(Study):
         arms = self.size.arms if self.size else tuple(ARMS)
         return [arm for arm in arms if arm != "one-wording" or not self.data]
 
-    def corpus(self, arm: str = "rotary") -> Any:
+    def corpus(self, arm: str = "rotary") -> Birthplaces | Biographies:
         if self.data:
             return Birthplaces(path=self.data, people=self.people, tuning=self.tuning)
         assert self.size is not None
@@ -127,18 +135,19 @@ class BirthplacesStudy(Study):
         return self._load().fingerprint
 
     def _load(self) -> Corpus:
-        corpus: Corpus = self.corpus().load()
-        return corpus
+        return self.corpus().load()
 
     def stages(self, arm: str, seed: int, questions: int) -> dict[str, Recipe]:
         """The trainings of an arm by name, in order; the last is judged."""
         make = self._stages_of_size if self.size else self._stages_in_full
         made = make(arm, questions)
         words = [f"model.positions={_POSITIONS[arm]}"] if arm in _POSITIONS else []
-        same = {"corpus": self.corpus(arm), "seed": seed, "keep": 1, "save_best": False}
+        corpus = self.corpus(arm)
         stages = {}
         for name, recipe in made.items():
-            changed = dataclasses.replace(config.override(recipe, words), **same)
+            changed = dataclasses.replace(
+                config.override(recipe, words), corpus=corpus, seed=seed, keep=1, save_best=False
+            )
             if self.steps is not None and name != "finetune":
                 changed = dataclasses.replace(changed, steps=self.steps)
             stages[name] = changed
@@ -198,49 +207,76 @@ class BirthplacesStudy(Study):
             return {"train": dataclasses.replace(pretrain, evaluate_every=max(size.steps // 10, 1))}
         return {"pretrain": pretrain, "finetune": finetune}
 
-    def jobs(self, desk: Desk) -> list[Job]:
+    def jobs(self, workspace: Workspace) -> list[Job]:
         corpus = self._load()
         plan = [Job("the most frequent answer", lambda: _baseline(corpus))]
         for seed in self.repeats:
             for arm in self.chosen():
-                plan += self._jobs_of(desk, corpus, arm, seed)
+                plan += self._jobs_of(workspace, corpus, arm, seed)
             if INTERVIEWED in self.chosen():
-                plan.append(self._interview(desk, corpus, seed))
+                plan.append(self._interview(workspace, corpus, seed))
         return plan
 
-    def _jobs_of(self, desk: Desk, corpus: Corpus, arm: str, seed: int) -> list[Job]:
+    def _jobs_of(self, workspace: Workspace, corpus: Corpus, arm: str, seed: int) -> list[Job]:
         stages = self.stages(arm, seed, len(corpus.questions["train"]))
         *_, last = stages
         plan, before = [], None
         for stage, recipe in stages.items():
             name = f"{stage} {arm}, seed {seed}"
             if before is not None:
-                recipe = dataclasses.replace(recipe, start=str(desk.run(before).folder))
-            work = _judged(desk, name, recipe, corpus) if stage == last else None
-            plan.append(
-                Job(
-                    name, work or _trained(desk, name, recipe), _cost(recipe, corpus, stage == last)
-                )
-            )
+                recipe = dataclasses.replace(recipe, start=str(workspace.run_of(before).folder))
+            judged = stage == last
+            work: Callable[[], TrainingResult] = _trained(workspace, name, recipe)
+            if judged:
+                work = _judged(workspace, name, recipe, corpus)
+            plan.append(Job(name, work, _cost(recipe, corpus, judged)))
             before = name
         return plan
 
-    def _interview(self, desk: Desk, corpus: Corpus, seed: int) -> Job:
+    def _interview(self, workspace: Workspace, corpus: Corpus, seed: int) -> Job:
         stage = list(self.stages(INTERVIEWED, seed, 1))[-1]
-        run = desk.run(f"{stage} {INTERVIEWED}, seed {seed}")
+        run = workspace.run_of(f"{stage} {INTERVIEWED}, seed {seed}")
 
-        def work() -> Any:
-            saved = open_saved(str(run.folder), desk.folder, best=False)
+        def work() -> people.Interview:
+            saved = open_saved(str(run.folder), workspace.folder, best=False)
             asked = people.groups(corpus, 200, seed)
-            return people.interviewed(saved.model, saved.tokenizer, asked)
+            return people.interview(saved.model, saved.tokenizer, asked)
 
         return Job(f"interview {INTERVIEWED}, seed {seed}", work, lambda: 5.0)
 
     def findings(self, results: dict[str, Any]) -> Findings:
-        return conclusions.findings(self, results)
+        from attnlab.studies.birthplaces.report import findings  # which knows this class
+
+        return findings(self, results)
 
 
-def _baseline(corpus: Corpus) -> dict[str, Any]:
+class Baseline(TypedDict):
+    """The answer that is right most often, given to every question."""
+
+    answer: str
+    accuracy: float
+    questions: dict[str, int]  # by split
+
+
+class TrainingResult(TypedDict):
+    """What a finished training cost and where it ended."""
+
+    loss: float | None
+    steps: int
+    parameters: int
+    ready_seconds: float
+    training_seconds: float
+
+
+class JudgedResult(TrainingResult):
+    accuracy: float
+    right: int
+    questions: int
+    answering_seconds: float
+    curve: list[list[float]]  # epochs of finetuning, or part of the training, and accuracy
+
+
+def _baseline(corpus: Corpus) -> Baseline:
     answer = most_frequent_answer(corpus.questions["train"])
     sizes = {split: len(table) for split, table in corpus.questions.items()}
     dev = corpus.questions["dev"]
@@ -251,21 +287,23 @@ def _cost(recipe: Recipe, corpus: Corpus, judged: bool) -> Callable[[], float]:
     return lambda: training_seconds(recipe) + (0.01 * len(corpus.questions["dev"]) if judged else 0)
 
 
-def _trained(desk: Desk, name: str, recipe: Recipe) -> Callable[[], Any]:
-    return lambda: _facts(desk.train(name, recipe))
+def _trained(workspace: Workspace, name: str, recipe: Recipe) -> Callable[[], TrainingResult]:
+    return lambda: _facts(workspace.train(name, recipe))
 
 
-def _judged(desk: Desk, name: str, recipe: Recipe, corpus: Corpus) -> Callable[[], Any]:
+def _judged(
+    workspace: Workspace, name: str, recipe: Recipe, corpus: Corpus
+) -> Callable[[], JudgedResult]:
     """Train, then ask: the answers to dev, and predictions for the questions without answers."""
 
-    def work() -> Any:
-        run = desk.train(name, recipe)
+    def work() -> JudgedResult:
+        run = workspace.train(name, recipe)
         began = time.monotonic()
-        saved = open_saved(str(run.folder), desk.folder, best=False)
+        saved = open_saved(str(run.folder), workspace.folder, best=False)
         answers = answer_questions(saved.model, saved.tokenizer, corpus.questions["dev"], batch=512)
         seconds = time.monotonic() - began
         if corpus.questions["test"]:
-            _predict(desk.folder / "predictions" / f"{slug(name)}.txt", saved, corpus)
+            _predict(workspace.folder / "predictions" / f"{slug(name)}.txt", saved, corpus)
         epoch = -(-len(corpus.questions["train"]) // recipe.batch)
         unit = epoch if isinstance(recipe.objective, Questions) else recipe.steps
         return {
@@ -274,21 +312,19 @@ def _judged(desk: Desk, name: str, recipe: Recipe, corpus: Corpus) -> Callable[[
             "right": sum(answer.given == answer.expected for answer in answers),
             "questions": len(answers),
             "answering_seconds": seconds,
-            # by epoch of finetuning; where all is trained at once, by part of it
             "curve": [[row["step"] / unit, row["accuracy"]] for row in run.read("eval")],
         }
 
     return work
 
 
-def _predict(path: Path, saved: Any, corpus: Corpus) -> None:
+def _predict(path: Path, saved: Saved, corpus: Corpus) -> None:
     path.parent.mkdir(exist_ok=True)
     answers = answer_questions(saved.model, saved.tokenizer, corpus.questions["test"], batch=512)
     files.write_whole(path, "".join(f"{answer.given}\n" for answer in answers).encode())
 
 
-def _facts(run: Run) -> dict[str, Any]:
-    """What a finished training cost and where it ended."""
+def _facts(run: Run) -> TrainingResult:
     result = files.read_json(run.folder / "result.json")
     opening = files.read_json(run.folder / "manifest.json")
     return {

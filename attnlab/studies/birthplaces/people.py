@@ -6,14 +6,13 @@ the others. What it answers for a name without a document is made up, however pl
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import count, islice
-from typing import Any
-
-from torch import nn
+from typing import TypedDict
 
 from attnlab import chance
 from attnlab.data.corpora import Corpus, Question
 from attnlab.data.tokens import Tokenizer
 from attnlab.evaluate import Answer, answer_questions
+from attnlab.models.model import LanguageModel
 from attnlab.statistics import auroc
 
 _BEFORE, _AFTER = "Where was ", " born?"
@@ -70,10 +69,34 @@ def _invented(known: Sequence[str], seed: int) -> Iterator[str]:
         yield " ".join(words)
 
 
-def interviewed(
-    model: nn.Module, tokenizer: Tokenizer, asked: dict[str, list[Question]]
-) -> dict[str, Any]:
-    """What the model answers for each group, how sure it is, and what its sureness tells."""
+class Confidence(TypedDict):
+    mean: float
+    percentiles: list[float]  # each 5 %, enough to draw the distribution from
+
+
+class Example(TypedDict):
+    question: str
+    given: str
+    expected: str | None
+    confidence: float
+
+
+class Group(TypedDict):
+    people: int
+    right: float | None  # None: nobody knows the answers
+    confidence: Confidence | None
+    examples: list[Example]
+
+
+class Interview(TypedDict):
+    groups: dict[str, Group]
+    auroc: dict[str, float | None]
+
+
+def interview(
+    model: LanguageModel, tokenizer: Tokenizer, asked: dict[str, list[Question]]
+) -> Interview:
+    """The model's answers for each group, how sure it is, and what its confidence tells."""
     answers = {name: answer_questions(model, tokenizer, asked[name], batch=256) for name in asked}
     sure = {name: [answer.confidence for answer in found] for name, found in answers.items()}
     right = [a.confidence for a in answers["read"] if a.given == a.expected]
@@ -89,7 +112,7 @@ def interviewed(
     }
 
 
-def _summary(answers: list[Answer]) -> dict[str, Any]:
+def _summary(answers: list[Answer]) -> Group:
     known = [answer for answer in answers if answer.expected is not None]
     confidences = sorted(answer.confidence for answer in answers)
     people = len(confidences)
@@ -98,7 +121,6 @@ def _summary(answers: list[Answer]) -> dict[str, Any]:
         "right": sum(a.given == a.expected for a in known) / len(known) if known else None,
         "confidence": {
             "mean": sum(confidences) / people,
-            # enough to draw the distribution from
             "percentiles": [confidences[round(p / 20 * (people - 1))] for p in range(21)],
         }
         if people

@@ -7,8 +7,9 @@ equally many seconds. A fourth, bidirectional over the whole text, is trained as
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,12 @@ import torch
 from torch import nn
 
 from attnlab import chance, presets
-from attnlab.bench.measure import take_turns
 from attnlab.data.batches import Batch
-from attnlab.generate import evaluating, generate
+from attnlab.experiments import costs, held, samples
+from attnlab.experiments.experiment import Findings
+from attnlab.experiments.match import ModelSettings, count, with_nearest_width
+from attnlab.experiments.workspace import Job, Workspace
+from attnlab.generate import evaluating
 from attnlab.models.recurrent import (
     BidirectionalReader,
     BidirectionalSettings,
@@ -27,25 +31,18 @@ from attnlab.models.recurrent import (
     PrefixBidirectionalSettings,
 )
 from attnlab.studies import language
-from attnlab.studies.desk import Desk, Job
-from attnlab.studies.language import LanguageStudy
-from attnlab.studies.recurrent import findings as conclusions
-from attnlab.studies.recurrent.findings import (
-    ALL,
-    DECODING,
-    HONEST,
-    MEMORY,
-    SAMPLES,
-    SIZES,
-    TIMES,
-)
-from attnlab.studies.study import Findings
+from attnlab.studies.language import LanguageStudy, TrainingResult
 from attnlab.training.optim import Muon
 from attnlab.training.parallel import place_of
 from attnlab.training.recipe import Recipe
-from attnlab.training.weights import build_model
 
+HONEST = ["transformer", "elman", "prefix-birnn"]  # language models
+ALL = [*HONEST, "birnn"]
+# jobs by name
+SIZES, TIMES, SAMPLES = "sizes", "time of a step", "samples"
+DECODING, MEMORY = "decoding", "memory of a step"
 SWAPPED = 256  # held-out samples in which a character is swapped
+DECODED = 5  # turns of each model when decoding is timed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,15 +85,15 @@ class RecurrentStudy(LanguageStudy):
             heads=size.heads,
             **presets.MODERN,
         )
-        wanted = language.count(transformer)
-        recurrent = {
+        wanted = count(transformer)
+        recurrent: dict[str, ModelSettings] = {
             "elman": ElmanSettings(vocabulary=vocabulary),
             "prefix-birnn": PrefixBidirectionalSettings(vocabulary=vocabulary),
             "birnn": BidirectionalSettings(vocabulary=vocabulary),
         }
         models: dict[str, Any] = {
             "transformer": transformer,
-            **{name: language.matched(settings, wanted) for name, settings in recurrent.items()},
+            **{name: with_nearest_width(model, wanted) for name, model in recurrent.items()},
         }
         return {name: self._recipe(model) for name, model in models.items()}
 
@@ -118,78 +115,76 @@ class RecurrentStudy(LanguageStudy):
             keep=1,
         )
 
-    def jobs(self, desk: Desk) -> list[Job]:
-        vocabulary, held = self.measures()
+    def jobs(self, workspace: Workspace) -> list[Job]:
+        vocabulary, characters = self.measures()
         recipes = self.recipes(vocabulary)
+        honest = {name: recipes[name] for name in HONEST}
         jobs = [
             Job(SIZES, lambda: sizes(recipes)),
-            Job(TIMES, lambda: language.step_costs(recipes, self.size.turns), lambda: 5.0),
+            Job(TIMES, lambda: costs.step_costs(recipes, self.size.turns), lambda: 5.0),
         ]
         for seed in self.repeats:
             seeded = {n: dataclasses.replace(recipe, seed=seed) for n, recipe in recipes.items()}
-            jobs += [_training(desk, name, recipe, held) for name, recipe in seeded.items()]
-            jobs += [_timed(desk, name, seeded, held) for name in HONEST[1:]]
-            jobs.append(Job(f"leak, seed {seed}", lambda seed=seed: leak(desk, seed)))  # type: ignore[misc]
-        jobs.append(Job(SAMPLES, lambda: samples(desk, self.size.sample)))
-        jobs.append(Job(DECODING, lambda: decoding(recipes, self.size.context), lambda: 3.0))
-        jobs.append(Job(MEMORY, lambda: memory(desk, recipes), lambda: 2.0))
+            jobs += [_training(workspace, n, recipe, characters) for n, recipe in seeded.items()]
+            jobs += [_timed(workspace, name, seeded, characters) for name in HONEST[1:]]
+            jobs.append(Job(f"leak, seed {seed}", partial(leak, workspace, seed)))
+        jobs.append(Job(SAMPLES, lambda: write_samples(workspace, self.size.sample)))
+        jobs.append(Job(DECODING, lambda: costs.decoding_speeds(honest, DECODED), lambda: 3.0))
+        jobs.append(
+            Job(MEMORY, lambda: costs.step_memory(recipes, workspace.result(TIMES)), lambda: 2.0)
+        )
         return jobs
 
     def findings(self, results: dict[str, Any]) -> Findings:
-        return conclusions.findings(self, results)
+        from attnlab.studies.recurrent.report import findings  # which knows this class
+
+        return findings(self, results)
 
 
 def sizes(recipes: Mapping[str, Recipe]) -> dict[str, Any]:
     return {
-        name: {"width": recipe.model.width, "parameters": language.count(recipe.model)}
+        name: {"width": recipe.model.width, "parameters": count(recipe.model)}
         for name, recipe in recipes.items()
     } | {"vocabulary": recipes["transformer"].model.vocabulary}
 
 
-def _training(desk: Desk, name: str, recipe: Recipe, held: int) -> Job:
+def _training(workspace: Workspace, name: str, recipe: Recipe, characters: int) -> Job:
     job = f"{name}, seed {recipe.seed}"
     return Job(
         job,
-        lambda: language.train(desk, job, recipe),
-        lambda: language.expected_seconds(recipe, held),
+        lambda: language.train(workspace, job, recipe),
+        lambda: costs.expected_seconds(recipe, characters),
     )
 
 
-def _timed(desk: Desk, name: str, seeded: Mapping[str, Recipe], held: int) -> Job:
+def _timed(workspace: Workspace, name: str, seeded: Mapping[str, Recipe], characters: int) -> Job:
     """A training of as many steps as fit into the seconds of the transformer's steps."""
     job = f"{name} in equal time, seed {seeded[name].seed}"
 
-    def work() -> Any:
-        fits = steps_that_fit(desk.result(TIMES), name, seeded["transformer"].steps)
-        return language.train(desk, job, dataclasses.replace(seeded[name], steps=fits))
+    def work() -> TrainingResult:
+        fits = steps_that_fit(workspace.result(TIMES), name, seeded["transformer"].steps)
+        return language.train(workspace, job, dataclasses.replace(seeded[name], steps=fits))
 
-    return Job(job, work, lambda: language.expected_seconds(seeded["transformer"], held))
+    return Job(job, work, lambda: costs.expected_seconds(seeded["transformer"], characters))
 
 
 def steps_that_fit(times: Mapping[str, Any], name: str, steps: int) -> int:
     return max(int(steps * times["transformer"]["step_ms"] / times[name]["step_ms"]), 1)
 
 
-def memory(desk: Desk, recipes: Mapping[str, Recipe]) -> dict[str, int | None]:
-    known = desk.result(TIMES)
-    if all("memory" in costs for costs in known.values()):  # on CUDA it comes with the times
-        return {name: costs["memory"] for name, costs in known.items()}
-    return language.step_memory(recipes)
-
-
-def leak(desk: Desk, seed: int) -> dict[str, Any]:
+def leak(workspace: Workspace, seed: int) -> dict[str, Any]:
     """What the bidirectional network knows when it is given what a language model is given."""
     found: dict[str, Any] = {"swap": {}, "position": {}}
     for name in ALL:
-        saved = language.opened(desk, f"{name}, seed {seed}")
-        source, batches = language.held_out(saved)
-        losses = language.position_losses(saved.model, batches)
+        saved = language.open_trained(workspace, f"{name}, seed {seed}")
+        source, batches = held.held_out(saved)
+        losses = held.position_losses(saved.model, batches)
         found["position"][name] = np.nanmean(losses, axis=0).tolist()
         few = next(iter(source.validation(min(SWAPPED, source.validation_count - 1))))
         found["swap"][name] = swap(saved.model, few, seed)
         if isinstance(saved.model, BidirectionalReader):
-            _, batches = language.held_out(saved)
-            losses = language.position_losses(by_prefixes(saved.model), batches)
+            _, batches = held.held_out(saved)
+            losses = held.position_losses(by_prefixes(saved.model), batches)
             found["position"]["by prefixes"] = np.nanmean(losses, axis=0).tolist()
             found["by prefixes"] = float(np.nanmean(losses))
     return found
@@ -230,26 +225,13 @@ def swap(model: nn.Module, batch: Batch, seed: int) -> dict[str, float]:
     }
 
 
-def samples(desk: Desk, tokens: int) -> dict[str, Any]:
-    texts: dict[str, Any] = {}
+def write_samples(workspace: Workspace, tokens: int) -> dict[str, str]:
+    texts: dict[str, str] = {}
     for name in ALL:
-        saved = language.opened(desk, f"{name}, seed 0")
-        source, _ = language.held_out(saved)
+        saved = language.open_trained(workspace, f"{name}, seed 0")
+        source, _ = held.held_out(saved)
         first = next(iter(source.validation(1))).tokens[0].tolist()
         prompt = first[: max(len(first) // 2, 1)]
         texts["prompt"] = saved.tokenizer.decode(prompt)
-        texts[name] = language.written(saved, prompt, tokens)
+        texts[name] = samples.write(saved, prompt, tokens)
     return texts
-
-
-def decoding(recipes: Mapping[str, Recipe], tokens: int) -> dict[str, Any]:
-    """Tokens a second of one text that grows to the context, each model as it decodes best."""
-    device = place_of("auto")
-
-    def writer(recipe: Recipe) -> Callable[[], object]:
-        model = build_model(recipe).to(device)
-        return lambda: generate(model, [[0]], tokens=tokens)
-
-    writers = {name: writer(recipes[name]) for name in HONEST}
-    times = take_turns(writers, device, 5, language.PATIENCE)
-    return {name: 1e3 * tokens / timing.median for name, timing in times.items()}

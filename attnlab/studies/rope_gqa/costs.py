@@ -193,7 +193,7 @@ def section(costs: Costs) -> Section:
         text=f"""Everything is the same but the number of key/value heads: rotary positions, six
         query heads, width {sweep.width}. Attention is one module on {sweep.batch} samples of
         {sweep.block} tokens; a training step is one of a model of depth {sweep.depth} on such a
-        batch; its memory is the peak beyond weights and optimiser. Decoding goes on from
+        batch; its memory is the peak beyond weights and optimiser. Decoding continues from
         {sweep.block} cached tokens in {sweep.rows} texts side by side. The variants take turns in
         random order, the device is waited for before the clock is read, and the first turn does
         not count.

@@ -12,24 +12,33 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 
 from attnlab import config, files, registry
 from attnlab.data.corpora import Corpus
-from attnlab.studies.desk import Desk, Job
-from attnlab.studies.language import LanguageStudy, beginning, expected_seconds, written
-from attnlab.studies.rope_gqa import findings as conclusions
+from attnlab.experiments import samples
+from attnlab.experiments.costs import expected_seconds
+from attnlab.experiments.experiment import Findings
+from attnlab.experiments.samples import Samples
+from attnlab.experiments.workspace import Job, Workspace
+from attnlab.studies.language import LanguageStudy, Text
 from attnlab.studies.rope_gqa import flawed, sweep
 from attnlab.studies.rope_gqa.sweep import Sweep
-from attnlab.studies.study import Findings
 from attnlab.training import checkpoint
 from attnlab.training.recipe import Recipe
 from attnlab.training.runs import Run
-from attnlab.training.saved import open_saved
+from attnlab.training.saved import Saved, open_saved
 
-VARIANTS = ("absolute", "rotary", "grouped", "both")  # the presets rope-gqa-…
+# positions and key/value heads of the presets rope-gqa-…
+MODELS = {
+    "absolute": ("learned", 6),
+    "rotary": ("rotary", 6),
+    "grouped": ("learned", 2),
+    "both": ("rotary", 2),
+}
+VARIANTS = tuple(MODELS)
 FIRST_SEED = 3407
 LAST_STEPS = 50  # of these the training loss is the mean: a single step's is one batch's
 POINTS = 20  # of a learning curve in each stage
@@ -104,7 +113,7 @@ class RopeGqaStudy(LanguageStudy):
         return [FIRST_SEED + number for number in self.repeats]
 
     @property
-    def corpus(self) -> Any:
+    def corpus(self) -> Text:
         """Of a long text a small study holds out no more than it has time to look at."""
         whole = super().corpus
         if self.size.held_out is None:
@@ -118,7 +127,7 @@ class RopeGqaStudy(LanguageStudy):
     def text(self) -> str:
         return self.fingerprint(self.size.blocks[-1])
 
-    def jobs(self, desk: Desk) -> list[Job]:
+    def jobs(self, workspace: Workspace) -> list[Job]:
         """Trainings first, then times, then memory: reading its peak slows a CPU's allocator."""
         corpus, size = self.corpus, self.size.sweep
         measured = {
@@ -130,35 +139,18 @@ class RopeGqaStudy(LanguageStudy):
             "training memory": lambda: sweep.training_memory(size),
             "flawed memory": lambda: flawed.flawed_memory(size),
         }
-        samples = Job("samples", lambda: self._samples(desk, corpus.load()), lambda: 3.0)
         return [
-            *self._trainings(desk, corpus),
-            samples,
+            *self._trainings(workspace, corpus),
+            Job("samples", lambda: self._samples(workspace, corpus.load()), lambda: 3.0),
             *(Job(name, work, lambda: size.patience) for name, work in measured.items()),
         ]
 
     def findings(self, results: dict[str, Any]) -> Findings:
-        trained = {
-            variant: {
-                block: [results[training_name(variant, seed, block)] for seed in self.seed_numbers]
-                for block in self.size.blocks
-            }
-            for variant in VARIANTS
-        }
-        about = conclusions.About(
-            scale=self.chosen_scale,
-            text=self.data or "the documentation that comes with Python",
-            seeds=self.seed_numbers,
-            blocks=self.size.blocks,
-            steps=self.size.steps,
-            width=self.size.width,
-            depth=self.size.depth,
-            batch=self.size.batch,
-            sweep=self.size.sweep,
-        )
-        return conclusions.findings(about, trained, results)
+        from attnlab.studies.rope_gqa.report import findings  # which knows this class
 
-    def recipe(self, variant: str, seed: int, block: int, corpus: Any) -> Recipe:
+        return findings(self, results)
+
+    def recipe(self, variant: str, seed: int, block: int, corpus: Text) -> Recipe:
         """The course's, at this scale; what it starts from is not in it."""
         size = self.size
         words = [
@@ -178,7 +170,7 @@ class RopeGqaStudy(LanguageStudy):
         preset = registry.load("preset", f"rope-gqa-{variant}")()
         return dataclasses.replace(config.override(preset, words), corpus=corpus)
 
-    def _trainings(self, desk: Desk, corpus: Any) -> Iterator[Job]:
+    def _trainings(self, workspace: Workspace, corpus: Text) -> Iterator[Job]:
         held = EVALUATIONS * corpus.load().characters("validation")
         for seed, variant in itertools.product(self.seed_numbers, VARIANTS):
             before: Path | None = None
@@ -191,33 +183,45 @@ class RopeGqaStudy(LanguageStudy):
                 alike = self.recipe(VARIANTS[0], seed, block, corpus)
                 yield Job(
                     name,
-                    partial(_trained, desk, name, recipe),
+                    partial(_train, workspace, name, recipe),
                     partial(expected_seconds, alike, held),
                 )
-                # the last weights, as the course goes on from; a run stands for its best ones
-                before = self._last(desk.run(name))
+                # the course continues from the last weights; a run stands for its best ones
+                before = self._last(workspace.run_of(name))
 
-    def _samples(self, desk: Desk, corpus: Corpus) -> dict[str, Any]:
+    def _samples(self, workspace: Workspace, corpus: Corpus) -> Samples:
         block, seed = self.size.blocks[-1], self.seed_numbers[0]
-        prompt = beginning(corpus, min(PROMPT, block // 2))
-        texts = {}
-        for variant in VARIANTS:
-            last = self._last(desk.run(training_name(variant, seed, block)))
-            saved = open_saved(str(last), last.parent)
-            texts[variant] = written(saved, saved.tokenizer.encode(prompt).tolist(), SAMPLE)
-        return {"prompt": prompt, "seed": seed, "texts": texts}
+
+        def models() -> Iterator[tuple[str, Saved]]:
+            for variant in VARIANTS:
+                last = self._last(workspace.run_of(training_name(variant, seed, block)))
+                yield variant, open_saved(str(last), last.parent)
+
+        prompt = samples.prompt_of(corpus, min(PROMPT, block // 2))
+        return samples.write_all(models(), prompt, seed, SAMPLE)
 
     def _last(self, run: Run) -> Path:
         return run.checkpoints / checkpoint.name_of(self.size.steps)
+
+
+class TrainingResult(TypedDict):
+    """Losses of a stage, and the curves to draw."""
+
+    parameters: int
+    precision: str
+    training: float  # the mean of the last steps
+    last: float
+    held_out: float
+    curve: list[list[float]]  # step and training loss
+    evaluations: list[list[float]]  # step and held-out loss
 
 
 def training_name(variant: str, seed: int, block: int) -> str:
     return f"train {variant}, seed {seed}, block {block}"
 
 
-def _trained(desk: Desk, name: str, recipe: Recipe) -> dict[str, Any]:
-    """Train, and take what it gave: its losses, and the curves to draw."""
-    run = desk.train(name, recipe)
+def _train(workspace: Workspace, name: str, recipe: Recipe) -> TrainingResult:
+    run = workspace.train(name, recipe)
     losses = [row["loss"] for row in run.read("metrics")]
     held_out = [[row["step"], row["loss"]] for row in run.read("eval")]
     wide = max(len(losses) // POINTS, 1)

@@ -102,8 +102,8 @@ def _time_rows(flawed: dict[str, Any]) -> list[Row]:
             true=_times_of(fair),
             why="On a CPU only the kernels can make a difference."
             if cpu
-            else "To empty its store PyTorch waits for the GPU, so the clock sees the work of the "
-            "shared variant, and of the other one only the telling.",
+            else "To empty its store PyTorch waits for the GPU, so the clock measures the work of "
+            "the shared variant, and of the other one only the launch.",
         ),
     ]
 
@@ -112,13 +112,13 @@ def _not_waited_for(flawed: dict[str, Any]) -> str:
     if flawed["device"] == "cpu":
         return (
             "On a CPU a call returns when its work is done, so a difference is noise. On a GPU it "
-            "returns at once, and the clock measures the telling, not the work."
+            "returns at once, and the clock measures the launch, not the work."
         )
-    told = "A GPU is only told what to do and the call returns at once: the clock has measured the "
+    launch = "A call only launches work on a GPU and returns at once: the clock has measured the "
     seen = [flawed["unsynchronised"][name] / time for name, time in flawed["fair"].items()]
     if min(seen) > 1 - SAME:
-        return f"{told}telling, not the work. At this size the telling takes as long as the work."
-    return f"{told}telling, not the work."
+        return f"{launch}launch, not the work. At this size the launch takes as long as the work."
+    return f"{launch}launch, not the work."
 
 
 def _memory_rows(memory: dict[str, Any]) -> list[Row]:

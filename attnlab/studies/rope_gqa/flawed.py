@@ -6,7 +6,7 @@ what is left after a pass instead of its peak. Each is measured alone, then all 
 """
 
 import time
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnlab.attention.scores import Score
+from attnlab.attention.scores import ScaledDotScore, Score
 from attnlab.bench.measure import peak_memory, take_turns
-from attnlab.kernels import attention
+from attnlab.kernels import Request, dispatch
 from attnlab.studies.rope_gqa.sweep import (
     HEADS,
     DifferentKernels,
@@ -36,10 +36,10 @@ SHARED = 2  # key/value heads of the grouped variant
 class CopiedKeys(Score):
     """Keys and values are copied out to every query head, then compared in plain PyTorch."""
 
-    def compare(self, q: Tensor, k: Tensor, v: Tensor, **seeing: Any) -> Any:
-        copies = q.shape[1] // k.shape[1]
-        k, v = k.repeat_interleave(copies, dim=1), v.repeat_interleave(copies, dim=1)
-        return attention(q, k, v, path="reference", **seeing)
+    def attend(self, request: Request) -> Tensor:
+        k = request.k.repeat_interleave(request.group, dim=1)
+        v = request.v.repeat_interleave(request.group, dim=1)
+        return dispatch.attend(replace(request, k=k, v=v), path="reference")
 
 
 class EmptyingCache(Score):
@@ -49,16 +49,9 @@ class EmptyingCache(Score):
         super().__init__()
         self.score = score
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, rotary: Any = None, **seeing: Any) -> Any:
+    def attend(self, request: Request) -> Tensor:
         torch.cuda.empty_cache()
-        return self.score(q, k, v, rotary=rotary, **seeing)
-
-
-class OneKernel(Score):
-    """What every variant of the fair protocol computes."""
-
-    def compare(self, q: Tensor, k: Tensor, v: Tensor, **seeing: Any) -> Any:
-        return attention(q, k, v, **seeing)
+        return self.score.attend(request)
 
 
 def flawed_times(sweep: Sweep) -> dict[str, Any]:
@@ -80,7 +73,7 @@ def flawed_times(sweep: Sweep) -> dict[str, Any]:
     copied, everything = grouped(CopiedKeys()), grouped(EmptyingCache(CopiedKeys()))
     with kernel.forced():
         fair_works = {"shared": fair(kernel, SHARED), "six": fair(kernel, HEADS)}
-        works = {**fair_works, "emptying": grouped(EmptyingCache(OneKernel()))}
+        works = {**fair_works, "emptying": grouped(EmptyingCache(ScaledDotScore()))}
         waited = {
             name: timing.median
             for name, timing in take_turns(works, device, sweep.turns, sweep.patience).items()
@@ -137,7 +130,7 @@ def _wall(work: Work, calls: int) -> float:
     return 1e3 * fmean(seconds)
 
 
-def _left_by(work: Callable[[], Any], device: torch.device) -> int | None:
+def _left_by(work: Work, device: torch.device) -> int | None:
     """Bytes in use after the call less those before it; what it gave is still held."""
     work()
     # each hands freed memory back: else some is reused unseen, or counts although it is free

@@ -1,9 +1,9 @@
 """What fewer key/value heads cost and save, every number of them measured one way.
 
 Six query heads share 1, 2, 3 or 6 key/value heads; nothing else changes. Candidates take turns in
-random order, the device is waited for, medians count. All of them must run through one kernel: what
-PyTorch itself chooses may differ between them without a word, so what runs is looked at, and where
-no kernel serves all alike nothing is reported.
+random order, the device is waited for, medians count. All of them must run through one kernel:
+PyTorch may silently choose different ones, so the kernel that runs is recorded, and where no kernel
+serves all alike nothing is reported.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -13,15 +13,16 @@ from statistics import median
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnlab import config, presets
 from attnlab.attention.heads import head_width
 from attnlab.bench.measure import peak_memory, take_turns
+from attnlab.compat import TorchDispatchMode
 from attnlab.data.batches import Batch
 from attnlab.kernels import dispatch
-from attnlab.models.transformer import Transformer
+from attnlab.models.transformer import Transformer, TransformerSettings
 from attnlab.training.parallel import World, place_of
 from attnlab.training.recipe import Recipe
 from attnlab.training.step import Stepper
@@ -104,7 +105,7 @@ NO_KERNEL = ("No available kernel", "No viable backend")  # so PyTorch says it
 
 def path_of(work: Work) -> str:
     """The paths of ours that a piece of work takes, and within PyTorch's own its kernel."""
-    with dispatch.watching() as seen, _Fused() as fused:
+    with dispatch.record_choices() as seen, _Fused() as fused:
         work()
     own = {choice.path for choice in seen} - {"sdpa"}
     return " and ".join(sorted(own | {f"PyTorch's {name}" for name in fused.names}))
@@ -231,7 +232,7 @@ def model_of(sweep: Sweep, kernel: Kernel, kv_heads: int, device: torch.device) 
     return model.to(device=device, dtype=getattr(torch, kernel.dtype))
 
 
-def settings_of(sweep: Sweep, kv_heads: int) -> Any:
+def settings_of(sweep: Sweep, kv_heads: int) -> TransformerSettings:
     """The course's transformer with rotary positions. Six key/value heads are of the same class
     as fewer: nothing but their number differs."""
     words = [
@@ -242,7 +243,9 @@ def settings_of(sweep: Sweep, kv_heads: int) -> Any:
         f"attention.kv_heads={kv_heads}",
         "attention_dropout=0",  # which not every kernel has
     ]
-    return config.override(presets.rope_gqa_both().model, words)
+    model = presets.rope_gqa_both().model
+    assert isinstance(model, TransformerSettings)
+    return config.override(model, words)
 
 
 def attention_call(
@@ -253,7 +256,7 @@ def attention_call(
     *,
     passes: Passes,
     score: torch.nn.Module | None = None,
-) -> Callable[[], Any]:
+) -> Work:
     """One attention module at work on a batch; `score` stands in for its own."""
     model = model_of(sweep, kernel, kv_heads, device)
     block: Any = model.blocks[0]
@@ -265,17 +268,19 @@ def attention_call(
     x = torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(device, dtype)
     changed = [x.requires_grad_(), *module.parameters()]
 
-    def forward() -> Any:
+    def forward() -> Tensor:
         with torch.no_grad():
-            return module(x, rotary=rotary)
+            return kept()
 
-    def kept() -> Any:
-        return module(x, rotary=rotary)
+    def kept() -> Tensor:
+        attended: Tensor = module(x, rotary=rotary)
+        return attended
 
-    def both() -> Any:
+    def both() -> object:
         return torch.autograd.grad(kept().square().mean(), changed)
 
-    return {"forward": forward, "kept": kept, "both": both}[passes]
+    works: dict[Passes, Work] = {"forward": forward, "kept": kept, "both": both}
+    return works[passes]
 
 
 def captured(work: Work, device: torch.device) -> Work:
@@ -348,6 +353,6 @@ def decode_call(
     return decode, {"counted": counted, "formula": formula}
 
 
-def _tokens(rows: int, length: int) -> torch.Tensor:
+def _tokens(rows: int, length: int) -> Tensor:
     generator = torch.Generator().manual_seed(0)
     return torch.randint(VOCABULARY, (rows, length), generator=generator)

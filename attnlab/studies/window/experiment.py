@@ -2,29 +2,56 @@
 
 Axes: n held-out samples, s segments of positions.
 
-The models differ in nothing but who sees whom. A window of w keys in each of d layers reaches
-d·(w−1)+1 characters back, the newest included; one layer of full attention reaches everything.
+The models differ only in which keys a query attends to. A window of w keys in each of d layers
+reaches d·(w−1)+1 characters back, including the newest; one layer of full attention reaches all.
 """
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from jaxtyping import Float
 
 from attnlab import presets
+from attnlab.experiments import costs as measured
+from attnlab.experiments import held
+from attnlab.experiments.costs import StepCost
+from attnlab.experiments.experiment import Findings
+from attnlab.experiments.match import count
+from attnlab.experiments.workspace import Job, Workspace
 from attnlab.studies import language
-from attnlab.studies.desk import Desk, Job
 from attnlab.studies.language import LanguageStudy
-from attnlab.studies.study import Findings
-from attnlab.studies.window import findings as conclusions
-from attnlab.studies.window.findings import CACHES, COSTS, FULL, SIZES, Pattern, edges
 from attnlab.training.parallel import place_of
 from attnlab.training.recipe import Recipe
-from attnlab.training.weights import build_model
+
+FULL = "full attention"
+# jobs by name
+SIZES, CACHES, COSTS = "sizes", "caches", "costs of a step"
+Pattern = tuple[int | None, ...]  # keys of each layer in turn, over and over; None: all
+
+
+def reach(pattern: Pattern, depth: int) -> int | None:
+    """How many characters a prediction depends on, including the newest; None: on all."""
+    windows = [pattern[layer % len(pattern)] for layer in range(depth)]
+    known = [keys for keys in windows if keys is not None]
+    return sum(keys - 1 for keys in known) + 1 if len(known) == depth else None
+
+
+def edges(context: int, depth: int, windows: Sequence[int]) -> list[int]:
+    """Where the segments of positions end: at powers of two, windows, their reach, and half-way
+    (on a log axis) from there to the end."""
+    found = {1 << power for power in range(context.bit_length())}
+    for keys in windows:
+        far = depth * (keys - 1) + 1
+        found |= {keys, far, half_way(far, context)}
+    return sorted({edge for edge in found if 1 <= edge < context} | {context})
+
+
+def half_way(start: int, end: int) -> int:
+    return round(math.sqrt(start * end))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +88,7 @@ SCALES = {
 
 @dataclass(frozen=True, kw_only=True)
 class WindowStudy(LanguageStudy):
-    windows: tuple[int, ...] = ()  # keys a query sees, its own included; those of the scale if none
+    windows: tuple[int, ...] = ()  # keys of a query, including its own; those of the scale if none
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -84,7 +111,7 @@ class WindowStudy(LanguageStudy):
         return sorted(set(self.windows or self.size.windows))
 
     def patterns(self) -> dict[str, Pattern]:
-        """What each layer sees, by the name of the model; the narrowest window is also mixed."""
+        """The windows of the layers, by the name of the model; the narrowest one is also mixed."""
         narrow = self.widths()[0]
         return {
             FULL: (None,),
@@ -128,19 +155,21 @@ class WindowStudy(LanguageStudy):
             for name, model in models.items()
         }
 
-    def jobs(self, desk: Desk) -> list[Job]:
-        vocabulary, held = self.measures()
+    def jobs(self, workspace: Workspace) -> list[Job]:
+        vocabulary, characters = self.measures()
         recipes = self.recipes(vocabulary)
         jobs = [Job(SIZES, lambda: sizes(recipes)), Job(CACHES, lambda: caches(recipes))]
         for seed in self.repeats:
             for name, recipe in recipes.items():
                 seeded = dataclasses.replace(recipe, seed=seed)
-                jobs.append(_training(desk, name, seeded, held, self.edges()))
+                jobs.append(_training(workspace, name, seeded, characters, self.edges()))
         jobs.append(Job(COSTS, lambda: costs(recipes, self.size.turns), lambda: 10.0))
         return jobs
 
     def findings(self, results: dict[str, Any]) -> Findings:
-        return conclusions.findings(self, results)
+        from attnlab.studies.window.report import findings  # which knows this class
+
+        return findings(self, results)
 
 
 def in_segments(
@@ -154,43 +183,34 @@ def in_segments(
 
 def sizes(recipes: Mapping[str, Recipe]) -> dict[str, Any]:
     model = recipes[FULL].model
-    return {"parameters": language.count(model), "vocabulary": model.vocabulary}
+    return {"parameters": count(model), "vocabulary": model.vocabulary}
 
 
-def _training(desk: Desk, name: str, recipe: Recipe, held: int, ends: list[int]) -> Job:
+def _training(
+    workspace: Workspace, name: str, recipe: Recipe, characters: int, ends: list[int]
+) -> Job:
     job = f"{name}, seed {recipe.seed}"
 
     def work() -> dict[str, Any]:
-        found = language.train(desk, job, recipe)
-        saved = language.opened(desk, job)
-        _, batches = language.held_out(saved)
-        losses = language.position_losses(saved.model, batches, recipe.dtype)
+        found = language.train(workspace, job, recipe)
+        saved = language.open_trained(workspace, job)
+        _, batches = held.held_out(saved)
+        losses = held.position_losses(saved.model, batches, recipe.dtype)
         rows = in_segments(losses, ends)
         return {**found, "rows": np.round(rows, 5).tolist()}
 
     # the held-out text is read twice: by the training, and for the loss by position
-    return Job(job, work, lambda: language.expected_seconds(recipe, 2 * held))
+    return Job(job, work, lambda: measured.expected_seconds(recipe, 2 * characters))
 
 
 def caches(recipes: Mapping[str, Recipe]) -> dict[str, list[int]]:
-    """Bytes of keys and values in float32 after one context and after two; the same anywhere."""
-    return {name: cached_bytes(recipe) for name, recipe in recipes.items()}
+    """Bytes of the KV cache in float32 after one context and after two; the same anywhere."""
+    return {name: list(measured.cache_sizes(recipe) or ()) for name, recipe in recipes.items()}
 
 
-def cached_bytes(recipe: Recipe) -> list[int]:
-    model: Any = build_model(recipe).eval()
-    cache, found = model.new_cache(), []
-    with torch.no_grad():
-        for _ in range(2):
-            model(torch.zeros(1, recipe.length, dtype=torch.long), cache=cache)
-            found.append(cache.bytes)
-    return found
-
-
-def costs(recipes: Mapping[str, Recipe], turns: int) -> dict[str, dict[str, Any]]:
+def costs(recipes: Mapping[str, Recipe], turns: int) -> dict[str, StepCost]:
     """Times of steps first, since reading the memory of a CPU slows them."""
-    found = language.step_costs(recipes, turns)
-    if not all("memory" in one for one in found.values()):
-        for name, peak in language.step_memory(recipes).items():
-            found[name]["memory"] = peak
+    found = measured.step_costs(recipes, turns)
+    for name, peak in measured.step_memory(recipes, found).items():
+        found[name]["memory"] = peak
     return found

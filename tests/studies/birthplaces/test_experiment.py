@@ -5,13 +5,14 @@ import json
 
 import pytest
 
-from attnlab.statistics import Interval
+from attnlab.experiments.experiment import carry_out
+from attnlab.experiments.progress import Progress
+from attnlab.experiments.verdicts import Pair
+from attnlab.experiments.workspace import Workspace
+from attnlab.statistics import mean_interval, student
 from attnlab.studies.birthplaces import experiment
 from attnlab.studies.birthplaces.experiment import BirthplacesStudy, Size
-from attnlab.studies.birthplaces.findings import ARMS, difference, findings, verdict
-from attnlab.studies.desk import Desk
-from attnlab.studies.progress import Progress
-from attnlab.studies.study import carry_out
+from attnlab.studies.birthplaces.report import ARMS, difference, findings, verdict
 
 MICRO = Size(people=14, steps=6, wordings=2, width=16, batch=4, seeds=2)
 
@@ -63,7 +64,7 @@ def test_every_arm_is_judged(done):
 def test_interrupted_anywhere_every_part_ends_the_same(done, micro, tmp_path, monkeypatch):
     """Against the same parts of the study that was left in peace."""
     study = BirthplacesStudy(scale="tiny", arms=("none", "rotary"), seeds=1)
-    real, count = Desk._do, [0]
+    real, count = Workspace._run, [0]
 
     def dies(self, job):
         count[0] += 1
@@ -71,7 +72,7 @@ def test_interrupted_anywhere_every_part_ends_the_same(done, micro, tmp_path, mo
             raise KeyboardInterrupt
         real(self, job)
 
-    monkeypatch.setattr(Desk, "_do", dies)
+    monkeypatch.setattr(Workspace, "_run", dies)
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
             carry_out("birthplaces", study, root=tmp_path, progress=Progress())
@@ -176,8 +177,8 @@ def test_yes_needs_a_lead_over_both(tmp_path):
     said = answer_of(found)
     assert said.startswith("Yes: always answering London gets 5.0 %, no pretraining 2.0 % (0.0 to ")
     assert "32.0 % (27.0 to 37.0)" in said
-    assert "The last is 27.0 points (22.0 to 32.0) above the most frequent answer and" in said
-    assert "over 3 seeds or over the people asked" in said
+    assert "The last is 27.0 points (21.2 to 32.8) above the most frequent answer and" in said
+    assert "over 3 seeds and the people asked; they are judged together" in said
     assert found.summary["verdict"] == "Yes" and all(found.summary["checks"].values())
     assert found.summary["arms"]["rotary"]["pipeline_seconds"] == [6.5] * 3
     assert found.summary["arms"]["none"]["pipeline_seconds"] == [3.5] * 3
@@ -238,33 +239,49 @@ def test_the_arm_is_not_picked_by_its_accuracy(tmp_path):
     assert found.summary["compared"] == "rotary" and "90.0 %" not in answer_of(found)
 
 
-def test_a_difference_reaches_as_far_as_seeds_or_people():
-    # Newcombe (1998), method 10, for 9 of 10 and 3 of 10: 0.1705 to 0.8090
-    few = difference([0.9, 0.9], [0.3, 0.3], 10)
-    assert (few.low, few.high) == pytest.approx((0.1705, 0.8090), abs=5e-5)
-    many = difference([0.9, 0.9], [0.3, 0.3], 10**6)
-    assert many.low == pytest.approx(0.6, abs=0.002) and many.count == 2
-    scattered = difference([0.5, 0.9], [0.6, 0.6], 10**6)
-    assert scattered.low < -2 and scattered.high > 2
-    assert difference([0.5], [0.4], 100).low is None
+def test_a_difference_counts_seeds_and_people():
+    """Wilson's intervals of 9 and 3 of 10 are 0.596 to 0.982 and 0.108 to 0.603."""
+    few = difference([0.9] * 3, [0.3] * 3, 10)
+    by_people = (((0.9821 - 0.5958) / 2) ** 2 + ((0.6032 - 0.1078) / 2) ** 2) / 1.96**2
+    assert few.by_sample.value == pytest.approx(by_people, rel=1e-3)
+    assert few.by_seeds.value == pytest.approx(0, abs=1e-30)
+    assert few.interval(0.95).high == pytest.approx(0.6 + student(9) * by_people**0.5, rel=1e-3)
+    many = difference([0.5, 0.6, 0.9], [0.6, 0.6, 0.6], 10**6)
+    over_seeds = mean_interval([-0.1, 0.0, 0.3])
+    assert many.interval(0.95).low == pytest.approx(over_seeds.low, rel=1e-3)
+    alone = difference([0.5], [0.4], 100)
+    assert alone.interval(0.95).low is None and alone.p == 1.0
+
+
+HIGHER, LOWER, UNKNOWN = "worse", "better", "cannot tell"  # a lower value would be better
 
 
 @pytest.mark.parametrize(
     ("over_constant", "over_none", "expected"),
     [
-        ((0.1, 0.2), (0.1, 0.2), "Yes"),
-        ((0.1, 0.2), (-0.1, 0.2), "Cannot tell"),
-        ((-0.1, 0.2), (0.1, 0.2), "Cannot tell"),
-        ((0.0, 0.2), (0.1, 0.2), "Cannot tell"),
-        ((0.1, 0.2), (-0.2, -0.1), "No"),
-        ((-0.2, -0.1), (0.1, 0.2), "No"),
-        ((None, None), (None, None), "Cannot tell"),
+        (HIGHER, HIGHER, "Yes"),
+        (HIGHER, UNKNOWN, "Cannot tell"),
+        (UNKNOWN, HIGHER, "Cannot tell"),
+        (UNKNOWN, UNKNOWN, "Cannot tell"),
+        (HIGHER, LOWER, "No"),
+        (LOWER, HIGHER, "No"),
     ],
 )
-def test_the_verdict_is_that_of_both_intervals(over_constant, over_none, expected):
-    both = {"a": Interval(0.1, *over_constant, 3), "b": Interval(0.1, *over_none, 3)}
-    assert verdict(both) == expected
-    assert verdict({"a": Interval(0.1, 0.05, 0.2, 3)}) == "Cannot tell"
+def test_yes_needs_both_verdicts_and_no_one_of_them(over_constant, over_none, expected):
+    def pair(found):
+        return Pair(first="", second="", interval=None, p=1.0, verdict=found)
+
+    assert verdict([pair(over_constant), pair(over_none)]) == expected
+    assert verdict([pair(HIGHER)]) == "Cannot tell"
+
+
+def test_the_two_leads_are_judged_together(tmp_path):
+    """Each of them leaves out 0 by itself, and together they are not enough."""
+    found = findings(study_of(tmp_path), made_up([0.05, 0.06, 0.04], [0.13, 0.21, 0.17], 0.05))
+    for lead in found.summary["ahead"].values():
+        assert lead["low"] > 0
+    assert max(lead["p"] for lead in found.summary["ahead"].values()) > 0.05
+    assert answer_of(found).startswith("Cannot tell")
 
 
 def test_a_curve_is_shown_without_praise_of_its_best_point(tmp_path):

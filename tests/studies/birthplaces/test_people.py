@@ -8,7 +8,7 @@ from attnlab.data.tokens import Characters
 from attnlab.evaluate import Answer
 from attnlab.models.transformer import TransformerSettings
 from attnlab.studies.birthplaces import people
-from attnlab.studies.birthplaces.people import GROUPS, groups, interviewed, name_in
+from attnlab.studies.birthplaces.people import GROUPS, groups, interview, name_in
 
 CORPUS = Biographies(people=60, attributes=1).load()
 TOKENS = Characters().train(CORPUS.alphabet(), special=True)
@@ -68,7 +68,7 @@ def test_confidence_tells_the_groups_apart_when_it_does(monkeypatch):
         ]
 
     monkeypatch.setattr(people, "answer_questions", answers)
-    found = interviewed(torch.nn.Identity(), TOKENS, groups(CORPUS, 20, seed=1))
+    found = interview(torch.nn.Identity(), TOKENS, groups(CORPUS, 20, seed=1))
     assert found["groups"]["read"]["right"] == 0.75
     assert found["groups"]["invented"]["right"] is None
     assert found["groups"]["invented"]["confidence"]["mean"] == pytest.approx(0.1)
@@ -80,7 +80,7 @@ def test_confidence_tells_the_groups_apart_when_it_does(monkeypatch):
 def test_a_model_that_knows_nothing_tells_nobody_apart():
     torch.manual_seed(0)
     model = TransformerSettings(vocabulary=TOKENS.size, context=96, width=16, depth=1).build()
-    found = interviewed(model, TOKENS, groups(CORPUS, 12, seed=1))
+    found = interview(model, TOKENS, groups(CORPUS, 12, seed=1))
     assert found["groups"]["read"]["right"] == 0.0
     assert found["auroc"]["right or wrong, of people read about"] is None
     assert all(one["people"] == 12 for one in found["groups"].values())

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from attnlab.studies.birthplaces import published
-from attnlab.studies.birthplaces.findings import ARMS
+from attnlab.studies.birthplaces.report import ARMS
 
 DOCS = Path(__file__).parents[3] / "docs"
 

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from studies.languages import (
+from experiments.small import (
     StopAfter,
     english,
     finished_after,
@@ -16,19 +16,18 @@ from studies.languages import (
 )
 
 from attnlab import config
-from attnlab.bench.measure import Timing
 from attnlab.data.batches import Batch
 from attnlab.evaluate import validation_loss
-from attnlab.models.recurrent import BidirectionalSettings, ElmanSettings
-from attnlab.statistics import Interval
+from attnlab.experiments import held, samples
+from attnlab.experiments.experiment import carry_out
+from attnlab.experiments.match import count
+from attnlab.experiments.progress import Progress
+from attnlab.experiments.workspace import Workspace
+from attnlab.models.recurrent import BidirectionalSettings
 from attnlab.studies import language
-from attnlab.studies.desk import Desk
-from attnlab.studies.progress import Progress
-from attnlab.studies.recurrent import experiment, findings
-from attnlab.studies.recurrent.experiment import SCALES, RecurrentStudy
-from attnlab.studies.recurrent.findings import ALL, HONEST, TIMES
-from attnlab.studies.study import carry_out
-from attnlab.training.optim import AdamW
+from attnlab.studies.recurrent import experiment, report
+from attnlab.studies.recurrent.experiment import ALL, HONEST, SCALES, TIMES, RecurrentStudy
+from attnlab.studies.recurrent.report import Analysis
 
 FIRST_SEED = 2 + 7  # jobs: the sizes, the times, and all of the first seed
 
@@ -41,46 +40,39 @@ def done(tmp_path_factory):
 
 
 def test_the_study_ends_in_a_report(done):
-    _, outcome = done
-    assert (outcome.folder / "report.html").exists()
-    report = (outcome.folder / "report.md").read_text()
+    _, record = done
+    assert (record.folder / "report.html").exists()
+    report = (record.folder / "report.md").read_text()
     for words in ("prefix-BiRNN", "ms a step", "held-out loss, prefixes alone", "What they write"):
         assert words in report
-    assert outcome.results["equal_time"]["steps"]["transformer"] == SCALES["tiny"].steps
-    for name, peak in outcome.results["costs"]["memory"].items():
-        assert peak is None or peak > 12 * outcome.results["sizes"][name]["parameters"]
+    assert record.results["equal_time"]["steps"]["transformer"] == SCALES["tiny"].steps
+    for name, peak in record.results["costs"]["memory"].items():
+        assert peak is None or peak > 12 * record.results["sizes"][name]["parameters"]
 
 
 def test_going_on_gives_what_an_uninterrupted_study_gives(done, tmp_path):
     """Times are its own, but not those that decide how many steps are equal time."""
-    study, outcome = done
-    again = finished_after("recurrent", study, outcome, tmp_path, FIRST_SEED)
+    study, record = done
+    again = finished_after("recurrent", study, record, tmp_path, FIRST_SEED)
     own = ("seconds", "costs")
-    assert without(again.results, *own) == without(outcome.results, *own)
-    assert again.results["costs"]["step"] == outcome.results["costs"]["step"]
-    assert again.results["costs"] != outcome.results["costs"]
+    assert without(again.results, *own) == without(record.results, *own)
+    assert again.results["costs"]["step"] == record.results["costs"]["step"]
+    assert again.results["costs"] != record.results["costs"]
 
 
 def test_what_is_done_is_not_done_again(done):
-    study, outcome = done
-    again = carry_out("recurrent", study, root=outcome.folder.parent, progress=StopAfter(1))
-    assert again.results == outcome.results
+    study, record = done
+    again = carry_out("recurrent", study, root=record.folder.parent, progress=StopAfter(1))
+    assert again.results == record.results
 
 
 @pytest.mark.parametrize("vocabulary", [28, 65, 103])
 @pytest.mark.parametrize("scale", SCALES)
 def test_parameters_agree_within_three_percent(scale, vocabulary):
     recipes = RecurrentStudy(scale=scale).recipes(vocabulary)
-    counts = {name: language.count(recipe.model) for name, recipe in recipes.items()}
+    counts = {name: count(recipe.model) for name, recipe in recipes.items()}
     for name in ALL:
         assert counts[name] == pytest.approx(counts["transformer"], rel=0.03), name
-
-
-def test_a_width_is_the_nearest_there_is():
-    settings = ElmanSettings(vocabulary=50)
-    wanted = language.count(dataclasses.replace(settings, width=77))
-    for off in (-20, 0, 20):
-        assert language.matched(settings, wanted + off).width == 77
 
 
 def test_equal_time_is_no_longer_than_the_transformers():
@@ -91,8 +83,8 @@ def test_equal_time_is_no_longer_than_the_transformers():
 
 
 def test_every_model_trains_for_the_steps_that_fit(done):
-    _, outcome = done
-    results = results_by_job(outcome.folder)
+    _, record = done
+    results = results_by_job(record.folder)
     for name in HONEST[1:]:
         fits = experiment.steps_that_fit(results[TIMES], name, SCALES["tiny"].steps)
         for seed in (0, 1):
@@ -102,15 +94,15 @@ def test_every_model_trains_for_the_steps_that_fit(done):
 def test_what_is_random_is_known_only_by_reading_ahead(tmp_path):
     """Of four letters at random no language model can have less than log 4."""
     data = random_letters(tmp_path / "text.txt", "abcd", 12_000)
-    desk = Desk(tmp_path, Progress())
+    workspace = Workspace(tmp_path, Progress())
     recipes = RecurrentStudy(data=data, scale="tiny").recipes(4)
     losses = {}
     for name in ("elman", "birnn"):
         longer = dataclasses.replace(recipes[name], steps=150, batch=16)
-        losses[name] = language.train(desk, name, longer)["loss"]
-    saved = language.opened(desk, "birnn")
-    _, batches = language.held_out(saved)
-    alone = np.nanmean(language.position_losses(experiment.by_prefixes(saved.model), batches))
+        losses[name] = language.train(workspace, name, longer)["loss"]
+    saved = language.open_trained(workspace, "birnn")
+    _, batches = held.held_out(saved)
+    alone = np.nanmean(held.position_losses(experiment.by_prefixes(saved.model), batches))
     # the share of a held-out letter may be off by chance: 1,200 of them, so 0.01 at most
     least = math.log(4) - 0.01
     assert losses["birnn"] < 0.5 * least
@@ -151,141 +143,116 @@ def test_a_network_that_copies_follows_every_swap():
     assert found == {"changed": 1.0, "followed": 1.0}
 
 
-def test_memory_holds_weights_gradients_and_state(done, monkeypatch):
-    study, _ = done
-    monkeypatch.setattr(language, "peak_memory", lambda run, device: 1000)
-    vocabulary, _ = study.measures()
-    recipe = dataclasses.replace(study.recipes(vocabulary)["elman"], optimiser=AdamW())
-    tensors = list(recipe.model.build().parameters())
-    numbers = sum(tensor.numel() for tensor in tensors)
-    # a weight, its gradient and two averages; and a count of steps for each tensor
-    assert language.step_memory({"elman": recipe})["elman"] == 1000 + 4 * (
-        4 * numbers + len(tensors)
-    )
-
-
-def test_memory_that_cannot_be_read_is_none(done, monkeypatch):
-    study, _ = done
-    monkeypatch.setattr(language, "peak_memory", lambda run, device: None)
-    assert language.step_memory({"elman": study.recipes(20)["elman"]}) == {"elman": None}
-
-
-def test_the_time_of_a_step_is_not_that_of_a_turn(done, monkeypatch):
-    study, _ = done
-    turn = Timing(median=40.0, fastest=20.0, slowest=80.0, turns=1)
-    monkeypatch.setattr(language, "take_turns", lambda takes, *_: dict.fromkeys(takes, turn))
-    monkeypatch.setattr(language, "STEPS_A_TURN", 5)
-    costs = language.step_costs({"elman": study.recipes(20)["elman"]}, turns=1)["elman"]
-    assert (costs["step_ms"], costs["fastest_ms"], costs["slowest_ms"]) == (8, 4, 16)
-    assert costs["tokens_per_second"] == pytest.approx(4 * 8 / 8e-3)  # batch, context, seconds
-
-
 def test_losses_by_position_average_to_the_held_out_loss(done):
-    _, outcome = done
-    desk = Desk(outcome.folder, Progress())
-    saved = language.opened(desk, "transformer, seed 0")
-    source, batches = language.held_out(saved)
-    losses = language.position_losses(saved.model, batches)
+    _, record = done
+    workspace = Workspace(record.folder, Progress())
+    saved = language.open_trained(workspace, "transformer, seed 0")
+    source, batches = held.held_out(saved)
+    losses = held.position_losses(saved.model, batches)
     assert np.isnan(losses).any(), "the last sample should be a shorter one"
     total = validation_loss(saved.model, source.validation(7)).loss
     # float32 logits in batches of other sizes
     assert np.nanmean(losses) == pytest.approx(total, rel=1e-6)
-    logged = results_by_job(outcome.folder)["transformer, seed 0"]["loss"]
+    logged = results_by_job(record.folder)["transformer, seed 0"]["loss"]
     assert np.nanmean(losses) == pytest.approx(logged, rel=1e-6)
 
 
-def test_the_answer_follows_the_numbers(faked):
-    _, answer, set_losses = faked
-    set_losses("transformer", 2.0, 2.01)
-    set_losses("elman", 1.5, 1.51)
-    assert "Elman's is 0.500 lower" in answer()
-    set_losses("elman", 2.5, 2.51)
-    assert "Elman's is 0.500 higher" in answer()
-    set_losses("elman", 1.5, 2.51)
+@pytest.fixture
+def alike(faked):
+    """All models have losses around 2, and the bidirectional network gains nothing."""
+    results, findings, set_losses = faked
+    for name in (*ALL, "elman in equal time", "prefix-birnn in equal time"):
+        set_losses(name, 2.0)
+    set_losses("leak", 2.0, key="by prefixes")
+
+    def answer(**settings):
+        return findings(**settings).answer
+
+    return results, answer, set_losses
+
+
+def test_the_answer_follows_the_numbers(alike):
+    _, answer, set_losses = alike
+    assert "Elman's cannot be told apart from it" in answer()
+    set_losses("elman", 1.5)
+    assert "after equally many steps Elman's is 0.500 lower" in answer()
+    set_losses("elman", 2.5)
+    assert "after equally many steps Elman's is 0.500 higher" in answer()
+    set_losses("elman", 1.5, spread=0.5)
     assert "Elman's cannot be told apart from it" in answer()
 
 
-def test_equal_time_is_answered_by_its_own_trainings(faked):
-    _, answer, set_losses = faked
-    set_losses("transformer", 2.0, 2.01)
-    set_losses("elman in equal time", 1.0, 1.01)
+def test_a_difference_counts_among_all_of_the_study(alike):
+    """By itself it would: its interval leaves out 0."""
+    results, answer, set_losses = alike
+    set_losses("elman", 1.997)
+    said = answer()
+    assert "Elman's cannot be told apart from it (" in said and "by itself, p = " in said
+    assert "of 11)" in said
+    judged = Analysis(RecurrentStudy(scale="tiny", seeds=4), results).verdicts
+    pair = judged.between("elman", "transformer")
+    assert pair.interval.high < 0 and pair.p > 0.05 and pair.family == 11
+
+
+def test_equal_time_is_answered_by_its_own_trainings(alike):
+    _, answer, set_losses = alike
+    set_losses("elman in equal time", 1.0)
     assert "in equal time Elman's is 1.000 lower" in answer()
 
 
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
 def test_equal_time_says_what_was_not_equal(faked, monkeypatch, device):
-    results, answer, _ = faked
-    monkeypatch.setattr(findings, "place_of", lambda name: torch.device(device))
-    text = RecurrentStudy(scale="tiny").findings(results).sections[1].text
-    assert ("in equal time, its step compiled and theirs not, Elman's" in answer()) == (
+    _, findings, _ = faked
+    monkeypatch.setattr(report, "place_of", lambda name: torch.device(device))
+    found = findings()
+    assert ("in equal time, its step compiled and theirs not, Elman's" in found.answer) == (
         device == "cuda"
     )
+    text = found.sections[1].text
     assert ("compiled or fused recurrent steps were not tried" in text) == (device == "cuda")
 
 
-def test_one_seed_cannot_tell(faked):
-    _, answer, set_losses = faked
-    set_losses("elman", 1.0, 1.01)
+def test_one_seed_cannot_tell(alike):
+    _, answer, set_losses = alike
+    set_losses("elman", 1.0)
     assert "in one seed, which cannot tell" in answer(seeds=1)
     assert "lower (" not in answer(seeds=1) and "higher (" not in answer(seeds=1)
 
 
-def test_the_leak_is_claimed_only_where_it_is(faked):
-    results, answer, set_losses = faked
-    for name in HONEST:
-        set_losses(name, 2.0, 2.01)
-    set_losses("birnn", 0.1, 0.11)
-
-    def set_alone(*losses):
-        for seed, loss in enumerate(losses):
-            results[f"leak, seed {seed}"]["by prefixes"] = loss
-
-    set_alone(3.0, 3.01)
-    assert "reaches 0.105, better than every language model here, where" in answer()
-    assert "3.005, worse than all three" in answer()
-    set_losses("elman", 2.0, 4.1)  # scatters: on the mean still between the two
-    assert "3.005; whether that is worse than all three cannot be told" in answer()
-    set_losses("elman", 0.1, 1.9)
-    assert "reaches 0.105 where each position can read its own answer" in answer()
-    set_losses("elman", 2.0, 2.01)
-    set_alone(1.0, 1.01)
-    assert "1.005, not worse than all three" in answer()
-    set_alone(0.1, 0.12)
+def test_the_leak_is_claimed_only_where_it_is(alike):
+    _, answer, set_losses = alike
     assert "whether it gains cannot be told" in answer()
-    set_alone(0.05, 0.06)
+    set_losses("birnn", 0.1)
+    set_losses("leak", 3.0, key="by prefixes")
+    assert "reaches 0.100, better than every language model here, where" in answer()
+    assert "3.000, worse than all three" in answer()
+    set_losses("elman", 3.0)  # cannot be told from it
+    assert "3.000; whether that is worse than all three cannot be told" in answer()
+    set_losses("elman", 0.1)
+    assert "reaches 0.100 where each position can read its own answer" in answer()
+    set_losses("elman", 2.0)
+    set_losses("leak", 1.0, key="by prefixes")
+    assert "1.000, not worse than all three" in answer()
+    set_losses("leak", 0.05, key="by prefixes")
     assert "it gains nothing" in answer()
 
 
 def test_the_elman_network_ahead_is_explained_only_then(faked):
-    results, _, set_losses = faked
-    study = RecurrentStudy(scale="tiny")
-    set_losses("transformer", 2.0, 2.01)
-    set_losses("elman", 1.5, 1.51)
-    assert "two likely reasons" in study.findings(results).sections[0].text
-    set_losses("elman", 2.5, 2.51)
-    assert "two likely reasons" not in study.findings(results).sections[0].text
-
-
-@pytest.mark.parametrize(
-    ("interval", "expected"),
-    [
-        (Interval(-0.5, -0.6, -0.4, 2), "lower"),
-        (Interval(0.5, 0.4, 0.6, 2), "higher"),
-        (Interval(0.5, -0.1, 1.1, 2), "cannot tell"),
-        (Interval(0.5, 0.0, 1.0, 2), "cannot tell"),
-        (Interval(0.5, None, None, 1), "cannot tell"),
-    ],
-)
-def test_a_verdict_needs_an_interval_without_zero(interval, expected):
-    assert language.verdict(interval) == expected
+    _, findings, set_losses = faked
+    for name in HONEST:
+        set_losses(name, 2.0)
+    set_losses("elman", 1.5)
+    assert "two likely reasons" in findings().sections[0].text
+    set_losses("elman", 2.5)
+    assert "two likely reasons" not in findings().sections[0].text
 
 
 def test_what_is_written_stays_within_the_trained_length(done):
-    _, outcome = done
-    saved = language.opened(Desk(outcome.folder, Progress()), "prefix-birnn, seed 0")
+    _, record = done
+    saved = language.open_trained(Workspace(record.folder, Progress()), "prefix-birnn, seed 0")
     lengths = []
     saved.model.register_forward_pre_hook(lambda _, args: lengths.append(args[0].shape[1]))
-    assert len(language.written(saved, [0, 1, 2], 21)) == 21
+    assert len(samples.write(saved, [0, 1, 2], 21)) == 21
     assert max(lengths) <= saved.recipe.length
 
 

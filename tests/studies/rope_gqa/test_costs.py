@@ -119,9 +119,9 @@ def test_a_fault_without_effect_says_so():
     on_gpu = results()
     on_gpu[costs.FLAWED_TIMES]["device"] = "cuda"
     waited = "the clock is read without waiting"
-    assert reasons(on_gpu)[waited].endswith("the telling takes as long as the work.")
+    assert reasons(on_gpu)[waited].endswith("the launch takes as long as the work.")
     on_gpu[costs.FLAWED_TIMES]["unsynchronised"] = {"shared": 0.1, "six": 0.1}
-    assert reasons(on_gpu)[waited].endswith("the clock has measured the telling, not the work.")
+    assert reasons(on_gpu)[waited].endswith("the clock has measured the launch, not the work.")
 
 
 def test_memory_is_upside_down_only_where_it_is():

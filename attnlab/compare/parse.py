@@ -1,0 +1,308 @@
+"""The command line of a comparison, parsed: its variants and its settings.
+
+    learned=tiny:model.positions=learned    a variant: label=preset:key=value,…
+    tiny:model.window=16,none               the label and the words can be left out
+    match=flops seeds=5                     how they are compared
+    steps=200 model.width=64                for all variants; a variant's own words come after
+    lab                                     the comparison that `make lab` shows
+
+A comma begins a new word only where a `key=` follows it.
+"""
+
+import dataclasses
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from attnlab import config, registry
+from attnlab.experiments.match import Budget
+from attnlab.experiments.workspace import slug
+from attnlab.presets import TUNED
+from attnlab.training import launch
+from attnlab.training.recipe import Recipe
+
+# four answers to "what attends to what, and where": five minutes of work for one core, so about
+# three on two idle cores. 15 % of the text is held out: with 5 % the error by text of learned
+# positions is five times that by seeds. So short a training needs two to four times the rate of the
+# preset's 800 steps. Its verdicts with four other blocks of seeds are in docs/benchmarks.md.
+LAB = (
+    "learned=tiny:model.positions=learned",
+    "rotary=tiny",
+    "rotary+gqa=tiny:model.attention=grouped,model.attention.kv_heads=1",
+    "rotary+window=tiny:model.window=16,none",
+    "model.width=64",
+    "corpus.validation=0.15",
+    "steps=250",
+    "evaluations=3",
+    "seeds=4",
+    "rates=1,2,4,8",
+)
+
+
+RATES = (0.5, 1.0, 2.0)  # multiples of the learning rate, where none are given
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparisonSettings:
+    match: Budget = "parameters"  # what is equal
+    seeds: int = 3  # trainings of each variant
+    seed: int = 0  # the first of them
+    seconds: float | None = None  # in steps, with match=seconds; the first variant's if none
+    # rate: search the learning rate of each; auto: where a preset's was tuned for one of them
+    tune: Literal["auto", "rate", "none"] = "auto"
+    rates: tuple[float, ...] = ()  # multiples to search, RATES if none; a single one: no search
+    level: float = 0.95  # of confidence, for all pairs together
+    target: float | None = None  # a loss to reach; the best that all have reached if none
+    evaluations: int = 8  # in each training, evenly
+    turns: int = 9  # of each variant when times are measured
+    sample: int = 200  # tokens each variant writes
+
+    def __post_init__(self) -> None:
+        for name in ("seeds", "evaluations", "turns", "sample"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; use 1 or more")
+        if self.seed < 0:
+            raise ValueError(f"seed is {self.seed}; use 0 or more")
+        if not 0.5 <= self.level < 1:
+            raise ValueError(f"level is {self.level}; use 0.5 to less than 1, such as 0.95")
+        if self.seconds is not None and self.match != "seconds":
+            raise ValueError(f"seconds={self.seconds:g} needs match=seconds, not {self.match}")
+        if self.seconds is not None and not self.seconds > 0:
+            raise ValueError(f"seconds is {self.seconds:g}; use more than 0")
+        if any(not 0 < rate < math.inf for rate in self.rates):
+            raise ValueError(f"rates are {list(self.rates)}; multiples of the rate are above 0")
+        if self.rates and self.tune == "none":
+            raise ValueError(f"rates={','.join(map('{:g}'.format, self.rates))} needs tune=rate")
+        if len(set(self.rates)) < len(self.rates):
+            raise ValueError(f"rates are {list(self.rates)}; give each multiple once")
+
+
+@dataclass(frozen=True)
+class Variant:
+    label: str
+    preset: str
+    words: tuple[str, ...]
+    recipe: Recipe
+
+    @property
+    def spec(self) -> str:
+        return _spelled(self.preset, self.words)
+
+
+def _spelled(preset: str, words: Sequence[str]) -> str:
+    return f"{preset}:{','.join(words)}" if words else preset
+
+
+@dataclass(frozen=True)
+class Search:
+    """Multiples of the learning rate to search for each variant, and why, or why not."""
+
+    rates: tuple[float, ...]  # empty: nothing is searched
+    why: str
+    requested: bool = False
+    single: float = 1.0  # the multiple for all variants where nothing is searched
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that the command line asks for; the first variant is the measure of the others."""
+
+    settings: ComparisonSettings
+    variants: Sequence[Variant]
+    common: Sequence[str]  # words for all variants
+
+    @property
+    def search(self) -> Search:
+        tune, rates = self.settings.tune, self.settings.rates
+        if tune == "none":
+            return Search((), "tune=none was asked for")
+        if len(rates) == 1:
+            why = f"one multiple of the rate was given, × {rates[0]:g}, and all take it"
+            return Search((), why, requested=True, single=rates[0])
+        if tune == "rate" or rates:
+            return Search(rates or RATES, "it was asked for", requested=True)
+        if any(word.startswith("optimiser") for one in self.variants for word in one.words):
+            return Search((), "a variant names an optimiser of its own")
+        models = [one.recipe.model for one in self.variants]
+        tuned = [one.preset for one in self.variants if one.preset in TUNED]
+        if not tuned:
+            return Search((), "no preset here has a rate that was tuned for one of the variants")
+        if all(model == models[0] for model in models):
+            return Search((), "all variants have the same model")
+        why = f"the rate of preset {tuned[0]} was tuned for {TUNED[tuned[0]]}"
+        return Search(RATES, why)
+
+
+Named = tuple[str, str, tuple[str, ...]]  # label (empty: none was given), preset, words
+
+
+def parse(words: Sequence[str]) -> Plan:
+    """The variants in the order they are written, and the settings."""
+    lab = _lab_for([word for word in words if word != "lab"])
+    spelled = [new for word in words for new in (lab if word == "lab" else [word])]
+    settings: list[str] = []
+    common: list[str] = []
+    named: list[Named] = []
+    for word in spelled:
+        label, spec = _as_variant(word)
+        if spec:
+            named.append((label, *_preset_and_words(spec)))
+        elif _first(word) in SETTINGS:
+            settings.append(word)
+        else:
+            common.append(word)
+    if len(named) < 2:
+        raise ValueError(
+            f"{len(named) or 'no'} variant{'' if len(named) == 1 else 's'}: a comparison needs 2 "
+            "or more, such as attnlab compare tiny tiny:model.positions=learned"
+        )
+    chosen = config.override(ComparisonSettings(), settings)
+    variants = []
+    for label, (given, preset, own) in zip(_labels(named), named, strict=True):
+        try:
+            recipe = launch.recipe_for(preset, [*common, *own])
+        except ValueError as error:
+            raise ValueError(f"{given or label}: {error}") from None
+        variants.append(Variant(label, preset, own, recipe))
+    _refuse_twins(variants)
+    refuse_other_batches(variants)
+    return Plan(chosen, variants, common)
+
+
+def _lab_for(own: Sequence[str]) -> Sequence[str]:
+    """LAB, without its rates where the person writes tune=none."""
+    tune = [word.partition("=")[2].strip() for word in own if re.match(r"(--)?tune\s*=", word)]
+    if tune[-1:] != ["none"]:
+        return LAB
+    return [word for word in LAB if not word.startswith("rates=")]
+
+
+SETTINGS = [field.name for field in dataclasses.fields(ComparisonSettings)]
+RECIPE = ["data", *(field.name for field in dataclasses.fields(Recipe))]
+
+
+def _first(word: str) -> str:
+    """`--model.width=3` -> "model"."""
+    return config.split_word(word)[0][0]
+
+
+def _as_variant(word: str) -> tuple[str, str]:
+    """Its label and the rest if the word is a variant; two empty texts if it is a setting."""
+    if word.startswith("--"):
+        _refuse_unknown(word)
+        return "", ""
+    key, equals, value = word.partition("=")
+    if not equals or ":" in key:
+        return "", word
+    if _first(word) in SETTINGS or _first(word) in RECIPE:
+        return "", ""
+    head = value.partition(":")[0].replace("_", "-")
+    if head not in _presets() and ":" not in value:
+        _refuse_unknown(word)
+    if not re.fullmatch(r"[A-Za-z][\w+.-]*", key):
+        raise ValueError(f"{key!r} is no label; use letters, digits and + - _ . after a letter")
+    return key, value
+
+
+def _refuse_unknown(word: str) -> None:
+    if _first(word) not in (*SETTINGS, *RECIPE):
+        inside = [path for path in _paths(Recipe()) if path.endswith(f".{_first(word)}")]
+        near = registry.suggest(_first(word), inside or [*SETTINGS, *RECIPE])
+        raise ValueError(f"{word}: neither a setting nor a variant label=preset:…; {near}")
+
+
+def _paths(settings: object) -> list[str]:
+    """Every setting with where it is: model.attention.heads."""
+    if not dataclasses.is_dataclass(settings):
+        return []
+    found = []
+    for field in dataclasses.fields(settings):
+        within = _paths(getattr(settings, field.name))
+        found += [field.name, *(f"{field.name}.{path}" for path in within)]
+    return found
+
+
+def _presets() -> list[str]:
+    return [option.name for option in registry.options("preset")]
+
+
+def _preset_and_words(spec: str) -> tuple[str, tuple[str, ...]]:
+    name, colon, rest = spec.partition(":")
+    known = [*_presets(), "lab"]
+    if name.replace("_", "-") not in known:
+        raise ValueError(f"no preset called {name!r}; {registry.suggest(name, known)}")
+    if colon and not rest:
+        raise ValueError(f"{spec!r} ends at its colon; write {name}:key=value,… or {name}")
+    words = re.split(r",(?=[\w.-]+=)", rest) if rest else []
+    return registry.find("preset", name).name, tuple(words)
+
+
+def _labels(named: Sequence[Named]) -> list[str]:
+    """Given, or short: the preset where presets differ, and the value of each word."""
+    several = len({preset for _, preset, _ in named}) > 1
+    labels = []
+    for given, preset, words in named:
+        short = [preset] if several or not words else []
+        short += [_shortened(word) for word in words]
+        labels.append(given or " ".join(short))
+    slugs = [slug(label) for label in labels]
+    for number, (given, preset, words) in enumerate(named):
+        if slugs.count(slugs[number]) > 1:  # too short
+            labels[number] = given or " ".join([preset, *words])
+    for number, (label, (_, preset, words)) in enumerate(zip(labels, named, strict=True)):
+        if slug(label) in [slug(before) for before in labels[:number]]:
+            raise ValueError(
+                f"two variants are called {label!r}; give this one another label, such as "
+                f"second={_spelled(preset, words)}"
+            )
+    return labels
+
+
+def _shortened(word: str) -> str:
+    """`model.attention=grouped` -> "grouped", `model.window=16,none` -> "window=16,none"."""
+    path, text = config.split_word(word)
+    chosen = path[-1] in registry.kinds() and not re.fullmatch(r"none|[\d.,]*", text)
+    return text if chosen else f"{path[-1]}={text}"
+
+
+def plain(recipe: Recipe) -> Recipe:
+    """Without what the comparison itself sets, and what changes nothing that it measures."""
+    return dataclasses.replace(
+        recipe,
+        seed=0,
+        evaluate_every=None,
+        save_every=None,
+        save_best=False,
+        keep=1,
+        patience=None,
+        sample_every=None,
+        tensorboard=False,
+    )
+
+
+def _refuse_twins(variants: Sequence[Variant]) -> None:
+    for number, variant in enumerate(variants):
+        for before in variants[:number]:
+            if plain(variant.recipe) == plain(before.recipe):
+                raise ValueError(
+                    f"{before.label} and {variant.label} are the same; change something in one"
+                )
+
+
+def refuse_other_batches(variants: Sequence[Variant]) -> None:
+    """All must read the same batches and have the same targets, or their losses mean nothing."""
+    first = variants[0]
+    for variant in variants:
+        if variant.recipe.start is not None:
+            raise ValueError(f"{variant.label} has start=…; variants train from the beginning")
+        for key in ("corpus", "tokenizer", "objective", "context", "batch", "steps", "device"):
+            name = "length" if key == "context" else key
+            mine, wanted = getattr(variant.recipe, name), getattr(first.recipe, name)
+            if mine != wanted:
+                spelled = f"{key}={wanted}" if isinstance(wanted, int | str) else f"{key}=…"
+                raise ValueError(
+                    f"{variant.label} has another {key} than {first.label}; variants are compared "
+                    f"on the same batches, so write {spelled} once, for all"
+                )

@@ -1,0 +1,1 @@
+"""The engine under studies and comparisons: jobs, trainings, costs, verdicts."""

@@ -1,0 +1,105 @@
+"""The interface of an experiment: settings, jobs to run, and findings to report.
+
+An experiment is a dataclass of settings: a study, or a comparison. `jobs` is its plan; each job
+runs once and its result is cached. `findings` turns the results into numbers and sentences, and
+computes nothing long, so a finished experiment writes its report anew within seconds.
+"""
+
+import hashlib
+import json
+import shlex
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+
+from attnlab import __version__, config, files
+from attnlab.experiments.progress import Progress
+from attnlab.experiments.workspace import Job, Workspace, open_workspace
+from attnlab.kernels.hardware import machine
+from attnlab.reports import plots
+from attnlab.reports.report import Report, Section
+from attnlab.reports.write import write
+from attnlab.training import runs
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What an experiment says: the answer to its question, and what supports it."""
+
+    title: str
+    question: str  # in one sentence
+    answer: str  # in one or two
+    sections: Sequence[Section]
+    summary: dict[str, Any]  # the numbers behind it, for results.json and --json
+
+
+class Experiment(ABC):
+    kind: ClassVar[str] = "study"  # the first word of its folder's name
+
+    def settings(self) -> dict[str, Any]:
+        """What decides the results, for the folder's identity and the report."""
+        return config.to_dict(self)
+
+    @abstractmethod
+    def text(self) -> str:
+        """A fingerprint of its text; refuses a wrong text or wrong settings."""
+
+    @abstractmethod
+    def jobs(self, workspace: Workspace) -> list[Job]: ...
+
+    @abstractmethod
+    def findings(self, results: dict[str, Any]) -> Findings: ...
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a finished experiment leaves behind."""
+
+    folder: Path
+    report: Report
+    results: dict[str, Any]
+
+
+def carry_out(
+    name: str, experiment: Experiment, *, root: Path, progress: Progress, again: bool = False
+) -> Record:
+    """Run the jobs that are missing, and write the report."""
+    plots.require()
+    kind, settings = experiment.kind, experiment.settings()
+    here = machine(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    made_from = json.dumps(
+        [settings, experiment.text(), here["device"], __version__], sort_keys=True
+    )
+    identity = hashlib.sha256(made_from.encode()).hexdigest()[:6]
+    workspace = open_workspace(root, name, identity, progress, again, kind=kind)
+    named = {kind: name or identity}
+    with runs.Run(workspace.folder).locked():
+        content = files.as_json({**named, **settings})
+        files.write_whole(workspace.folder / "settings.json", content)
+        found = experiment.findings(workspace.run_jobs(experiment.jobs(workspace)))
+        seconds = workspace.seconds()
+        report = Report(
+            title=found.title,
+            question=found.question,
+            answer=found.answer,
+            sections=found.sections,
+            settings=settings,
+            versions=here,
+            command=shlex.join(["attnlab", *sys.argv[1:]]),
+            seconds=seconds,
+        )
+        results = {
+            **named,
+            "settings": settings,
+            "versions": here,
+            "seconds": seconds,
+            "answer": found.answer,
+            **found.summary,
+        }
+        write(report, results, workspace.folder)
+    return Record(workspace.folder, report, results)

@@ -1,0 +1,147 @@
+"""Held-out losses of a trained model: by position, and by stretches of the text.
+
+Axes: n held-out samples, t time.
+Cost: one forward pass over the held-out text.
+
+A stretch is some held-out samples that follow each other. Neighbouring stretches are alike: the
+differences of the lab's variants over stretches of 640 characters correlate by 0.6 with the next.
+So verdicts take a few long batches of stretches as independent, not the stretches (verdicts.py).
+Where learning rates are searched, the first quarter of the stretches chooses them and is left out
+of every reported loss; the rest chooses nothing.
+"""
+
+from collections.abc import Iterable
+from contextlib import nullcontext
+from typing import TypedDict
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import nn
+
+from attnlab import files
+from attnlab.data.batches import IGNORE, Batch, Source
+from attnlab.evaluate import Evaluation
+from attnlab.experiments.verdicts import Stretches
+from attnlab.generate import evaluating
+from attnlab.training import runs
+from attnlab.training.loop import EVALUATION_TOKENS
+from attnlab.training.report import Report
+from attnlab.training.runs import Run
+from attnlab.training.saved import Saved, open_saved
+
+FILE = "held.json"
+STRETCHES = 40  # fine enough to set a quarter apart and to see how neighbours correlate
+TUNING = 4  # one stretch of so many, from the beginning, chooses the rates
+LEAST = 8  # samples, for a part that chooses rates
+
+
+class Sums(TypedDict):
+    """Losses summed over each stretch, and the targets in it, as JSON holds them."""
+
+    sums: list[float]
+    counts: list[float]
+
+
+class Row(Sums):
+    """Of one evaluation of a training."""
+
+    step: int
+
+
+class Recorder(Report):
+    """Logs the sums of every evaluation of a training, so that its curve can leave out a part."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+
+    def measured(self, step: int, evaluation: Evaluation) -> None:
+        found = _stretches(np.array(evaluation.sums), np.array(evaluation.counts))
+        row: Row = {"step": step, "sums": list(found.sums), "counts": list(found.counts)}
+        with self.run.log("held").open("ab") as file:
+            file.write(runs.line({**row}))
+
+
+def logged(run: Run) -> list[Row]:
+    """What a Recorder has logged."""
+    return [
+        {"step": row["step"], "sums": row["sums"], "counts": row["counts"]}
+        for row in run.read("held")
+    ]
+
+
+def measure(run: Run) -> Sums:
+    """Of a finished training, after its last step; measured once and kept in the run folder."""
+    path = run.folder / FILE
+    if not path.exists():
+        saved = open_saved(str(run.folder), run.folder.parent, best=False)
+        _, batches = held_out(saved)
+        found = stretches_of(position_losses(saved.model, batches, saved.recipe.dtype))
+        sums: Sums = {"sums": list(found.sums), "counts": list(found.counts)}
+        files.write_whole(path, files.as_json(sums))
+    kept: Sums = files.read_json(path)
+    return kept
+
+
+def stretches_of(losses: Float[np.ndarray, "n t"]) -> Stretches:
+    """Of a loss for every target, NaN where there is none."""
+    return _stretches(np.nansum(losses, axis=1), (~np.isnan(losses)).sum(axis=1))
+
+
+def _stretches(sums: Float[np.ndarray, " n"], counts: np.ndarray) -> Stretches:
+    """From the sum of the losses and the number of targets of every sample."""
+    parts = np.array_split(np.arange(len(sums)), min(STRETCHES, len(sums)))
+    return Stretches(
+        sums=[float(sums[part].sum()) for part in parts],
+        counts=[float(counts[part].sum()) for part in parts],
+    )
+
+
+def tuning_part(sums: Sums) -> Stretches:
+    """The part that chooses the rates."""
+    border = _border(sums)
+    return Stretches(sums["sums"][:border], sums["counts"][:border])
+
+
+def reporting_part(sums: Sums, searched: bool) -> Stretches:
+    """The part that losses are reported on: all of it unless a part has chosen the rates."""
+    border = _border(sums) if searched else 0
+    return Stretches(sums["sums"][border:], sums["counts"][border:])
+
+
+def _border(sums: Sums) -> int:
+    return len(sums["sums"]) // TUNING
+
+
+def held_out(saved: Saved) -> tuple[Source, Iterable[Batch]]:
+    """The source a model was trained from, and its held-out batches as the training had them."""
+    recipe = saved.recipe
+    source = recipe.objective.source(
+        recipe.corpus.load(), saved.tokenizer, context=recipe.length, seed=recipe.seed
+    )
+    device = next(saved.model.parameters()).device
+    size = max(EVALUATION_TOKENS[device.type] // recipe.length, 1)
+    return source, source.validation(size)
+
+
+def position_losses(
+    model: nn.Module, batches: Iterable[Batch], dtype: str = "float32"
+) -> Float[np.ndarray, "n t"]:
+    """The loss of every held-out target; NaN where a sample has none."""
+    device = next(model.parameters()).device
+    half = torch.autocast(device.type, torch.bfloat16) if dtype == "bfloat16" else nullcontext()
+    rows = []
+    with evaluating(model), torch.no_grad():
+        for batch in batches:
+            with half:
+                logits = model(batch.tokens.to(device))
+            targets = batch.targets.to(device)
+            losses = F.cross_entropy(
+                logits.flatten(0, 1).float(),
+                targets.flatten(),
+                ignore_index=IGNORE,
+                reduction="none",
+            ).view_as(targets)
+            rows.append(losses.masked_fill(targets == IGNORE, torch.nan).cpu().double().numpy())
+    return np.concatenate(rows)

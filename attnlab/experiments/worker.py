@@ -1,0 +1,95 @@
+"""One training in a worker process: `python -m attnlab.experiments.worker`.
+
+A line of JSON on stdin is a task, and a line on stdout says how it ended. When stdin closes during
+a training, the parent is gone: the worker stops as after SIGTERM, with everything saved.
+"""
+
+import json
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import IO
+
+import torch
+
+from attnlab import config, files
+from attnlab.experiments import held
+from attnlab.experiments.pool import Ending, Message
+from attnlab.training import launch, runs
+from attnlab.training.loop import NotFinite
+from attnlab.training.parallel import place_of
+from attnlab.training.recipe import Recipe
+
+PATIENCE = 60.0  # seconds until a stopped process has released its run
+
+
+def train(message: Message) -> Ending:
+    """Train or resume; how it ended ("finished", "diverged", "failed", a signal), and why."""
+    run = runs.Run(Path(message["folder"]))
+    diverged = run.folder / "diverged.json"
+    if diverged.exists():
+        return _read(diverged)
+    try:
+        recipe = config.from_dict(Recipe, message["recipe"])
+        if place_of(recipe.device).type == "cpu":
+            torch.set_num_threads(1)  # results do not depend on how many trainings share the cores
+        _wait_for(run)
+        if not run.finished:
+            result = launch.train_in(run, recipe, report=held.Recorder(run))
+            if result.ending.startswith("SIG"):
+                return {"ending": result.ending, "why": ""}
+        held.measure(run)
+    except NotFinite as error:
+        # without the part that depends on where it was stopped before
+        ending: Ending = {"ending": "diverged", "why": str(error).partition(";")[0]}
+        files.write_whole(diverged, files.as_json(ending))
+        return ending
+    except Exception as error:  # whatever it is, the report names it and the other trainings go on
+        why = " ".join(str(error).split())[:300]
+        return {"ending": "failed", "why": f"{type(error).__name__}: {why}"}
+    return {"ending": "finished", "why": ""}
+
+
+def _read(path: Path) -> Ending:
+    kept = files.read_json(path)
+    return {"ending": kept["ending"], "why": kept["why"]}
+
+
+def _wait_for(run: runs.Run) -> None:
+    """The process that had the run before may still be saving."""
+    until = time.monotonic() + PATIENCE
+    while run.busy and time.monotonic() < until:
+        time.sleep(0.1)
+
+
+def main() -> None:
+    """Run tasks until stdin closes."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what else is printed must not look like an answer
+    tasks: queue.Queue[str | None] = queue.Queue()
+    training = threading.Event()
+    threading.Thread(target=_listen, args=(sys.stdin, tasks, training), daemon=True).start()
+    while (line := tasks.get()) is not None:
+        training.set()
+        ending = train(json.loads(line))
+        training.clear()
+        try:
+            print(json.dumps(ending), file=answers, flush=True)
+        except OSError:  # the parent is gone
+            os._exit(1)
+
+
+def _listen(lines: IO[str], tasks: "queue.Queue[str | None]", training: threading.Event) -> None:
+    for line in lines:
+        tasks.put(line)
+    tasks.put(None)
+    training.wait()
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    main()

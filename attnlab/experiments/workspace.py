@@ -1,0 +1,126 @@
+"""The working directory of an experiment: each job runs once, its result is cached.
+
+    runs/study-<name>-<id>/     or runs/compare-<id>/, runs/claims-<name>-<id>/
+      settings.json     parts/<job>.json     the result of each job
+      runs/<training>/  run folders          report.html, report.md, pictures/, results.json
+
+The id is a hash of settings, text, device and version: the same command finds its folder. An
+experiment that was stopped or killed resumes: finished jobs are not repeated, and a training
+continues from its newest checkpoint, to the same bits on a CPU.
+"""
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from attnlab import files
+from attnlab.experiments.pool import Endings, Interrupted, Pool, Task
+from attnlab.experiments.progress import Progress
+from attnlab.training import launch, runs
+from attnlab.training.recipe import Recipe
+from attnlab.training.report import duration
+
+
+@dataclass(frozen=True)
+class Job:
+    """One part of an experiment."""
+
+    name: str
+    work: Callable[[], Any]  # returns what JSON can hold
+    seconds: Callable[[], float] = lambda: 1.0  # an estimate; called only if the job has to run
+
+
+@dataclass
+class Workspace:
+    folder: Path
+    progress: Progress
+    kind: str = "study"
+
+    def run_jobs(self, jobs: Sequence[Job]) -> dict[str, Any]:
+        """The result of each job by name; says first how long the missing ones will take."""
+        names = [job.name for job in jobs]
+        assert len({slug(name) for name in names}) == len(names), "two jobs share a name"
+        missing = {job.name: job.seconds() for job in jobs if not self._file(job.name).exists()}
+        self.progress.note(f"{self.kind} in {self.folder}")
+        if not missing:
+            self.progress.note("all of it is done already")
+        else:
+            expected = duration(sum(missing.values()))
+            self.progress.note(f"to do: {len(missing)} of {len(jobs)} parts, about {expected}")
+        with self.progress.working(missing):
+            for job in jobs:
+                if job.name in missing:
+                    self._run(job)
+        return {job.name: self.result(job.name) for job in jobs}
+
+    def result(self, name: str) -> Any:
+        """The cached result of a job."""
+        return files.read_json(self._file(name))["result"]
+
+    def _run(self, job: Job) -> None:
+        start = time.monotonic()
+        self.progress.started(job.name)
+        result = job.work()
+        seconds = time.monotonic() - start
+        content = files.as_json({"name": job.name, "seconds": seconds, "result": result})
+        files.write_whole(self._file(job.name), content)
+        self.progress.finished(job.name, seconds)
+
+    def seconds(self) -> float:
+        """Spent on all finished jobs, in whatever processes."""
+        found = sorted((self.folder / "parts").glob("*.json"))
+        return float(sum(files.read_json(path)["seconds"] for path in found))
+
+    def train(self, name: str, recipe: Recipe) -> runs.Run:
+        """Train in this process with all of its threads, or resume.
+
+        Studies train here: a pool gives every training one thread, which adds in another order,
+        and their losses would change (in the eighth digit after 40 steps, and more later).
+        """
+        run = self.run_of(name)
+        if not run.finished:
+            result = launch.train_in(run, recipe, report=self.progress.training())
+            if result.ending.startswith("SIG"):
+                raise Interrupted(result.ending)
+        return run
+
+    def train_all(self, tasks: Sequence[Task], pool: Pool) -> Endings:
+        """Train in the workers of a pool, or resume; a training that fails stops no other."""
+        total = sum(task.recipe.steps for task in tasks)
+        with self.progress.counting("trainings", total) as watch:
+            return pool.train(tasks, self.folder / "log.txt", watch)
+
+    def run_of(self, name: str) -> runs.Run:
+        """The run folder of a training, finished or not."""
+        return runs.Run(self.folder / "runs" / slug(name))
+
+    def _file(self, name: str) -> Path:
+        return self.folder / "parts" / f"{slug(name)}.json"
+
+
+def open_workspace(
+    root: Path, name: str, identity: str, progress: Progress, again: bool, kind: str = "study"
+) -> Workspace:
+    """The newest folder with this identity; with `again`, a new one beside it."""
+    stem = "-".join(part for part in (kind, name, identity) if part)
+    numbered = [root / f"{stem}{end}" for end in ("", *(f"-{n}" for n in MORE))]
+    there = [folder for folder in numbered if folder.exists()]
+    folder = there[-1] if there and not again else numbered[len(there)]
+    try:
+        for inside in ("parts", "runs"):
+            (folder / inside).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = error.strerror or error
+        raise ValueError(f"no {kind} can be made in {root}: {reason}; use --runs FOLDER") from None
+    return Workspace(folder, progress, kind)
+
+
+MORE = range(2, 1000)
+
+
+def slug(name: str) -> str:
+    """A name as a file's name."""
+    return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-")

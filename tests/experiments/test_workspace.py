@@ -1,0 +1,124 @@
+"""A workspace: every job runs once, whatever happens in between."""
+
+import signal
+
+import pytest
+from training.recipes import final_bits, small
+
+from attnlab.experiments.pool import Interrupted
+from attnlab.experiments.progress import Progress
+from attnlab.experiments.workspace import Job, Workspace, open_workspace, slug
+from attnlab.training import launch
+from attnlab.training.loop import Result
+
+
+@pytest.fixture
+def workspace(tmp_path):
+    return open_workspace(tmp_path, "test", "abc", Progress(), again=False)
+
+
+def counting(name, calls, result=None, seconds=lambda: 1.0):
+    def work():
+        calls.append(name)
+        return {"name": name} if result is None else result
+
+    return Job(name, work, seconds)
+
+
+def test_a_job_is_done_once_and_its_result_kept(workspace):
+    calls = []
+    jobs = [counting("one", calls), counting("Two, seed 3", calls)]
+    first = workspace.run_jobs(jobs)
+    assert first == {"one": {"name": "one"}, "Two, seed 3": {"name": "Two, seed 3"}}
+    assert workspace.run_jobs(jobs) == first and calls == ["one", "Two, seed 3"]
+
+
+def test_what_breaks_is_done_again_and_the_rest_is_not(workspace):
+    calls = []
+
+    def broken():
+        raise RuntimeError("no")
+
+    with pytest.raises(RuntimeError):
+        workspace.run_jobs([counting("one", calls), Job("two", broken)])
+    assert workspace.run_jobs([counting("one", calls), counting("two", calls)])["two"] == {
+        "name": "two"
+    }
+    assert calls == ["one", "two"]
+
+
+def test_time_is_asked_for_only_of_what_is_not_done(workspace):
+    def never():
+        raise AssertionError("asked")
+
+    workspace.run_jobs([counting("one", [])])
+    workspace.run_jobs([counting("one", [], seconds=never)])
+
+
+def test_seconds_are_those_of_all_parts(workspace):
+    assert workspace.seconds() == 0
+    workspace.run_jobs([counting("one", [])])
+    assert 0 < workspace.seconds() < 5
+
+
+def test_the_same_study_finds_its_folder_and_again_makes_another(tmp_path):
+    def folder(identity, again=False):
+        return open_workspace(tmp_path, "x", identity, Progress(), again).folder.name
+
+    assert folder("aa") == folder("aa") == "study-x-aa"
+    assert folder("bb") == "study-x-bb"
+    assert folder("aa", again=True) == "study-x-aa-2"
+    assert folder("aa") == "study-x-aa-2"
+    assert folder("aa", again=True) == "study-x-aa-3"
+
+
+def test_a_place_where_nothing_can_be_made_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="no study can be made in"):
+        open_workspace(tmp_path / "file", "x", "aa", Progress(), again=False)
+
+
+def test_names_become_file_names():
+    assert slug("Pretrain by-head, seed 0") == "pretrain-by-head-seed-0"
+    assert slug("../a/b") == "..-a-b"
+
+
+def test_two_jobs_of_one_name_are_a_mistake(workspace):
+    with pytest.raises(AssertionError, match="share a name"):
+        workspace.run_jobs([counting("a b", []), counting("a-b", [])])
+
+
+def test_a_training_that_was_stopped_goes_on_to_the_same_bits(workspace, tmp_path, monkeypatch):
+    whole = Workspace(tmp_path / "whole", Progress())
+    want = final_bits(whole.train("t", small()))
+
+    real = launch._train
+
+    def stopped(setup, run, world, report, begin):
+        class Raises(type(report)):
+            def stepped(self, step, loss, rate):
+                if step == 6:
+                    signal.raise_signal(signal.SIGTERM)
+
+        return real(setup, run, world, Raises(), begin)
+
+    monkeypatch.setattr(launch, "_train", stopped)
+    with pytest.raises(Interrupted, match="SIGTERM"):
+        workspace.train("t", small())
+    monkeypatch.setattr(launch, "_train", real)
+    assert not workspace.run_of("t").finished
+    assert final_bits(workspace.train("t", small())) == want
+
+
+def test_a_training_that_is_finished_is_not_begun(workspace, monkeypatch):
+    run = workspace.train("t", small())
+    monkeypatch.setattr(launch, "train_in", lambda *a, **k: pytest.fail("trained again"))
+    assert workspace.train("t", small()).folder == run.folder
+
+
+def test_only_a_signal_interrupts(workspace, monkeypatch):
+    def early(run, recipe, report):
+        return Result("stopped early", 3, 1.0, 1.0, 3, 1.0, 1.0)
+
+    monkeypatch.setattr(launch, "train_in", early)
+    workspace.train("t", small())
