@@ -10,6 +10,9 @@ from contextlib import AbstractContextManager
 import torch
 from torch import Tensor
 
+# The type of such an operation, as the dispatcher hands it on.
+from torch._ops import OpOverload
+
 # The only way to see every operation as it runs, with the shapes it really has: for counting
 # operations, and for asking which of PyTorch's attention kernels was taken.
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -17,7 +20,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 # The tensors in the arguments of such an operation, however they are nested.
 from torch.utils._pytree import tree_leaves
 
-__all__ = ["TorchDispatchMode", "cpp_compiler", "lerp", "recompile_limit", "tree_leaves"]
+__all__ = [
+    "OpOverload",
+    "TorchDispatchMode",
+    "cpp_compiler",
+    "lerp",
+    "recompile_limit",
+    "tree_leaves",
+]
 
 
 def lerp(tensors: Sequence[Tensor], ends: Sequence[Tensor], part: float) -> None:

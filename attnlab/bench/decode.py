@@ -26,6 +26,7 @@ from torch import Tensor
 
 from attnlab.attention.cache import Cached, Full, Ring
 from attnlab.bench.measure import take_turns
+from attnlab.config import refusal, setting, settings
 from attnlab.kernels import Request, attention, dispatch
 
 PEER = "SDPA"
@@ -33,28 +34,29 @@ APPEND = "append"
 PATIENCE = 60.0  # seconds; a turn takes some hundredths of one
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class DecodeBench:
-    keys: int = 128
-    window: int = 64  # of the case with one
-    batch: int = 1
-    heads: int = 4
-    kv_heads: int | None = None  # as many as heads if none
-    width: int = 32
-    calls: int = 100  # in a turn: one call is too short to be timed
-    turns: int = 50
-    threads: int | None = None  # as many as PyTorch takes if none
+    keys: int = setting(128, low=1, about="keys in the KV cache, the query's own included")
+    window: int = setting(
+        64, low=1, about="keys a query attends to, its own included, in the case with a window"
+    )
+    batch: int = setting(1, low=1, about="texts side by side")
+    heads: int = setting(4, low=1, about="query heads")
+    kv_heads: int | None = setting(
+        None, low=1, none="as many as heads", about="key/value heads; they divide heads"
+    )
+    width: int = setting(32, low=1, about="coordinates of a query, key or value")
+    calls: int = setting(100, low=1, about="calls in a turn; one is too short to be timed")
+    turns: int = setting(50, low=1, about="timings of each candidate in each case")
+    threads: int | None = setting(
+        None, low=1, none="as many as PyTorch takes", about="threads of the CPU"
+    )
 
-    def __post_init__(self) -> None:
-        for name in ("keys", "window", "batch", "heads", "width", "calls", "turns"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; use 1 or more")
-        if self.threads is not None and self.threads < 1:
-            raise ValueError(f"threads is {self.threads}; use 1 or more, or none")
+    def check(self) -> None:
         if self.window > self.keys:
-            raise ValueError(f"window is {self.window}; use at most keys = {self.keys}")
-        if self.kv_heads is not None and (self.kv_heads < 1 or self.heads % self.kv_heads):
-            raise ValueError(f"kv_heads is {self.kv_heads}; it must divide heads = {self.heads}")
+            raise refusal(self, "window", f"use at most keys = {self.keys}")
+        if self.kv_heads is not None and self.heads % self.kv_heads:
+            raise refusal(self, "kv_heads", f"it must divide heads = {self.heads}")
 
     @torch.inference_mode()
     def run(self, tick: Callable[[str], None] = lambda text: None) -> dict[str, Any]:

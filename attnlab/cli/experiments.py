@@ -37,10 +37,7 @@ def bench(
 ) -> None:
     """Measure speed and memory against peers, in one run, after checking the numbers.
 
-    Settings of window: lengths, windows (lists), batch, heads, kv_heads, width, dtype, device,
-    turns, patience (seconds a candidate may take), dense_up_to (length), flex.
-    Settings of decode: keys, window, batch, heads, kv_heads, width, calls (a turn), turns, threads.
-    Settings of train: data (a path), losses to reach besides the peer's, seed, full.
+    The settings of a benchmark: attnlab list bench.window.
     """
     settings = config.override(registry.load("bench", name)(), words or [])
     with progress() as tick:

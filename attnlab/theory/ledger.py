@@ -5,11 +5,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch._ops import OpOverload
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.flop_counter import flop_registry
 
-from attnlab.compat import TorchDispatchMode, tree_leaves
+from attnlab.compat import OpOverload, TorchDispatchMode, tree_leaves
 from attnlab.theory.draw import cached
 
 Program = Callable[[Tensor, Tensor, Tensor, int], Tensor]  # of q, k, v and w

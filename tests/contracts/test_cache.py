@@ -34,10 +34,24 @@ def decoded(cache, q, k, v, window, sizes, padding=None):
     while start < LENGTH:
         piece = slice(start, start + sizes[len(outs) % len(sizes)])
         hidden = None if padding is None else padding[:, piece]
-        keys, values, hidden = cache.append(k[:, :, piece], v[:, :, piece], hidden)
-        outs.append(attention(q[:, :, piece], keys, values, window=window, key_padding=hidden))
+        found = cache.append(k[:, :, piece], v[:, :, piece], hidden)
+        outs.append(
+            attention(
+                q[:, :, piece], found.k, found.v, window=window, key_padding=found.key_padding
+            )
+        )
+        check_mask(found)
         start = piece.stop
     return torch.cat(outs, dim=2)
+
+
+def check_mask(found):
+    """The mask to add to scores says what the padding mask says."""
+    assert (found.key_padding is None) == (found.padding_mask is None)
+    if found.key_padding is not None:
+        mask = torch.zeros(found.key_padding.shape, dtype=torch.float64)
+        mask = mask.masked_fill(found.key_padding, -torch.inf)[:, None, None]
+        torch.testing.assert_close(found.padding_mask, mask)
 
 
 @pytest.mark.parametrize("name", NAMES)
