@@ -134,7 +134,7 @@ def birthplaces_best() -> Recipe:
 
 
 def rope_gqa_absolute() -> Recipe:
-    """Learned positions, six heads, block 16; go on with start=RUN context=256."""
+    """Learned positions, six heads, block 16; continue with start=RUN context=256."""
     return _rope_gqa(["model.positions=learned"])
 
 

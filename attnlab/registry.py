@@ -87,7 +87,7 @@ _TABLE = {
     },
     ("model", "attnlab.models.recurrent"): {
         "elman": ("ElmanSettings", "Elman recurrent language model"),
-        "birnn": ("BidirectionalSettings", "bidirectional RNN: sees the future, no language model"),
+        "birnn": ("BidirectionalSettings", "bidirectional RNN: reads both ways, so it is no language model"),
         "prefix-birnn": ("PrefixBidirectionalSettings", "bidirectional RNN of each prefix, O(t²)"),
     },
     ("corpus", "attnlab.data.corpora"): {
@@ -241,7 +241,7 @@ _TABLE = {
         ),
     },
     ("claim", "attnlab.theory.window"): {
-        "window-mask": ("WindowMask", "a window of width w sees w/2 + 1 keys"),
+        "window-mask": ("WindowMask", "with a window of width w a query attends to w/2 + 1 keys"),
     },
     ("claim", "attnlab.theory.cost"): {
         "dense-cost": ("DenseCost", "the formula as written costs N² whatever the window"),
@@ -261,7 +261,7 @@ _TABLE = {
     },
     ("property", "attnlab.audit.properties.sight"): {
         "causality": ("Causality", "no output moves with a later input"),
-        "window": ("Window", "how many keys a query sees"),
+        "window": ("Window", "how many keys a query attends to"),
     },
     ("property", "attnlab.audit.properties.decoding"): {
         "cache": ("Cache", "decoding in pieces gives the outputs of the whole text"),

@@ -84,7 +84,7 @@ class WindowBench:
 class Candidate:
     name: str
     make: Callable[[int], Function]  # window -> function
-    keys: Callable[[int], int] = lambda window: window  # how many it really sees
+    keys: Callable[[int], int] = lambda window: window  # how many a query really attends to
     backward: bool = True
     note: str = ""
 

@@ -220,7 +220,7 @@ def _speaking(mouth: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _forgetting(control: Control) -> Iterator[None]:
-    """A training that forgets one thing when it goes on."""
+    """A training that forgets one thing when it resumes."""
     if control == "optimiser":
         Optimiser.load = lambda self, saved: None  # type: ignore[method-assign]
     if control == "random":

@@ -39,9 +39,9 @@ def train(
     file: Annotated[Path | None, typer.Option("--config", help="Settings as JSON.")] = None,
     root: Runs = Path("runs"),
 ) -> None:
-    """Pretrain or finetune a model; stop it at any time, go on with --resume.
+    """Pretrain or finetune a model; stop it at any time, resume with --resume.
 
-    --resume goes on with the newest unfinished run of the preset; --resume auto does so if one
+    --resume continues the newest unfinished run of the preset; --resume auto does so if one
     with these settings is there, else begins; --resume PATH takes that run or checkpoint.
     start=RUN begins with the weights of another run (finetuning). Under torchrun it uses all
     processes. Settings: data=PATH, steps, batch, context, seed, optimiser.rate, model.width …
@@ -76,7 +76,7 @@ def train(
         )
         if result.ending.startswith("SIG"):
             say = f"attnlab train {preset} --runs {root} --resume {run.folder}"
-            screen.print(f"go on with: {escape(say)}", highlight=False, soft_wrap=True)
+            screen.print(f"resume with: {escape(say)}", highlight=False, soft_wrap=True)
         else:
             say = f"attnlab generate {run.folder} --prompt ..."
             screen.print(f"try it: {escape(say)}", highlight=False, soft_wrap=True)
@@ -155,7 +155,7 @@ def evaluate(
 @app.command(epilog='Example: attnlab generate RUN --prompt "The " --tokens 300 --temperature 0.8')
 def generate(
     run: Which,
-    prompt: Annotated[list[str], typer.Option(help="Where to begin; several go on in one batch.")],
+    prompt: Annotated[list[str], typer.Option(help="Text to continue; several form one batch.")],
     tokens: Annotated[int, typer.Option(help="How many tokens to add.")] = 200,
     temperature: Annotated[float, typer.Option(help="0: always the likeliest token.")] = 0.8,
     top_k: Annotated[int | None, typer.Option(help="Only the so many likeliest.")] = None,
@@ -165,7 +165,7 @@ def generate(
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Let a model go on from a prompt; at temperature 0 its answer never depends on the batch."""
+    """Continue a prompt; at temperature 0 the text never depends on the batch."""
     from attnlab.generate import Sampling, generate
     from attnlab.training.saved import open_saved
 

@@ -48,7 +48,7 @@ STOPS = (
 def tour(root: Runs = Path("runs")) -> None:
     """The laboratory at work once: claims settled, models trained and compared. `make lab`.
 
-    Stop it at any time: started again, it goes on, and repeats no training that is done.
+    Stop it at any time: started again, it resumes and repeats no training that is done.
     """
     minutes = round(sum(stop.seconds for stop in STOPS) / 60)
     screen.print(

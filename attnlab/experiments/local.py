@@ -2,7 +2,7 @@
 
 On a CPU each has one thread, so no result depends on how many run. A worker runs many trainings,
 since loading PyTorch takes seconds. A lost worker is replaced and its training resumes from its
-checkpoints; a training that fails again is given up, and the others go on.
+checkpoints; a training that fails again is given up, and the others continue.
 """
 
 import json

@@ -1,9 +1,9 @@
-"""Runs to look at: a list, curves that grow while a training goes on, settings, samples, reports.
+"""Runs to look at: a list, curves that grow during a training, settings, samples, reports.
 
     runs/<run>/               named "<run>"
     runs/<study>/runs/<run>/  named "<study>/<run>": the trainings of studies and comparisons
 
-A log is read from where the last look ended, so a poll costs what is new. A run that goes on from
+A log is read from where the last look ended, so a poll costs what is new. A run that resumes from
 a checkpoint writes its logs anew, shorter: then all is read again. A curve is sent as buckets, the
 mean with the lowest and the highest of each, so 10⁵ steps draw as quickly as 10³.
 """
@@ -29,7 +29,7 @@ from attnlab.training import checkpoint, runs
 MOST_RUNS = 2_000
 MOST_POINTS = 4_000
 KEPT_LOGS = 64  # read and kept in memory: 16 bytes a step
-MOST_READ = 64 << 20  # bytes of a log at a time; the next look goes on from there
+MOST_READ = 64 << 20  # bytes of a log at a time; the next look begins there
 MOST_FILE = 4 << 20  # bytes of a settings or result file
 TAIL = 16 << 10  # bytes at the end of a log that hold its newest line
 SAMPLES, LONGEST_SAMPLE = 12, 4_000

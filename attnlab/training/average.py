@@ -1,7 +1,7 @@
 """A moving average of the weights: while the rate is high, it is far better than the weights.
 
 The average follows the weights by a part of the way after each step. It is what is evaluated, and
-what is used of a finished run; training itself goes on with the weights.
+what is used of a finished run; training itself continues with the weights.
 """
 
 from collections.abc import Iterator

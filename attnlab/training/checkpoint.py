@@ -260,4 +260,4 @@ def _read(path: Path, otherwise: str) -> bytes:
 
 def _advice(error: OSError) -> str:
     full = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    return "; free some space and go on with --resume" if error.errno in full else ""
+    return "; free some space and resume with --resume" if error.errno in full else ""

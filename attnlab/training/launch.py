@@ -1,4 +1,4 @@
-"""From a preset and some words to a run: a new one, or one to go on with."""
+"""From a preset and some words to a run: a new one, or one to resume."""
 
 import json
 import shutil
@@ -66,7 +66,7 @@ def launch(
     resume: str | None = None,
     file: Path | None = None,
 ) -> tuple[runs.Run, Result]:
-    """Train; `resume` is None, "newest", "auto" (if there is one to go on with) or a path."""
+    """Train; `resume` is None, "newest", "auto" (if there is one to resume) or a path."""
     preset = registry.find("preset", preset).name
     recipe = recipe_for(preset, words, file)
     run, named = _to_go_on(preset, recipe, root, resume)
@@ -141,7 +141,7 @@ def _bytes(path: Path) -> bytes | None:
 def _to_go_on(
     preset: str, recipe: Recipe, root: Path, resume: str | None
 ) -> tuple[runs.Run | None, Path | None]:
-    """The run to go on with, and the checkpoint if that was named itself."""
+    """The run to resume, and the checkpoint if that was named itself."""
     if resume is None:
         return None, None
     if resume not in ("auto", "newest"):
@@ -156,7 +156,7 @@ def _to_go_on(
             return run, None
     if resume == "newest":
         raise ValueError(
-            f"there is no unfinished {preset} run in {root} to go on with; leave out --resume, "
+            f"there is no unfinished {preset} run in {root} to resume; leave out --resume, "
             "or name a run: --resume PATH"
         )
     return None, None
@@ -180,7 +180,7 @@ def _name_changes(before: Recipe, recipe: Recipe, report: Report) -> None:
     old, new = flat(config.to_dict(before)), flat(config.to_dict(recipe))
     for name in dict.fromkeys([*new, *old]):
         if old.get(name) != new.get(name):
-            report.note(f"goes on with {name}={new.get(name)} instead of {old.get(name)}")
+            report.note(f"resuming with {name}={new.get(name)} instead of {old.get(name)}")
 
 
 def goes_on(run: runs.Run, report: Report) -> Path | None:
@@ -188,5 +188,5 @@ def goes_on(run: runs.Run, report: Report) -> Path | None:
     newest, broken = checkpoint.newest_good(run.checkpoints)
     for line in broken:
         report.note(f"skipped: {line}")
-    report.note(f"goes on from {newest or 'the beginning'}")
+    report.note(f"resuming from {newest or 'the beginning'}")
     return newest

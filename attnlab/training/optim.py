@@ -1,7 +1,7 @@
 """Optimisers as settings, their state by parameter name, and the schedule as a pure function.
 
 Every step's learning rate is `rate · schedule.factor(step, steps)`; nothing about it is remembered,
-so a run that goes on has the rate it would have had.
+so a resumed run has the rate it would have had.
 """
 
 import math

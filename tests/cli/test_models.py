@@ -68,7 +68,7 @@ def test_resume_and_finetuning_from_the_command_line(attnlab):
     train(attnlab)
     (row,) = as_json(attnlab("runs", "--json"))
     path = f"runs/{row['run']}"
-    assert "goes on with steps=6 instead of 4" in train(attnlab, "--resume", path, "steps=6")
+    assert "resuming with steps=6 instead of 4" in train(attnlab, "--resume", path, "steps=6")
     assert "finished at step 7" in train(attnlab, f"--resume={path}", "steps=7")
     code, _, err = attnlab("train", "shakespeare-cpu", "--resume")
     assert code == 2 and "no unfinished shakespeare-cpu run" in err
@@ -203,7 +203,7 @@ def test_sigterm_in_the_middle_leaves_a_checkpoint_and_resume_finishes(attnlab, 
         process.send_signal(signal.SIGTERM)
         out = process.communicate(timeout=60)[0]  # all its steps would take much longer
     assert process.returncode == 128 + signal.SIGTERM
-    assert "SIGTERM at step" in out and "go on with: attnlab train shakespeare-cpu" in out
+    assert "SIGTERM at step" in out and "resume with: attnlab train shakespeare-cpu" in out
     (row,) = as_json(attnlab("runs", "--json"))
     assert row["state"] == "stopped" and row["checkpoints"] and row["step"] > 0
     steps = row["step"] + 2

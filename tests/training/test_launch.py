@@ -1,4 +1,4 @@
-"""From words to a run: what wins over what, which run goes on, and nothing left by a refusal."""
+"""From words to a run: what wins over what, which run resumes, and nothing left by a refusal."""
 
 import json
 import os
@@ -155,7 +155,7 @@ def test_a_broken_checkpoint_is_named_and_the_one_before_it_used(place):
     notes = Notes()
     run, _ = go(place, resume=str(unfinished(whole, "step_000006").folder), report=notes)
     assert any(n.startswith("skipped: ") and "step_000006" in n for n in notes.lines)
-    assert f"goes on from {run.checkpoints / 'step_000004'}" in notes.lines
+    assert f"resuming from {run.checkpoints / 'step_000004'}" in notes.lines
     assert (run.checkpoints / "step_000006" / "model.safetensors").read_bytes() == expected
 
 
@@ -167,7 +167,7 @@ def test_a_run_killed_before_its_first_checkpoint_goes_on_from_the_beginning(pla
     whole.log("metrics").write_bytes(expected[:50])
     notes = Notes()
     run, _ = go(place, resume="newest", report=notes)
-    assert run.folder == whole.folder and "goes on from the beginning" in notes.lines
+    assert run.folder == whole.folder and "resuming from the beginning" in notes.lines
     assert run.log("metrics").read_bytes() == expected
 
 
@@ -175,8 +175,8 @@ def test_changed_settings_are_named(place):
     run, _ = go(place)
     notes = Notes()
     go(place, "steps=7", "clip=0.5", resume=str(run.folder), report=notes)
-    assert "goes on with steps=7 instead of 6" in notes.lines
-    assert "goes on with clip=0.5 instead of 1.0" in notes.lines
+    assert "resuming with steps=7 instead of 6" in notes.lines
+    assert "resuming with clip=0.5 instead of 1.0" in notes.lines
     assert run.recipe().steps == 7
 
 

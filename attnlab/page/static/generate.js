@@ -1,4 +1,4 @@
-// Generate: a run goes on with a text as it is written; runs that learned to answer are asked.
+// Generate: a model continues a prompt, token by token; models that learned to answer are asked.
 
 import * as address from "./address.js";
 import {ask, attempt, Refused, send, stream} from "./api.js";
