@@ -48,7 +48,7 @@ def train(message: Message) -> Ending:
         ending: Ending = {"ending": "diverged", "why": str(error).partition(";")[0]}
         files.write_whole(diverged, files.as_json(ending))
         return ending
-    except Exception as error:  # whatever it is, the report names it and the other trainings continue
+    except Exception as error:  # the report names it, the others continue
         why = " ".join(str(error).split())[:300]
         return {"ending": "failed", "why": f"{type(error).__name__}: {why}"}
     return {"ending": "finished", "why": ""}
