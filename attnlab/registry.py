@@ -87,7 +87,7 @@ _TABLE = {
     },
     ("model", "attnlab.models.recurrent"): {
         "elman": ("ElmanSettings", "Elman recurrent language model"),
-        "birnn": ("BidirectionalSettings", "bidirectional RNN: reads the future, no language model"),
+        "birnn": ("BidirectionalSettings", "bidirectional RNN: reads ahead, no language model"),
         "prefix-birnn": ("PrefixBidirectionalSettings", "bidirectional RNN of each prefix, O(t²)"),
     },
     ("corpus", "attnlab.data.corpora"): {

@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from pathlib import Path
 from typing import IO
 
@@ -49,6 +50,7 @@ def train(message: Message) -> Ending:
         files.write_whole(diverged, files.as_json(ending))
         return ending
     except Exception as error:  # the report names it, the others continue
+        traceback.print_exc()  # stderr is the log of this training
         why = " ".join(str(error).split())[:300]
         return {"ending": "failed", "why": f"{type(error).__name__}: {why}"}
     return {"ending": "finished", "why": ""}

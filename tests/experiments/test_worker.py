@@ -38,13 +38,14 @@ def test_what_is_finished_or_has_diverged_is_not_trained_again(task, tmp_path, m
     assert worker.train(other.message()) == said
 
 
-def test_what_cannot_be_trained_has_failed_with_a_reason(task, monkeypatch):
+def test_what_cannot_be_trained_has_failed_with_a_reason(task, monkeypatch, capsys):
     def broken(*args, **options):
         raise RuntimeError("out of\nluck")
 
     monkeypatch.setattr(launch, "train_in", broken)
     found = worker.train(task.message())
     assert found == {"ending": "failed", "why": "RuntimeError: out of luck"}
+    assert "Traceback" in capsys.readouterr().err, "the log of the training says where"
 
 
 def test_it_waits_for_a_process_that_still_has_the_run(task):

@@ -6,6 +6,7 @@ It takes a request in JSON, prints its progress as JSON texts and at the end all
 import json
 import math
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import product
@@ -83,6 +84,7 @@ def claims(request: Mapping[str, Any], tick: Tick) -> dict[str, Any]:
         except Exception as error:  # a finding like any other: on this machine it does not run
             found[name] = {
                 "verdict": f"{type(error).__name__}: {error}",
+                "traceback": traceback.format_exc(),
                 "expected": registry.load("claim", name).about.expected,
                 "measures": [],
             }
