@@ -8,6 +8,7 @@ from experiments.small import english
 from training.recipes import small
 
 from attnlab.bench.measure import Timing
+from attnlab.data.corpora import TextFiles
 from attnlab.experiments import costs
 from attnlab.experiments.costs import cache_bytes, cache_sizes, training_seconds
 from attnlab.training import launch
@@ -119,4 +120,4 @@ def test_seconds_of_a_training_grow_with_its_steps(monkeypatch):
 
 
 def test_a_step_is_measured_without_any_text():
-    assert 0 < costs._step_seconds(small(corpus=None)) < 5
+    assert 0 < costs._step_seconds(small(corpus=TextFiles(path="nowhere"))) < 5

@@ -6,6 +6,7 @@ import torch
 from attnlab.data.biographies import Biographies
 from attnlab.data.tokens import Characters
 from attnlab.evaluate import Answer
+from attnlab.models.model import LanguageModel
 from attnlab.models.transformer import TransformerSettings
 from attnlab.studies.birthplaces import people
 from attnlab.studies.birthplaces.people import GROUPS, groups, interview, name_in
@@ -68,7 +69,7 @@ def test_confidence_tells_the_groups_apart_when_it_does(monkeypatch):
         ]
 
     monkeypatch.setattr(people, "answer_questions", answers)
-    found = interview(torch.nn.Identity(), TOKENS, groups(CORPUS, 20, seed=1))
+    found = interview(LanguageModel(), TOKENS, groups(CORPUS, 20, seed=1))
     assert found["groups"]["read"]["right"] == 0.75
     assert found["groups"]["invented"]["right"] is None
     assert found["groups"]["invented"]["confidence"]["mean"] == pytest.approx(0.1)
