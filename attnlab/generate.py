@@ -17,7 +17,6 @@ import math
 import operator
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -26,6 +25,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from attnlab import chance
+from attnlab.config import setting, settings
 from attnlab.models.model import Decoder, LanguageModel
 
 M = TypeVar("M", bound=nn.Module)
@@ -33,29 +33,32 @@ M = TypeVar("M", bound=nn.Module)
 TIE = 1e-9  # logits so near the top one are equal, and the lowest token wins
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class Sampling:
     """How a token is picked; at temperature 0 the likeliest, and the rest does not matter."""
 
-    temperature: float = 1.0
-    top_k: int | None = None  # only the so many likeliest
-    top_p: float | None = None  # only the likeliest that together reach this probability
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.temperature < math.inf:
-            raise ValueError(
-                f"temperature is {self.temperature}; logits are divided by it: use 0 (always the "
-                "likeliest token) or more"
-            )
-        if self.top_k is not None and self.top_k < 1:
-            raise ValueError(
-                f"top_k is {self.top_k}; it counts tokens: use 1 or more, or none for all of them"
-            )
-        if self.top_p is not None and not 0 < self.top_p <= 1:
-            raise ValueError(
-                f"top_p is {self.top_p}; it is a probability: use more than 0, at most 1"
-            )
+    temperature: float = setting(
+        1.0,
+        low=0,
+        because="logits are divided by it, and 0 takes the likeliest token",
+        about="divisor of the logits; 0: always the likeliest token",
+    )
+    top_k: int | None = setting(
+        None,
+        low=1,
+        because="it counts tokens",
+        none="all tokens",
+        about="likeliest tokens to choose from",
+    )
+    top_p: float | None = setting(
+        None,
+        above=0,
+        high=1,
+        because="it is a probability",
+        none="all tokens",
+        about="probability that the likeliest tokens to choose from reach together",
+    )
+    seed: int = setting(0, about="random seed")
 
 
 PLAIN = Sampling()

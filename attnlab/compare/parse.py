@@ -10,13 +10,13 @@ A comma begins a new word only where a `key=` follows it.
 """
 
 import dataclasses
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from attnlab import config, registry
+from attnlab.config import refusal, setting, settings
 from attnlab.experiments.match import Budget
 from attnlab.experiments.workspace import slug
 from attnlab.presets import TUNED
@@ -44,39 +44,47 @@ LAB = (
 RATES = (0.5, 1.0, 2.0)  # multiples of the learning rate, where none are given
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class ComparisonSettings:
-    match: Budget = "parameters"  # what is equal
-    seeds: int = 3  # trainings of each variant
-    seed: int = 0  # the first of them
-    seconds: float | None = None  # in steps, with match=seconds; the first variant's if none
-    # rate: search the learning rate of each; auto: where a preset's was tuned for one of them
-    tune: Literal["auto", "rate", "none"] = "auto"
-    rates: tuple[float, ...] = ()  # multiples to search, RATES if none; a single one: no search
-    level: float = 0.95  # of confidence, for all pairs together
-    target: float | None = None  # a loss to reach; the best that all have reached if none
-    evaluations: int = 8  # in each training, evenly
-    turns: int = 9  # of each variant when times are measured
-    sample: int = 200  # tokens each variant writes
+    match: Budget = setting("parameters", about="what is equal for all variants")
+    seeds: int = setting(3, low=1, about="trainings of each variant, with other random seeds")
+    seed: int = setting(0, low=0, about="first of the random seeds")
+    seconds: float | None = setting(
+        None,
+        above=0,
+        none="as many as the first variant takes",
+        about="seconds in training steps, with match=seconds",
+    )
+    tune: Literal["auto", "rate", "none"] = setting(
+        "auto",
+        about="rate: search the learning rate of each variant; auto: only where a preset's was "
+        "tuned for one of them",
+    )
+    rates: tuple[float, ...] = setting(
+        (),
+        above=0,
+        about=f"multiples of the learning rate to search; empty: {', '.join(map(str, RATES))}; "
+        "a single one: no search",
+    )
+    level: float = setting(
+        0.95, low=0.5, below=1, about="level of confidence, for all pairs together"
+    )
+    target: float | None = setting(
+        None,
+        none="the best that all have reached",
+        about="loss to reach; steps until then are compared",
+    )
+    evaluations: int = setting(8, low=1, about="evaluations in each training, evenly spaced")
+    turns: int = setting(9, low=1, about="timings of each variant")
+    sample: int = setting(200, low=1, about="tokens each variant writes")
 
-    def __post_init__(self) -> None:
-        for name in ("seeds", "evaluations", "turns", "sample"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; use 1 or more")
-        if self.seed < 0:
-            raise ValueError(f"seed is {self.seed}; use 0 or more")
-        if not 0.5 <= self.level < 1:
-            raise ValueError(f"level is {self.level}; use 0.5 to less than 1, such as 0.95")
+    def check(self) -> None:
         if self.seconds is not None and self.match != "seconds":
-            raise ValueError(f"seconds={self.seconds:g} needs match=seconds, not {self.match}")
-        if self.seconds is not None and not self.seconds > 0:
-            raise ValueError(f"seconds is {self.seconds:g}; use more than 0")
-        if any(not 0 < rate < math.inf for rate in self.rates):
-            raise ValueError(f"rates are {list(self.rates)}; multiples of the rate are above 0")
+            raise refusal(self, "seconds", f"it needs match=seconds, not {self.match}")
         if self.rates and self.tune == "none":
-            raise ValueError(f"rates={','.join(map('{:g}'.format, self.rates))} needs tune=rate")
+            raise refusal(self, "rates", "tune=none searches no rates, so use tune=rate")
         if len(set(self.rates)) < len(self.rates):
-            raise ValueError(f"rates are {list(self.rates)}; give each multiple once")
+            raise refusal(self, "rates", "give each multiple once")
 
 
 @dataclass(frozen=True)

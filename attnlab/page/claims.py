@@ -187,7 +187,7 @@ def controls(cls: type[Claim]) -> list[Control]:
         kind, choices = _kind(hints[one.name])
         if kind is None:
             continue
-        low, high = one.metadata.get("range", (None, None))
+        limits: config.Limits = one.metadata.get("limits", config.Limits())
         most = one.metadata.get("live")
         found.append(
             {
@@ -195,8 +195,8 @@ def controls(cls: type[Claim]) -> list[Control]:
                 "kind": kind,
                 "value": _plain(live(cls).get(one.name, one.default)),
                 "record": _plain(one.default),
-                "low": low,
-                "high": high if most is None else most,
+                "low": limits.low,
+                "high": limits.high if most is None else most,
                 "choices": choices,
                 "about": one.metadata.get("about", ""),
             }
@@ -229,7 +229,7 @@ def check(offered: Control, value: object) -> None:
     if low is None or high is None or isinstance(value, bool):
         return
     if isinstance(value, int | float) and not low <= value <= high:
-        raise ValueError(f"{name} is {value}; on the page it goes from {low} to {high}")
+        raise ValueError(f"{name} is {value}; on the page use {low} to {high}")
 
 
 def run(experiment: Experiment) -> Reply:

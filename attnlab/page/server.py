@@ -8,10 +8,10 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from attnlab.config import setting, settings
 from attnlab.page.guard import SLOWEST, App, Guard, Pass
 from attnlab.page.routes import ROUTES, Page, Route, application
 
@@ -21,16 +21,18 @@ LARGEST_HEAD = 16 << 10  # bytes of a request before its body
 CONNECTIONS = 64
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class ServerSettings:
-    root: Path = Path("runs")
-    port: int = PORT  # 0: any that is free
-    warm: bool = True  # run every claim once, so that the first slider is quick
-    slowest: float = SLOWEST  # seconds for a request to arrive, or a piece of an answer to be taken
+    root: Path = setting(Path("runs"), about="folder of run folders")
+    port: int = setting(
+        PORT, low=0, high=65_535, because="0 takes any free port", about="port to listen on"
+    )
+    warm: bool = setting(True, about="run every claim once, so that the first slider is quick")
+    slowest: float = setting(
+        SLOWEST, about="seconds for a request to arrive, or for a piece of an answer to be taken"
+    )
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.port <= 65_535:
-            raise ValueError(f"port is {self.port}; use 1 to 65535, or 0 for any that is free")
+    def check(self) -> None:
         if self.root.exists() and not self.root.is_dir():
             raise ValueError(f"{self.root} is no folder; --runs names the folder of run folders")
 

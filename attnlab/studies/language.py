@@ -1,12 +1,12 @@
 """What the studies of language models share: the text, the scale, the seeds, a training."""
 
-from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
 
 import numpy as np
 import torch
 
 from attnlab import files
+from attnlab.config import setting, settings
 from attnlab.data.corpora import PythonDocs, TextFiles
 from attnlab.data.tokens import Characters
 from attnlab.experiments.experiment import Experiment
@@ -15,20 +15,25 @@ from attnlab.training.recipe import Recipe
 from attnlab.training.saved import Saved, open_saved
 
 Text = PythonDocs | TextFiles
+ScaleName = Literal["auto", "tiny", "small", "full"]
 SEEDS = {"tiny": 2, "small": 2, "full": 3}
 SAMPLES = 4  # held-out samples that a text must have at least: an interval over fewer says little
 POINTS = 20  # of a learning curve
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class LanguageStudy(Experiment):
-    data: str = ""  # a text file or folder; the documentation of Python if empty
-    scale: Literal["auto", "tiny", "small", "full"] = "auto"  # auto: full on a GPU, else small
-    seeds: int | None = None  # trainings of each kind; 2 at small, 3 at full if none
-
-    def __post_init__(self) -> None:
-        if self.seeds is not None and self.seeds < 1:
-            raise ValueError(f"seeds is {self.seeds}; it counts repeated trainings: use 1 or more")
+    data: str = setting("", about="text file or folder; empty: the documentation of Python")
+    scale: ScaleName = setting(
+        "auto", about="size of the models and of the study; auto: full on a GPU, else small"
+    )
+    seeds: int | None = setting(
+        None,
+        low=1,
+        because="it counts repeated trainings",
+        none=f"{SEEDS['small']} ({SEEDS['full']} at full scale)",
+        about="trainings of each model, with other random seeds",
+    )
 
     @property
     def chosen_scale(self) -> str:

@@ -7,7 +7,6 @@ X, and P Pᵀ = I. X are the token vectors, A scores, Z what the block gives, Φ
 import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -18,6 +17,7 @@ from torch import Tensor
 from attnlab import chance, config, registry
 from attnlab.attention.heads import AttentionOptions
 from attnlab.attention.positions import Positions, Shape
+from attnlab.config import setting, settings
 from attnlab.kernels import attention
 from attnlab.kernels.reference import masked_softmax
 from attnlab.kernels.request import visible
@@ -33,7 +33,6 @@ from attnlab.theory.claim import (
     Knob,
     Measure,
     mark,
-    setting,
 )
 from attnlab.theory.draw import largest, normal, random_module
 
@@ -87,11 +86,19 @@ def worst_of(differences: Iterable[float]) -> float:
     return largest(np.array(list(differences)))  # Python's max would pass over a NaN
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class SoftmaxPermutes(Claim):
     causal: bool = setting(False, about="hide later keys before the softmax")
-    size: int = setting(33, low=2, high=200, live=80, about="N of the largest matrix")
-    permutations: int = setting(50, low=24, high=500, live=50, about="of each size; or all")
+    size: int = setting(
+        33, low=2, high=200, about="rows and columns of the largest matrix", metadata={"live": 80}
+    )
+    permutations: int = setting(
+        50,
+        low=24,
+        high=500,
+        about="permutations tried at each size; all if there are fewer",
+        metadata={"live": 50},
+    )
 
     about = About(
         statement="Permuting rows and columns of the scores permutes rows and columns of their "
@@ -234,12 +241,26 @@ def _on_log_axis(difference: float) -> float:
     return max(difference, float(np.finfo(np.float64).eps))
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class BlockEquivariant(Claim):
     causal: bool = setting(False, about="hide later tokens")
-    positions: Literal["none", "learned", "sinusoidal", "rotary", "alibi"] = setting("none")
-    length: int = setting(9, low=2, high=64, live=12, about="tokens, besides 4 in all orders")
-    permutations: int = setting(24, low=24, high=200, live=24, about="of each length; or all")
+    positions: Literal["none", "learned", "sinusoidal", "rotary", "alibi"] = setting(
+        "none", about="position encoding of the block"
+    )
+    length: int = setting(
+        9,
+        low=2,
+        high=64,
+        about="tokens of the longer text; 4 tokens are tried in all orders",
+        metadata={"live": 12},
+    )
+    permutations: int = setting(
+        24,
+        low=24,
+        high=200,
+        about="permutations tried at each length; all if there are fewer",
+        metadata={"live": 24},
+    )
 
     about = About(
         statement="A transformer block that sees both ways and has no positions gives permuted "

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from statistics import fmean, stdev
 from typing import Any, ClassVar, Literal, TypedDict
 
+from attnlab.config import setting, settings
 from attnlab.experiments.progress import Progress
 from attnlab.reports.report import Block, Picture, Plot, formatted
 from attnlab.statistics import mean_interval, power
@@ -265,21 +266,18 @@ class About:
     remark: str = ""  # what the runs showed beyond the verdict
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class Claim(ABC):
-    """Subclasses add settings (fields made by `setting`), `about` and `run`."""
+    """Subclasses add settings, `about` and `run`.
+
+    A setting whose metadata has `live` is at most that on the page, where a person at a slider
+    waits for the result.
+    """
 
     about: ClassVar[About]
     trained: ClassVar[bool] = False  # trains models, which takes minutes; --quick leaves it out
 
-    seed: int = field(default=0, metadata={"range": (0, 2**31 - 1)})
-
-    def __post_init__(self) -> None:
-        for one in dataclasses.fields(self):
-            low, high = one.metadata.get("range", (None, None))
-            value = getattr(self, one.name)
-            if low is not None and value is not None and not low <= value <= high:
-                raise ValueError(f"{one.name} is {value}; it goes from {low} to {high}")
+    seed: int = setting(0, low=0, high=2**31 - 1, about="random seed of all that is drawn")
 
     def prepare(self, progress: Progress) -> None:  # noqa: B027  (most have nothing to prepare)
         """Do slow work whose result is stored, such as training; `run` then reads the result."""
@@ -303,14 +301,3 @@ class Claim(ABC):
             or getattr(self, one.name) in (one.default, one.metadata.get("live") or one.default)
             for one in dataclasses.fields(self)
         )
-
-
-def setting(
-    default: Any, *, low: Any = None, high: Any = None, about: str = "", live: Any = None
-) -> Any:
-    """A field with its range (ends included) and what it is.
-
-    `live` is the largest value the page uses, where a person at a slider waits for the result.
-    """
-    metadata = {"about": about, "live": live, **({} if low is None else {"range": (low, high)})}
-    return field(default=default, metadata=metadata)

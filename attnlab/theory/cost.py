@@ -8,13 +8,13 @@ and one addition.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
 import numpy as np
 from torch import Tensor
 
+from attnlab.config import refusal, setting, settings
 from attnlab.kernels import Request, reference, tiled
 from attnlab.kernels.band import Band
 from attnlab.kernels.request import keys_of_course_width
@@ -28,7 +28,6 @@ from attnlab.theory.claim import (
     Knob,
     Measure,
     mark,
-    setting,
 )
 from attnlab.theory.ledger import Cost, cost_of
 from attnlab.theory.window import READINGS, check_even, program_of_gpt4, program_of_student
@@ -56,11 +55,15 @@ def growth(title: str, y: str, lengths: Sequence[int], lines: Mapping[str, Seque
     return Plot(title=title, x="positions N", y=y, series=series, log_x=True, log_y=True)
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class DenseCost(Claim):
     path: Literal["dense", "tiled"] = setting("dense", about="which of our paths is counted")
-    width: int = setting(8, low=0, high=128, about="of the window, as the course counts it")
-    length: int = setting(257, low=9, high=513, live=65, about="positions of the longest text")
+    width: int = setting(
+        8, low=0, high=128, about="even width of the window, as the course counts it"
+    )
+    length: int = setting(
+        257, low=9, high=513, about="positions of the longest text", metadata={"live": 65}
+    )
 
     about = About(
         statement="Computed as it is written, the formula takes 2N²d multiply-adds and keeps N² "
@@ -123,11 +126,8 @@ class DenseCost(Claim):
             than a tile costs the same in tiles: at length = 33 the knob changes nothing.""",
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_even(self.width)
-        if self.path not in ("dense", "tiled"):
-            raise ValueError(f"path is {self.path!r}; choose dense or tiled")
+    def check(self) -> None:
+        check_even(self, self.width)
 
     def run(self) -> Evidence:
         # odd numbers all, and no text shorter than a head is wide: there Nd exceeds N²
@@ -197,13 +197,26 @@ STUDENTS = {  # one program a reading, made once so that its costs are kept
 TENSORS = 8  # of the size of a tile, at once: scores, weights, their mask, and what makes these
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class TiledCost(Claim):
     width: int | None = setting(
-        32, low=2, high=128, live=8, about="of the window, as the course counts it; none: the text"
+        32,
+        low=2,
+        high=128,
+        none="the whole text",
+        about="even width of the window, as the course counts it",
+        metadata={"live": 8},
     )
-    tiles: int = setting(8, low=2, high=32, live=2, about="of the shortest text; longest: 8 times")
-    head_width: int = setting(3, low=1, high=16, live=8)
+    tiles: int = setting(
+        8,
+        low=2,
+        high=32,
+        about="tiles of the shortest text; the longest has 8 times as many",
+        metadata={"live": 2},
+    )
+    head_width: int = setting(
+        3, low=1, high=16, about="coordinates of a query, key or value", metadata={"live": 8}
+    )
 
     about = About(
         statement="In tiles of queries a window takes O(N·w·d) time, and beside the result memory "
@@ -273,14 +286,15 @@ class TiledCost(Claim):
             outside it is one operation.""",
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_even(self.width)
+    def check(self) -> None:
+        check_even(self, self.width)
         fits = self.tiles * tiled.TILE // HALF_WINDOWS * 2
         if self.width is not None and self.width > fits:
-            raise ValueError(
-                f"width is {self.width}; {self.tiles} tiles must hold {HALF_WINDOWS} half "
-                f"windows, so use {fits} or less, or more tiles"
+            raise refusal(
+                self,
+                "width",
+                f"{self.tiles} tiles must hold {HALF_WINDOWS} half windows, so use {fits} or "
+                "less, or more tiles",
             )
 
     def run(self) -> Evidence:

@@ -3,11 +3,11 @@
 Axes in the formulas: n keys, width d; s are scores, α weights, c = Σ αᵢ vᵢ is what comes out.
 """
 
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
+from attnlab.config import setting, settings
 from attnlab.reports.report import Plot, Series, Table
 from attnlab.theory.claim import (
     EQUAL,
@@ -19,7 +19,6 @@ from attnlab.theory.claim import (
     Knob,
     Measure,
     mark,
-    setting,
 )
 from attnlab.theory.draw import Array, largest, normal, softmax
 
@@ -27,15 +26,15 @@ RAISED = np.linspace(-4, 4, 33)  # what the score of one key is set to, from wea
 DIRECTIONS = 50  # in which the output is compared with the values
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class WeightsAreADistribution(Claim):
     rule: Literal["softmax", "divided by their sum", "sigmoid"] = setting(
         "softmax", about="how scores become weights"
     )
     spread: float = setting(1.0, low=0.1, high=3, about="standard deviation of the scores")
-    keys: int = setting(10, low=2, high=200, live=50)
-    width: int = setting(8, low=1, high=64)
-    cases: int = setting(200, low=1, high=2000, live=100)
+    keys: int = setting(10, low=2, high=200, about="number of keys", metadata={"live": 50})
+    width: int = setting(8, low=1, high=64, about="coordinates of a value")
+    cases: int = setting(200, low=1, high=2000, about="random cases to try", metadata={"live": 100})
 
     about = About(
         statement="Softmax weights are a probability distribution: each is between 0 and 1, they "

@@ -4,12 +4,12 @@ Axes in the formulas: width d of keys and queries, θ the angle between them.
 """
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from attnlab.attention.scores import ScaledDot
+from attnlab.config import setting, settings
 from attnlab.kernels import Request
 from attnlab.reports.report import Plot, Series, Table
 from attnlab.theory.angle import cosines
@@ -23,7 +23,6 @@ from attnlab.theory.claim import (
     Knob,
     Measure,
     mark,
-    setting,
 )
 from attnlab.theory.draw import Array, frozen_module, largest, normal
 
@@ -32,13 +31,15 @@ QUERY = np.array([[1.0, 0.0]])
 KEYS = np.array([[1.0, 0.0], [2.0, 0.0], [1.0, 1.0], [3.0, 3.0], [1.0, 5.0]])
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class DotProductIsNotTheAngle(Claim):
     unit: bool = setting(False, about="make keys and queries length 1 first")
     longer: float = setting(3.0, low=1, high=20, about="length of the second key; the first has 1")
-    degrees: float = setting(45.0, low=0, high=90, about="of the second key off the query")
-    width: int = setting(8, low=1, high=64)
-    cases: int = setting(50, low=1, high=500, live=100)
+    degrees: float = setting(
+        45.0, low=0, high=90, about="degrees between the second key and the query"
+    )
+    width: int = setting(8, low=1, high=64, about="coordinates of a query or key")
+    cases: int = setting(50, low=1, high=500, about="random cases to try", metadata={"live": 100})
 
     about = About(
         statement="The dot product is no measure of the angle between key and query: it grows with "

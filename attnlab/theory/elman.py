@@ -4,12 +4,12 @@ Axes in the formulas: t time; x are inputs, h hidden states and y outputs.
 """
 
 import itertools
-from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
 import torch
 
+from attnlab.config import setting, settings
 from attnlab.models.recurrent import Elman
 from attnlab.reports.report import Plot, Series, Table
 from attnlab.theory.claim import (
@@ -22,7 +22,6 @@ from attnlab.theory.claim import (
     Knob,
     Measure,
     mark,
-    setting,
 )
 from attnlab.theory.draw import Array, frozen_module
 
@@ -32,10 +31,12 @@ INPUTS = [(0, 0), (0, 1), (1, 0), (1, 1)]
 START: Pair = (Fraction(0), Fraction(0))
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class ElmanRemembersBoth(Claim):
     bias: float = setting(-1.0, low=-3, high=3, about="b_y, added before the output's activation")
-    length: int = setting(6, low=1, high=8, live=5, about="longest input that is tried")
+    length: int = setting(
+        6, low=1, high=8, about="longest input that is tried", metadata={"live": 5}
+    )
 
     about = About(
         statement="An Elman network with W_hh = W_hx = I, b_h = 0, W_yh = [1 1] and b_y = −1 "

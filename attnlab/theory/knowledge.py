@@ -6,11 +6,11 @@ says how bounds and sizes were chosen; the seeds used for that are not the recor
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 from typing import Literal
 
+from attnlab.config import setting, settings
 from attnlab.data.biographies import Person
 from attnlab.data.birthplaces import most_frequent_answer, share_of
 from attnlab.data.corpora import Question
@@ -30,7 +30,6 @@ from attnlab.theory.claim import (
     Knob,
     Measure,
     mark,
-    setting,
 )
 from attnlab.theory.interviews import GROUPS, Interview, corpus_settings, interviews, questions
 
@@ -45,16 +44,18 @@ ARMS = {
 MARGIN = 0.05  # right answers by which "no better than" may be missed
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class TrainedClaim(Claim):
     """A claim about trained models, each trained with other people."""
 
     trained = True
 
-    seed: int = field(default=100, metadata={"range": (0, 2**31 - 1)})  # the first of the draws
+    seed: int = setting(100, low=0, high=2**31 - 1, about="random seed of the first training")
     draws: int = setting(10, low=2, high=50, about="trainings, each with other people")
-    steps: int = setting(1500, low=1, high=100_000, about="of each training that reads")
-    runs: Path = field(default=Path("runs"), metadata={"about": "where the trainings are kept"})
+    steps: int = setting(
+        1500, low=1, high=100_000, about="steps of a training that reads documents"
+    )
+    runs: Path = setting(Path("runs"), about="folder where the trainings are stored")
 
     @property
     def seeds(self) -> range:
@@ -66,9 +67,11 @@ class TrainedClaim(Claim):
         )
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class PretrainingCarriesFacts(TrainedClaim):
-    arm: Literal["rotary", "none", "growing", "by-head"] = "rotary"
+    arm: Literal["rotary", "none", "growing", "by-head"] = setting(
+        "rotary", about="training under test; with none it reads questions alone"
+    )
 
     about = About(
         statement="Facts come with reading: asked about people whom no question of its training "
@@ -179,11 +182,13 @@ class PretrainingCarriesFacts(TrainedClaim):
         )
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class MadeUpAnswers(TrainedClaim):
-    arm: Literal["rotary", "none"] = "rotary"
+    arm: Literal["rotary", "none"] = setting(
+        "rotary", about="training under test; with none it reads questions alone"
+    )
     against: Literal["known", "unread"] = setting(
-        "known", about="whom unread people are told from: known ones, or others as unread as they"
+        "known", about="people that unread ones are compared with"
     )
 
     about = About(

@@ -4,10 +4,10 @@ Axes in the formulas: n keys, width d; α are weights, c = Σ αᵢ vᵢ is what
 """
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
+from attnlab.config import setting, settings
 from attnlab.reports.report import Plot, Series
 from attnlab.theory.claim import (
     EQUAL,
@@ -20,19 +20,18 @@ from attnlab.theory.claim import (
     Mark,
     Measure,
     mark,
-    setting,
 )
 from attnlab.theory.draw import Array, largest, normal, orthonormal, softmax
 
 NEAR = 0.01  # what "about equal" means here, for weights that add up to 1
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class Copy(Claim):
     lead: float = setting(12.0, low=0, high=40, about="by how much one score leads the others")
-    keys: int = setting(10, low=2, high=1000, live=500)
-    width: int = setting(16, low=1, high=256)
-    cases: int = setting(500, low=1, high=5000, live=100)
+    keys: int = setting(10, low=2, high=1000, about="number of keys", metadata={"live": 500})
+    width: int = setting(16, low=1, high=256, about="coordinates of a value")
+    cases: int = setting(500, low=1, high=5000, about="random cases to try", metadata={"live": 100})
 
     about = About(
         statement="A key whose score leads all others by g gets all the weight but at most "
@@ -151,11 +150,13 @@ class Copy(Claim):
         return float(softmax(np.array([lead, *[0.0] * (self.keys - 1)]))[0])
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class AverageOfTwo(Claim):
     beta: float = setting(12.0, low=0, high=40, about="length of the query along each key")
-    keys: int = setting(10, low=3, high=200)
-    width: int = setting(16, low=3, high=256)
+    keys: int = setting(10, low=3, high=200, about="number of keys")
+    width: int = setting(
+        16, low=3, high=256, about="coordinates of a key; at least as many as keys"
+    )
 
     about = About(
         statement="For keys of length 1 at right angles, q = β(k_a + k_b) weighs both keys alike. "
@@ -261,13 +262,17 @@ class AverageOfTwo(Claim):
         return 1 / (2 + (self.keys - 2) * math.exp(-beta))
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class RecoverAPart(Claim):
-    overlap: float = setting(0.0, low=0, high=1, about="how far B leans towards A: a sine")
-    width: int = setting(16, low=2, high=256)
+    overlap: float = setting(
+        0.0, low=0, high=1, about="sine of the angle by which B leans towards A"
+    )
+    width: int = setting(
+        16, low=2, high=256, about="coordinates of a value; at least first + second"
+    )
     first: int = setting(4, low=1, high=128, about="columns of A")
     second: int = setting(5, low=1, high=128, about="columns of B")
-    cases: int = setting(100, low=1, high=2000, live=50)
+    cases: int = setting(100, low=1, high=2000, about="random cases to try", metadata={"live": 50})
 
     about = About(
         statement="When v_a lies in one subspace and v_b in another at right angles to it, their "

@@ -5,13 +5,13 @@ A = softmax(S), row by row, without a mask. Attention is that of our modules.
 """
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from attnlab.attention.heads import HeadedAttention, MultiHead
 from attnlab.attention.scores import ScaledDot
+from attnlab.config import setting, settings
 from attnlab.reports.report import Plot, Table
 from attnlab.theory.angle import fan
 from attnlab.theory.claim import (
@@ -24,18 +24,17 @@ from attnlab.theory.claim import (
     Knob,
     Measure,
     mark,
-    setting,
 )
 from attnlab.theory.draw import Array, largest, normal, orthonormal
 from attnlab.theory.scores import attend, projections, random_attention, series
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class SymmetricAttention(Claim):
     alike: bool = setting(False, about="tokens on a circle, so that all rows have the same sum")
-    tokens: int = setting(6, low=2, high=32)
-    width: int = setting(4, low=2, high=64)
-    cases: int = setting(20, low=1, high=200, live=40)
+    tokens: int = setting(6, low=2, high=32, about="tokens of the text")
+    width: int = setting(4, low=2, high=64, about="coordinates of a token")
+    cases: int = setting(20, low=1, high=200, about="random cases to try", metadata={"live": 40})
 
     about = About(
         statement="W_q = W_k makes the attention matrix symmetric.",
@@ -200,12 +199,12 @@ def _asymmetry(one: Array) -> float:
     return largest(one - one.T)
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class HeadsAreNotOneHead(Claim):
-    equal: bool = setting(False, about="all heads with the same W_q and W_k")
-    heads: int = setting(2, low=2, high=8)
-    width: int = setting(6, low=2, high=32, about="of a head")
-    cases: int = setting(5, low=1, high=50, live=5)
+    equal: bool = setting(False, about="give all heads the same W_q and W_k")
+    heads: int = setting(2, low=2, high=8, about="heads of the layer")
+    width: int = setting(6, low=2, high=32, about="width of a head")
+    cases: int = setting(5, low=1, high=50, about="random cases to try", metadata={"live": 5})
 
     about = About(
         statement="Several heads are not one head with their projections side by side: the "

@@ -6,12 +6,12 @@ it varies in length, and γ is 1 on average.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Literal
 
 import numpy as np
 
+from attnlab.config import setting, settings
 from attnlab.reports.report import Plot, Series, Table
 from attnlab.theory.claim import (
     EQUAL,
@@ -24,7 +24,6 @@ from attnlab.theory.claim import (
     Knob,
     Measure,
     mark,
-    setting,
 )
 from attnlab.theory.draw import Array, largest, normal, softmax, uniform_distance
 from attnlab.theory.lookup import NEAR
@@ -46,11 +45,11 @@ WORDS = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class TwoHeadsSteady(Noisy):
     stretch: float = setting(0.5, low=0.01, high=4, about="variance of key a along its own mean")
     queries: Literal["one each", "sum and difference", "both mixed"] = setting(
-        "one each", about="of the two heads"
+        "one each", about="queries of the two heads"
     )
 
     about = About(
@@ -264,16 +263,18 @@ def _average(heads: Mapping[Query, Array], pair: Sequence[Query]) -> Array:
     return np.mean([heads[query] for query in pair], axis=0)
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class AveragingHeadsCancelsNoise(Claim):
     shared: float = setting(
-        0.0, low=0, high=1, about="correlation between heads of the length of key a"
+        0.0, low=0, high=1, about="correlation of the length of key a between heads"
     )
-    heads: int = setting(4, low=2, high=32, live=8)
+    heads: int = setting(4, low=2, high=32, about="heads that are averaged", metadata={"live": 8})
     beta: float = setting(30.0, low=0.1, high=100, about="length of the query along each mean")
     stretch: float = setting(0.5, low=0.01, high=4, about="variance of key a along its own mean")
-    keys: int = setting(8, low=3, high=32)
-    samples: int = setting(20_000, low=1000, high=50_000, live=3_000)
+    keys: int = setting(8, low=3, high=32, about="number of keys")
+    samples: int = setting(
+        20_000, low=1000, high=50_000, about="random draws of the keys", metadata={"live": 3_000}
+    )
 
     about = About(
         statement="Averaging the outputs of H heads divides their variance by H. It does so if "

@@ -4,11 +4,11 @@ Axes in the formulas: n keys, width d; α are weights, c = Σ αᵢ vᵢ is what
 """
 
 import math
-from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
 
+from attnlab.config import setting, settings
 from attnlab.reports.report import Plot, Series, Table
 from attnlab.theory.claim import (
     About,
@@ -21,7 +21,6 @@ from attnlab.theory.claim import (
     Mark,
     Measure,
     mark,
-    setting,
 )
 from attnlab.theory.draw import Array, largest, normal, orthonormal, softmax, uniform_distance
 from attnlab.theory.lookup import NEAR
@@ -29,15 +28,23 @@ from attnlab.theory.lookup import NEAR
 FALSE_REFUTATION = 1e-6  # how often a sample of the true law is farther from it than the bound
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class Noisy(Claim):
     """Keys drawn around means of length 1 at right angles; key 0 is a, key 1 is b."""
 
     beta: float = setting(30.0, low=0.1, high=100, about="length of the query along each mean")
     noise: float = setting(1e-8, low=1e-12, high=100, about="variance of each coordinate of a key")
-    keys: int = setting(8, low=3, high=32)
-    width: int = setting(16, low=3, high=64, live=32)
-    samples: int = setting(20_000, low=100, high=50_000, live=3_000)
+    keys: int = setting(8, low=3, high=32, about="number of keys")
+    width: int = setting(
+        16,
+        low=3,
+        high=64,
+        about="coordinates of a key; at least as many as keys",
+        metadata={"live": 32},
+    )
+    samples: int = setting(
+        20_000, low=100, high=50_000, about="random draws of the keys", metadata={"live": 3_000}
+    )
 
     def means(self) -> Array:
         return orthonormal(self.seed, "means", self.keys, self.width)
@@ -52,7 +59,7 @@ class Noisy(Claim):
         return keys, gamma
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class NoisyKeys(Noisy):
     about = About(
         statement="Keys that scatter a little around their means do no harm: with a variance of "
@@ -208,7 +215,7 @@ def first_weight(scores: Array) -> Array:
     return softmax(scores)[:, 0]
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class OneHeadSwings(Noisy):
     stretch: float = setting(0.5, low=0, high=4, about="variance of key a along its own mean")
 

@@ -4,10 +4,10 @@ Axes in the formulas: n keys, width d; β is a length, α are weights.
 """
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
+from attnlab.config import setting, settings
 from attnlab.reports.report import Plot, Series, Table
 from attnlab.theory.claim import (
     EQUAL,
@@ -20,17 +20,18 @@ from attnlab.theory.claim import (
     Mark,
     Measure,
     mark,
-    setting,
 )
 from attnlab.theory.draw import Array, largest, orthonormal, softmax
 from attnlab.theory.lookup import NEAR
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class OppositeOfTheOtherKeys(Claim):
     beta: float = setting(6.0, low=0, high=40, about="length of the query along each key")
-    keys: int = setting(10, low=3, high=100)
-    width: int = setting(16, low=3, high=128)
+    keys: int = setting(10, low=3, high=100, about="number of keys")
+    width: int = setting(
+        16, low=3, high=128, about="coordinates of a key; at least as many as keys"
+    )
 
     about = About(
         statement="A query along one key and against all the others leads by 2β, twice as far as "

@@ -4,7 +4,6 @@ Axes in the formulas: N tokens, width d. P is a permutation matrix: row i of PX 
 X. X are the token vectors, Z what the block gives, Φ position vectors.
 """
 
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from attnlab import chance
+from attnlab.config import setting, settings
 from attnlab.reports.report import Plot, Series, Table
 from attnlab.theory.block import (
     VISIBLE,
@@ -38,19 +38,26 @@ from attnlab.theory.claim import (
     Knob,
     Measure,
     mark,
-    setting,
 )
 
 NEARBY = 5  # inputs around the tokens, to show an open set
 READ_OFF = ("the mean", "what a fixed query finds", "the last token's output")
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class OrderInvariantOrEquivariant(Claim):
     causal: bool = setting(False, about="hide later tokens")
-    positions: Literal["none", "learned", "sinusoidal", "rotary", "alibi"] = setting("none")
-    length: int = setting(9, low=3, high=64, live=16, about="tokens")
-    permutations: int = setting(24, low=6, high=200, live=24, about="of the tokens; or all")
+    positions: Literal["none", "learned", "sinusoidal", "rotary", "alibi"] = setting(
+        "none", about="position encoding of the block"
+    )
+    length: int = setting(9, low=3, high=64, about="tokens of the text", metadata={"live": 16})
+    permutations: int = setting(
+        24,
+        low=6,
+        high=200,
+        about="permutations of the tokens; all if there are fewer",
+        metadata={"live": 24},
+    )
 
     about = About(
         statement="A block without positions is equivariant to the order of tokens, not invariant: "
@@ -225,12 +232,20 @@ def _parts(found: Tensor, want: Tensor) -> Tensor:
     return (found - want).flatten(1).norm(dim=1) / want[0].norm()
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class PositionsBreakIt(Claim):
-    scale: float = setting(1.0, low=0, high=10, about="of the position vectors")
-    positions: Literal["sinusoidal", "learned"] = setting("sinusoidal")
-    length: int = setting(9, low=2, high=64, live=16, about="tokens")
-    blocks: int = setting(5, low=1, high=20, live=10, about="with parameters of their own")
+    scale: float = setting(1.0, low=0, high=10, about="factor of the position vectors")
+    positions: Literal["sinusoidal", "learned"] = setting(
+        "sinusoidal", about="position vectors added to the tokens"
+    )
+    length: int = setting(9, low=2, high=64, about="tokens of the text", metadata={"live": 16})
+    blocks: int = setting(
+        5,
+        low=1,
+        high=20,
+        about="random blocks, each with its own parameters",
+        metadata={"live": 10},
+    )
 
     about = About(
         statement="With position vectors added to the tokens, the order shows: in every block "
@@ -285,14 +300,6 @@ class PositionsBreakIt(Claim):
         ],
         knob=Knob("position vectors of length 0", {"scale": 0.0}),
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.positions not in ("sinusoidal", "learned"):
-            raise ValueError(
-                f"positions is {self.positions!r}; only sinusoidal and learned ones are added to "
-                "the tokens, so choose one of these (block-equivariant takes the others)"
-            )
 
     def run(self) -> Evidence:
         rows, codes = self._orders(), self._codes()

@@ -4,7 +4,6 @@ Axes in the formulas: positions t, width d; pair n of p turns by tθₙ with θ�
 of coordinates (a, b) is the complex number z = a + ib.
 """
 
-from dataclasses import dataclass
 from itertools import product
 from typing import Literal
 
@@ -16,6 +15,7 @@ from torch import Tensor
 from attnlab import registry
 from attnlab.attention.mistakes import GrowingRotary, HeadRotary
 from attnlab.attention.positions import Rotary, Shape
+from attnlab.config import setting, settings
 from attnlab.kernels import Rotation, rotate
 from attnlab.kernels.rotary import Layout
 from attnlab.reports.report import Plot, Series, Table
@@ -31,7 +31,6 @@ from attnlab.theory.claim import (
     Knob,
     Measure,
     mark,
-    setting,
 )
 from attnlab.theory.draw import Array, largest
 
@@ -84,7 +83,7 @@ def rotate_at(x: Tensor, times: Whole, settings: Rotary, precision: str = "float
     return rotate(x, Rotation(angles.cos(), angles.sin(), settings.layout))
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class RopeIsRotation(Claim):
     pairing: Literal["own", "other"] = setting("own", about="which coordinates are read as pairs")
     longest: int = setting(LONGEST, low=1, high=LONGEST, about="the last position")
@@ -209,11 +208,15 @@ class RopeIsRotation(Claim):
         )
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class RopeRelative(Claim):
-    precision: Literal["float64", "float32", "bfloat16"] = setting("float64", about="of the angles")
+    precision: Literal["float64", "float32", "bfloat16"] = setting(
+        "float64", about="dtype of the angles"
+    )
     longest: int = setting(LONGEST, low=1, high=LONGEST, about="the last position")
-    cases: int = setting(200, low=2, high=2000, live=100, about="pairs of positions for each width")
+    cases: int = setting(
+        200, low=2, high=2000, about="pairs of positions for each width", metadata={"live": 100}
+    )
 
     about = About(
         statement="The product of a rotated query and a rotated key depends on how far apart they "
@@ -329,10 +332,10 @@ class RopeRelative(Claim):
         )
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class RopeNeedsTime(Claim):
-    rotate_by: Literal["head", "time"] = setting("head", about="what the angle counts")
-    length: int = setting(9, low=2, high=64, live=16, about="tokens")
+    rotate_by: Literal["head", "time"] = setting("head", about="what sets the angle of a rotation")
+    length: int = setting(9, low=2, high=64, about="tokens of the text", metadata={"live": 16})
 
     about = About(
         statement="Rotating queries and keys by the index of their head, and not by time, cancels "

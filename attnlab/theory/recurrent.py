@@ -9,7 +9,6 @@ read. Every total runs over all V^T texts.
 
 import copy
 import math
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -17,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from attnlab.config import setting, settings
 from attnlab.models.recurrent import (
     BidirectionalReader,
     BidirectionalSettings,
@@ -34,7 +34,6 @@ from attnlab.theory.claim import (
     Knob,
     Measure,
     mark,
-    setting,
 )
 from attnlab.theory.draw import Array, frozen_module, random_module
 
@@ -44,13 +43,13 @@ Readout = Literal["last", "mean"]
 EPSILON = float(np.finfo(np.float64).eps)
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class BirnnIsNoLm(Claim):
     backward: float = setting(1.0, low=0, high=3, about="weight of the half that reads backwards")
-    vocabulary: int = setting(3, low=2, high=5)
+    vocabulary: int = setting(3, low=2, high=5, about="distinct tokens")
     length: int = setting(4, low=1, high=5, about="tokens of a text after the first, fixed one")
-    width: int = setting(5, low=1, high=16)
-    models: int = setting(5, low=1, high=20, live=2, about="how many networks are drawn")
+    width: int = setting(5, low=1, high=16, about="numbers in a state and in a token")
+    models: int = setting(5, low=1, high=20, about="random networks to try", metadata={"live": 2})
 
     about = About(
         statement="A bidirectional RNN over the whole text gives no language model: its "
@@ -175,13 +174,13 @@ def _with_backward_weight(reader: BidirectionalReader, backward: float) -> Bidir
     return made
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class BirnnOfPrefixIsLm(Claim):
     whole: bool = setting(False, about="read the whole text instead of what came before xₜ")
-    vocabulary: int = setting(3, low=2, high=5)
+    vocabulary: int = setting(3, low=2, high=5, about="distinct tokens")
     length: int = setting(4, low=1, high=5, about="tokens of a text after the first, fixed one")
-    width: int = setting(5, low=1, high=16)
-    models: int = setting(5, low=1, high=20, live=2, about="how many networks are drawn")
+    width: int = setting(5, low=1, high=16, about="numbers in a state and in a token")
+    models: int = setting(5, low=1, high=20, about="random networks to try", metadata={"live": 2})
 
     about = About(
         statement="A bidirectional RNN that reads only what came before xₜ gives a language "

@@ -6,7 +6,6 @@ A are attention weights, without a mask. Attention is that of our modules.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -21,6 +20,7 @@ from attnlab.attention.heads import (
     head_width,
 )
 from attnlab.attention.scores import Additive, Concatenated, Multiplicative, ScaledDot
+from attnlab.config import setting, settings
 from attnlab.kernels import Request
 from attnlab.reports.report import Picture, Plot, Series
 from attnlab.theory.angle import STEP, TINY, angle_fits, cosines, log_weights_off
@@ -34,7 +34,6 @@ from attnlab.theory.claim import (
     Knob,
     Measure,
     mark,
-    setting,
 )
 from attnlab.theory.draw import Array, largest, normal, orthonormal, random_module
 
@@ -69,10 +68,12 @@ def series(name: str, x: np.ndarray, y: Array) -> Series:
     return Series(name=name, x=x.ravel().tolist(), y=y.ravel().tolist())
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class MultiplicativeAddsNothing(Claim):
     tied: bool = setting(False, about="keys and queries share one projection")
-    cases: int = setting(5, low=1, high=50, live=5, about="drawn weights for each shape")
+    cases: int = setting(
+        5, low=1, high=50, about="random weights for each shape", metadata={"live": 5}
+    )
 
     about = About(
         statement="With free projections of the same width, the matrix of multiplicative "
@@ -187,11 +188,11 @@ def _irreversibility(maps: Array) -> float:
     return largest(turn[:, :, :, None] + turn[:, None] + turn.transpose(0, 2, 1)[:, :, None]) / 6
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class ConcatenatedIgnoresTheQuery(Claim):
     tanh: bool = setting(False, about="put a hidden layer with tanh inside")
-    width: int = setting(8, low=1, high=32)
-    cases: int = setting(20, low=1, high=200, live=60)
+    width: int = setting(8, low=1, high=32, about="coordinates of a query or key")
+    cases: int = setting(20, low=1, high=200, about="random cases to try", metadata={"live": 60})
 
     about = About(
         statement="With the score wᵀ[k; q] all queries attend alike, and no w makes it follow "
@@ -323,11 +324,17 @@ def _sum_of_parts(target: Array) -> Array:
     return target.mean(axis=1, keepdims=True) + target.mean(axis=0) - target.mean()
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class AdditiveReachesTheAngle(Claim):
-    units: int = setting(256, low=1, high=1024, live=256, about="d_s, units inside the score")
-    spread: float = setting(45.0, low=0, high=180, about="degrees of the keys off the first axis")
-    shortest: float = setting(0.75, low=0.01, high=1, about="of keys and queries; the longest is 1")
+    units: int = setting(
+        256, low=1, high=1024, about="d_s, units inside the score", metadata={"live": 256}
+    )
+    spread: float = setting(
+        45.0, low=0, high=180, about="degrees by which keys lie off the first axis"
+    )
+    shortest: float = setting(
+        0.75, low=0.01, high=1, about="shortest length of keys and queries; the longest is 1"
+    )
 
     about = About(
         statement="With enough units the additive score wᵀ tanh(W[k; q]) comes as close as one "

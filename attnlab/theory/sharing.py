@@ -18,11 +18,12 @@ from torch import Tensor
 from attnlab.attention.cache import Full, LayerCache, Ring
 from attnlab.attention.heads import Grouped, HeadedAttention, HeadSettings, MultiHead, MultiQuery
 from attnlab.attention.scores import ScaledDotScore
+from attnlab.config import refusal, setting, settings
 from attnlab.kernels import Rotation, attention, rotation
 from attnlab.kernels.reference import masked_softmax
 from attnlab.kernels.request import visible
 from attnlab.reports.report import Picture, Plot, Series, Table
-from attnlab.theory.claim import EQUAL, About, Claim, Evidence, Knob, Measure, setting
+from attnlab.theory.claim import EQUAL, About, Claim, Evidence, Knob, Measure
 from attnlab.theory.draw import largest, normal
 from attnlab.theory.ledger import Ledger
 
@@ -111,10 +112,10 @@ def untie(gradient: Tensor, grouped: HeadedAttention, order: Order) -> Tensor:
     return torch.cat((q, torch.stack(shared))).flatten(0, 1)
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class GqaIsTiedMha(Claim):
     heads: int = setting(
-        6, low=1, high=16, live=8, about="query heads; all their divisors are tried"
+        6, low=1, high=16, about="query heads; all their divisors are tried", metadata={"live": 8}
     )
     order: Order = setting("repeat", about="which key/value head a query head reads")
 
@@ -145,11 +146,6 @@ class GqaIsTiedMha(Claim):
         remark="""With h_kv = 1 and h_kv = h the two orders are one, so a test that tries only
             these cannot tell them apart.""",
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.order not in ("repeat", "tile"):
-            raise ValueError(f"order is {self.order!r}; choose repeat or tile")
 
     def run(self) -> Evidence:
         counts = divisors(self.heads)
@@ -266,12 +262,16 @@ class Layer:
     error: float  # from multi-head attention with copied key/value heads
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class GqaSavesTheCache(Claim):
     heads: int = setting(8, low=1, high=16, about="query heads; all their divisors are tried")
-    kv_heads: int = setting(2, low=1, high=16)
-    length: int = setting(19, low=16, high=256, live=128, about="positions of the text")
-    mechanism: Literal["grouped", "summed"] = setting("grouped", about="or a group's scores added")
+    kv_heads: int = setting(2, low=1, high=16, about="key/value heads; they divide heads")
+    length: int = setting(
+        19, low=16, high=256, about="positions of the text", metadata={"live": 128}
+    )
+    mechanism: Literal["grouped", "summed"] = setting(
+        "grouped", about="share the keys of a group, or add its scores"
+    )
 
     about = About(
         statement="Sharing key/value heads shrinks the cache and the key/value parameters to "
@@ -301,15 +301,14 @@ class GqaSavesTheCache(Claim):
             attention.py of github.com/fkodom/grouped-query-attention-pytorch at commit 0a04278.""",
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
         if self.heads % self.kv_heads:
-            raise ValueError(
-                f"heads is {self.heads} and kv_heads {self.kv_heads}; every key/value head must "
-                f"serve the same number of query heads, so use one of {divisors(self.heads)}"
+            raise refusal(
+                self,
+                "kv_heads",
+                f"every key/value head must serve the same number of the {self.heads} query "
+                f"heads, so use one of {divisors(self.heads)}",
             )
-        if self.mechanism not in ("grouped", "summed"):
-            raise ValueError(f"mechanism is {self.mechanism!r}; choose grouped or summed")
 
     def run(self) -> Evidence:
         layers = {g: self._layer(g) for g in divisors(self.heads)}

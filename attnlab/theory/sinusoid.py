@@ -5,13 +5,13 @@ Axes in the formulas: positions t, width d; pair n of d/2 turns by tθₙ with �
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
 import torch
 
 from attnlab.attention.positions import Shape, Sinusoidal
+from attnlab.config import setting, settings
 from attnlab.reports.report import Plot, Series, Table
 from attnlab.theory.claim import (
     EQUAL,
@@ -24,7 +24,6 @@ from attnlab.theory.claim import (
     Mark,
     Measure,
     mark,
-    setting,
 )
 from attnlab.theory.enclosure import UNIT, below, chord, nearest, two_pi
 
@@ -33,12 +32,18 @@ VISIBLE = 0.01  # two values that differ by less are one point of a picture
 Found = tuple[float, tuple[list[int], list[float], list[float]], Table, list[Measure]]
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class SinusoidUnique(Claim):
     longest: int = setting(
-        10**6, low=1, high=10**7, live=500_000, about="positions go from 0 to this"
+        10**6, low=1, high=10**7, about="last position; the first is 0", metadata={"live": 500_000}
     )
-    periods: tuple[int, ...] = setting((), about="whole periods; none: the usual frequencies")
+    periods: tuple[int, ...] = setting(
+        (),
+        low=1,
+        high=10**9,
+        because="each is a whole number of positions",
+        about="whole periods; empty: the usual frequencies",
+    )
 
     about = About(
         statement="No two whole positions have the same code of sines and cosines.",
@@ -90,14 +95,6 @@ class SinusoidUnique(Claim):
         "103,993/16,551, then 312,689/49,766; there the other pairs are far off, so a column that "
         "comes back, as 000 saw it in a picture, is not yet a code that does.",
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not all(1 <= period <= 10**9 for period in self.periods):
-            raise ValueError(
-                f"periods is {self.periods}; each is a whole number of positions, so use 1 to "
-                "1000000000, or no period at all for the usual frequencies"
-            )
 
     def run(self) -> Evidence:
         found = self._whole_periods() if self.periods else self._usual()

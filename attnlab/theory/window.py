@@ -6,7 +6,6 @@ counts it: a query attends to w/2 + 1 keys, including its own. Our kernels count
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -14,6 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from attnlab.config import refusal, setting, settings
 from attnlab.kernels import attention
 from attnlab.kernels.request import keys_of_course_width, visible
 from attnlab.reports.report import Picture, Sample, Table
@@ -27,7 +27,6 @@ from attnlab.theory.claim import (
     Knob,
     Measure,
     mark,
-    setting,
 )
 from attnlab.theory.draw import Array, cached, largest, random_qkv, softmax
 from attnlab.theory.ledger import Program
@@ -47,10 +46,10 @@ Rows = Float[Tensor, "N d"]
 Values = Float[Tensor, "N e"]
 
 
-def check_even(width: int | None) -> None:
+def check_even(claim: Claim, width: int | None) -> None:
     if width is not None and width % 2:
         near = f"use {width - 1} or {width + 1}"
-        raise ValueError(f"width is {width}; half of it lies before the query, so {near}")
+        raise refusal(claim, "width", f"half of it lies before the query, so {near}")
 
 
 def rule(length: int, width: int) -> Array:
@@ -149,9 +148,11 @@ PROGRAMS: dict[str, Program] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class WindowMask(Claim):
-    width: int = setting(4, low=0, high=128, about="of the window, as the course counts it")
+    width: int = setting(
+        4, low=0, high=128, about="even width of the window, as the course counts it"
+    )
     length: int = setting(6, low=1, high=64, about="positions of the text")
 
     about = About(
@@ -210,9 +211,8 @@ class WindowMask(Claim):
             ranges and both mended it is the definition.""",
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_even(self.width)
+    def check(self) -> None:
+        check_even(self, self.width)
 
     def run(self) -> Evidence:
         cases = [(n, w) for n in range(1, LONGEST + 1) for w in range(0, 2 * n + 1, 2)]

@@ -10,7 +10,7 @@ from attnlab.config import describe
 from attnlab.training.recipe import Recipe
 
 # their settings have no `about` yet
-LATER = ("claim", "property", "study")
+LATER = ("property",)
 DESCRIBED = [o for k in registry.kinds() if k not in LATER for o in registry.options(k)]
 
 

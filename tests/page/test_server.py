@@ -52,7 +52,9 @@ def test_no_free_port_is_one_line_that_says_what_to_do(monkeypatch):
 
 @pytest.mark.parametrize("port", [-1, 65_536])
 def test_a_port_that_is_none_is_refused(port):
-    with pytest.raises(ValueError, match=f"port is {port}"):
+    with pytest.raises(
+        ValueError, match=f"^port is {port}; 0 takes any free port, so use 0 to 65535$"
+    ):
         ServerSettings(port=port)
 
 

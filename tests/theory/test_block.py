@@ -138,8 +138,8 @@ def test_no_unit_of_a_dead_block_is_active():
 @pytest.mark.parametrize(
     ("claim", "changes", "message"),
     [
-        (SoftmaxPermutes, {"size": 1}, "size is 1; it goes from 2 to 200"),
-        (BlockEquivariant, {"permutations": 5}, "permutations is 5; it goes from 24"),
+        (SoftmaxPermutes, {"size": 1}, "size is 1; use 2 to 200"),
+        (BlockEquivariant, {"permutations": 5}, "permutations is 5; use 24 to 200"),
     ],
 )
 def test_settings_out_of_range_are_refused(claim, changes, message):

@@ -1,8 +1,11 @@
 """Claims are found by name and by the course question they settle."""
 
+import dataclasses
+
 import pytest
 
 from attnlab import registry
+from attnlab.config import ConfigError
 from attnlab.theory import catalogue
 from attnlab.theory.sources import COURSES, QUESTIONS, UNSETTLED
 
@@ -17,8 +20,24 @@ def test_quick_leaves_out_what_trains():
 
 def test_overrides_change_settings_and_ranges_hold():
     assert catalogue.load("copy", ["lead=3"]).lead == 3
-    with pytest.raises(ValueError, match="lead is 50"):
+    with pytest.raises(ValueError, match=r"^lead is 50\.0; use 0 to 40, such as 12\.0$"):
         catalogue.load("copy", ["lead=50"])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_number_has_two_ends_and_a_value_beyond_one_is_a_line_with_field_value_and_rule(name):
+    claim = catalogue.load(name)
+    for one in dataclasses.fields(claim):
+        if not isinstance(one.default, int | float) or isinstance(one.default, bool):
+            continue
+        limits = one.metadata["limits"]
+        assert limits.low is not None and limits.high is not None, one.name
+        for beyond in (limits.low - 1, limits.high + 1):
+            value = type(one.default)(beyond)
+            with pytest.raises(ConfigError) as error:
+                catalogue.load(name, [f"{one.name}={value}"])
+            assert str(error.value).startswith(f"{one.name} is {value}; use {limits.range}")
+            assert "\n" not in str(error.value)
 
 
 def test_every_question_of_the_courses_is_settled_or_it_says_why_not():

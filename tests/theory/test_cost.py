@@ -111,7 +111,7 @@ def test_the_slope_in_n_is_within_what_the_edge_adds_at_its_limit():
 def test_settings_that_make_no_sense_are_refused(unchecked_shapes):
     with pytest.raises(ValueError, match="width is 7"):
         DenseCost(width=7)
-    with pytest.raises(ValueError, match="choose dense or tiled"):
+    with pytest.raises(ValueError, match="path is 'dens'; did you mean 'dense'"):
         DenseCost(path="dens")
     with pytest.raises(ValueError, match="use 32 or less, or more tiles"):
         dataclasses.replace(TiledCost(), width=64)

@@ -107,7 +107,7 @@ def test_a_recipe_that_changes_is_another_training(small, tmp_path):
 
 
 def test_one_draw_cannot_show_that_pretraining_helps():
-    with pytest.raises(ValueError, match="draws is 1; it goes from 2 to 50"):
+    with pytest.raises(ValueError, match="draws is 1; use 2 to 50"):
         PretrainingCarriesFacts(draws=1)
 
 

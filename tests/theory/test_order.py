@@ -105,7 +105,7 @@ def test_one_word_at_two_places_comes_out_alike_without_positions():
 
 
 def test_positions_that_are_not_added_are_refused(unchecked_shapes):
-    with pytest.raises(ValueError, match=r"positions is 'rotary'; only sinusoidal and learned"):
+    with pytest.raises(ValueError, match="positions is 'rotary'; choose from sinusoidal, learned"):
         PositionsBreakIt(positions="rotary")
 
 

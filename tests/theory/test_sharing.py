@@ -123,9 +123,11 @@ def test_equal_maps_count_once():
 
 
 def test_settings_that_make_no_sense_are_refused(unchecked_shapes):
-    with pytest.raises(ValueError, match=r"kv_heads 4; .* use one of \[1, 2, 3, 6\]"):
+    with pytest.raises(
+        ValueError, match=r"kv_heads is 4; .* query heads, so use one of \[1, 2, 3, 6\]"
+    ):
         GqaSavesTheCache(heads=6, kv_heads=4)
-    with pytest.raises(ValueError, match="choose grouped or summed"):
+    with pytest.raises(ValueError, match="mechanism is 'sum'; did you mean 'summed'"):
         GqaSavesTheCache(mechanism="sum")
-    with pytest.raises(ValueError, match="choose repeat or tile"):
+    with pytest.raises(ValueError, match="order is 'mod'; choose from repeat, tile"):
         GqaIsTiedMha(order="mod")

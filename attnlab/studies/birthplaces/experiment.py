@@ -15,6 +15,7 @@ from typing import Any, Literal, TypedDict
 import torch
 
 from attnlab import config, files, presets
+from attnlab.config import refusal, setting, settings
 from attnlab.data.biographies import Biographies
 from attnlab.data.birthplaces import Birthplaces, most_frequent_answer, share_of
 from attnlab.data.corpora import Corpus
@@ -67,34 +68,46 @@ SIZES = {
 CONTEXT = 56  # span corruption uses 7/8 of it: 49, as long as the longest of these documents
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class BirthplacesStudy(Experiment):
-    data: str = ""  # a folder with wiki.txt; none: invented biographies
-    scale: Literal["auto", "tiny", "small", "full"] = "auto"
-    recipe: Literal["course", "best"] = "course"
-    arms: tuple[str, ...] = ()  # those of ARMS to run; none: all that belong to the recipe
-    seeds: int | None = None  # how many times each is trained
-    first: int = 0  # the first of the seeds
-    people: int | None = None  # how many to take; none: all of the data, or what the scale has
-    steps: int | None = None  # of pretraining; none: what the scale has
-    tuning: int = 0  # training questions that play dev, to choose settings by
+    data: str = setting("", about="folder with wiki.txt; empty: invented biographies")
+    scale: Literal["auto", "tiny", "small", "full"] = setting(
+        "auto", about="size of the models and of the study; auto: full with data, else small"
+    )
+    recipe: Literal["course", "best"] = setting("course", about="recipe to train by")
+    arms: tuple[str, ...] = setting(
+        (), choices=ARMS, about="arms to train; empty: all that belong to the recipe"
+    )
+    seeds: int | None = setting(
+        None,
+        low=1,
+        none="1 (3 at full scale)",
+        about="trainings of each arm, with other random seeds",
+    )
+    first: int = setting(0, low=0, because="seeds count from 0", about="first of the random seeds")
+    people: int | None = setting(
+        None,
+        low=FEWEST,
+        because="some are asked about in training and some afterwards",
+        none="all of the data, or those of the scale",
+        about="people to take from the data or to invent",
+    )
+    steps: int | None = setting(
+        None, low=1, none="those of the scale", about="steps of pretraining"
+    )
+    tuning: int = setting(
+        0, low=0, about="training questions used as the dev set, to choose settings by"
+    )
 
-    def __post_init__(self) -> None:
-        for arm in self.arms:
-            if arm not in ARMS:
-                raise ValueError(f"arms has {arm!r}; choose from {', '.join(ARMS)}")
+    def check(self) -> None:
         if "one-wording" in self.arms and self.data:
-            raise ValueError("one-wording needs invented people, who can be told of in many ways")
-        if self.seeds is not None and self.seeds < 1:
-            raise ValueError(f"seeds is {self.seeds}; train each arm 1 time or more")
-        if self.first < 0:
-            raise ValueError(f"first is {self.first}; seeds count from 0")
-        if self.people is not None and self.people < FEWEST:
-            raise ValueError(f"people is {self.people}; use {FEWEST} or more, or none")
-        if self.steps is not None and self.steps < 1:
-            raise ValueError(f"steps is {self.steps}; pretrain for 1 or more, or none")
+            raise refusal(
+                self, "arms", "one-wording needs invented people, who can be told of in many ways"
+            )
         if self.scale == "full" and not self.data:
-            raise ValueError("scale=full is the course's experiment; write data=FOLDER as well")
+            raise refusal(
+                self, "scale", "it is the course's experiment, so write data=FOLDER as well"
+            )
 
     @property
     def size(self) -> Size | None:

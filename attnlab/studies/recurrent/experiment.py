@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from attnlab import chance, presets
+from attnlab.config import settings
 from attnlab.data.batches import Batch
 from attnlab.experiments import costs, held, samples
 from attnlab.experiments.experiment import Findings
@@ -65,7 +66,7 @@ SCALES = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class RecurrentStudy(LanguageStudy):
     @property
     def size(self) -> Size:

@@ -17,13 +17,14 @@ from typing import Any, TypedDict
 import torch
 
 from attnlab import config, files, registry
+from attnlab.config import refusal, setting, settings
 from attnlab.data.corpora import Corpus
 from attnlab.experiments import samples
 from attnlab.experiments.costs import expected_seconds
 from attnlab.experiments.experiment import Findings
 from attnlab.experiments.samples import Samples
 from attnlab.experiments.workspace import Job, Workspace
-from attnlab.studies.language import LanguageStudy, Text
+from attnlab.studies.language import LanguageStudy, ScaleName, Text
 from attnlab.studies.rope_gqa import flawed, sweep
 from attnlab.studies.rope_gqa.sweep import Sweep
 from attnlab.training import checkpoint
@@ -86,15 +87,20 @@ SCALES = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class RopeGqaStudy(LanguageStudy):
-    """Full scale is the course's, and needs a text; `auto` takes it with a text and a GPU."""
+    """Full scale is the course's, and needs a text."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    scale: ScaleName = setting(
+        "auto", about="size of the models and of the study; auto: full with data and a GPU"
+    )
+
+    def check(self) -> None:
         if self.scale == "full" and not self.data:
-            raise ValueError(
-                "scale=full needs a text: write data=FILE, such as Shakespeare's, or scale=small"
+            raise refusal(
+                self,
+                "scale",
+                "it needs a text, so write data=FILE, such as Shakespeare's, or scale=small",
             )
 
     @property

@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Float
 
 from attnlab import presets
+from attnlab.config import setting, settings
 from attnlab.experiments import costs as measured
 from attnlab.experiments import held
 from attnlab.experiments.costs import StepCost
@@ -86,14 +87,18 @@ SCALES = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings
 class WindowStudy(LanguageStudy):
-    windows: tuple[int, ...] = ()  # keys of a query, including its own; those of the scale if none
+    windows: tuple[int, ...] = setting(
+        (),
+        low=1,
+        because="it counts the query's own key",
+        about="keys a query attends to, its own included; empty: those of the scale",
+    )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
         for keys in self.windows:
-            if not 1 <= keys < self.size.context:
+            if keys >= self.size.context:
                 raise ValueError(
                     f"windows has {keys}; scale={self.chosen_scale} has samples of "
                     f"{self.size.context} characters, so use 1 to {self.size.context - 1}"

@@ -309,9 +309,12 @@ def test_one_seed_has_the_interval_of_the_people_asked(tmp_path):
     ("settings", "message"),
     [
         ({"scale": "full"}, "write data=FOLDER"),
-        ({"seeds": 0}, "seeds is 0"),
+        ({"seeds": 0}, r"seeds is 0; use 1 or more, or none for 1 \(3 at full scale\)"),
+        ({"people": 3}, "people is 3; some are asked about .*, so use 4 or more, or none"),
+        ({"steps": 0}, "steps is 0; use 1 or more, or none"),
+        ({"tuning": -1}, "tuning is -1; use 0 or more"),
         ({"first": -1}, "first is -1; seeds count from 0"),
-        ({"arms": ("rotery",)}, "arms has 'rotery'; choose from"),
+        ({"arms": ("rotery",)}, "arms has 'rotery'; did you mean 'rotary'"),
         ({"data": "somewhere", "arms": ("one-wording",)}, "needs invented people"),
     ],
 )

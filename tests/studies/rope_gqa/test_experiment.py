@@ -188,8 +188,8 @@ def test_one_seed_cannot_tell(text, parts):
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        (["scale=full"], "scale=full needs a text: write data=FILE"),
-        (["seeds=0"], "seeds is 0"),
+        (["scale=full"], "scale is 'full'; it needs a text, so write data=FILE"),
+        (["seeds=0"], "seeds is 0; it counts repeated trainings, so use 1 or more, or none for 2"),
         (["scale=smal"], "did you mean 'small'"),
         (["seed=3"], "did you mean 'seeds'"),
     ],
