@@ -218,6 +218,9 @@ _TABLE = {
     ("property", "attnlab.audit.properties.causality"): {
         "causality": ("Causality", "no output moves with a later input"),
     },
+    ("property", "attnlab.audit.properties.prefix"): {
+        "prefix": ("Prefix", "a beginning gives what the whole text gives, cut there"),
+    },
     ("property", "attnlab.audit.properties.window"): {
         "window": ("Window", "how many keys a query attends to"),
     },

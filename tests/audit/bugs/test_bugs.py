@@ -15,7 +15,7 @@ from attnlab.checks.audit import AuditCheck
 
 ALL = [case for some in cases().values() for case in some]
 PROPERTIES = {
-    *("evaluation", "finite", "causality", "window", "cache", "batch", "padding"),
+    *("evaluation", "finite", "causality", "prefix", "window", "cache", "batch", "padding"),
     *("heads", "scale", "weights", "positions", "backends", "precision", "training", "packing"),
 }
 
