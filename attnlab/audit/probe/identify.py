@@ -9,7 +9,6 @@ computes them in a kernel of its own shows nothing, and then nothing is claimed.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +17,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from attnlab.audit.probe.probe import SAFETY, Probe
-from attnlab.audit.repro.prelude import CannotTell
+from attnlab.audit.repro.prelude import CannotTell, Shape, Tool
 from attnlab.audit.subject.base import Attention, Subject, Tokens, normal
 
 UNSEEN = "queries and keys are compared where it cannot be seen"
@@ -39,11 +38,7 @@ class Applied:
 
 
 def observed(
-    run: Callable[[Tensor], Tensor],
-    x: Tensor,
-    heads: tuple[int, int, int] | None,
-    watch: Any,
-    first: int = 0,
+    run: Tool, x: Tensor, heads: Shape | None, watch: Any, first: int = 0
 ) -> list[Applied]:
     """Every application of attention: of a function by values that are unit vectors, of a module by
     watching it, row after row so that rows and heads are not taken for each other. Of a function

@@ -10,13 +10,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from attnlab.audit.contract import Finding
 from attnlab.audit.probe.probe import Probe
 from attnlab.audit.probe.tools import Tools
-from attnlab.audit.properties.property import Case, Property, Result
-from attnlab.audit.repro.prelude import moved, positions_in
+from attnlab.audit.properties.property import Case, Property
+from attnlab.audit.repro.prelude import Result, Tool, moved, positions_in
 from attnlab.audit.subject.base import Subject
 
 FLEX = "flex_attention"
@@ -25,9 +24,9 @@ PIECES = [5, 1, 1, 4, 1, 11]  # a beginning, single steps and chunks on a warm c
 
 
 def fails(
-    run: Callable[..., Tensor],
-    draw: Callable[..., Tensor],
-    run_by: Callable[..., Tensor],
+    run: Tool,
+    draw: Tool,
+    run_by: Tool,
     *,
     backend: str,
     usual: str,
@@ -38,7 +37,7 @@ def fails(
     length: int,
     seed: int,
     tolerance: float,
-) -> tuple[bool, str, float]:
+) -> Result:
     """Compute the same in two ways; with padding on a side, row 0 has so many real inputs."""
     x = draw(batch, length, seed)
     kept = torch.ones(batch, length, dtype=torch.bool)
@@ -56,10 +55,10 @@ def fails(
 
 
 def stepped_fails(
-    draw: Callable[..., Tensor],
-    step: Callable[..., Tensor],
+    draw: Tool,
+    step: Tool,
     new_cache: Callable[[], Any],
-    step_by: Callable[..., Tensor],
+    step_by: Tool,
     *,
     backend: str,
     usual: str,
@@ -67,7 +66,7 @@ def stepped_fails(
     pieces: list[int],
     seed: int,
     tolerance: float,
-) -> tuple[bool, str, float]:
+) -> Result:
     """Decode the same text in the same pieces in two ways."""
     x, first, second = draw(batch, sum(pieces), seed), new_cache(), new_cache()
     one = torch.cat([step(piece, first) for piece in x.split(pieces, dim=1)], dim=1)

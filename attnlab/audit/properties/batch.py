@@ -1,14 +1,13 @@
 """Batches: a row depends on nothing but itself, whatever rows are beside it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
-from torch import Tensor
 
 from attnlab.audit.contract import Finding
 from attnlab.audit.probe.probe import Probe
-from attnlab.audit.properties.property import Case, Property, Result
-from attnlab.audit.repro.prelude import moved
+from attnlab.audit.properties.property import Case, Property
+from attnlab.audit.repro.prelude import Result, Tool, moved
 
 CHANGES = {
     "neighbours": "its neighbours change",
@@ -18,15 +17,8 @@ CHANGES = {
 
 
 def fails(
-    run: Callable[..., Tensor],
-    draw: Callable[..., Tensor],
-    *,
-    change: str,
-    batch: int,
-    length: int,
-    seed: int,
-    tolerance: float,
-) -> tuple[bool, str, float]:
+    run: Tool, draw: Tool, *, change: str, batch: int, length: int, seed: int, tolerance: float
+) -> Result:
     """A row is the same beside other rows, alone, and in another order."""
     x = draw(batch, length, seed)
     together = run(x)

@@ -3,21 +3,19 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from torch import Tensor
-
 from attnlab.audit.contract import Finding, Verdict
 from attnlab.audit.probe.probe import Probe
-from attnlab.audit.properties.property import Case, Property, Result
-from attnlab.audit.repro.prelude import moved
+from attnlab.audit.properties.property import Case, Property
+from attnlab.audit.repro.prelude import Result, Tool, moved
 
 # past blocks of 32 and 64, a single step at each edge
 LONG = [31, 1, 1, 1, 29, 1, 1, 1, 1]
 
 
 def fails(
-    run: Callable[..., Tensor],
-    draw: Callable[..., Tensor],
-    step: Callable[..., Tensor],
+    run: Tool,
+    draw: Tool,
+    step: Tool,
     new_cache: Callable[[], Any],
     *,
     batch: int,
@@ -25,7 +23,7 @@ def fails(
     warm: bool,
     seed: int,
     tolerance: float,
-) -> tuple[bool, str, float]:
+) -> Result:
     """Decode a text in pieces, after another text if warm: the outputs are those of the whole."""
     x, worst = draw(batch, sum(pieces), seed), 0.0
     whole = run(x)

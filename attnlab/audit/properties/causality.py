@@ -3,19 +3,17 @@
 Axes: b batch, t time; output i, input j.
 """
 
-from collections.abc import Callable, Iterator
-
-from torch import Tensor
+from collections.abc import Iterator
 
 from attnlab.audit.contract import Finding
 from attnlab.audit.probe.probe import BLOCK_EDGES, LENGTHS, SIZES, Probe
-from attnlab.audit.properties.property import Case, Property, Result
-from attnlab.audit.repro.prelude import moved, replaced
+from attnlab.audit.properties.property import Case, Property
+from attnlab.audit.repro.prelude import Result, Tool, moved, replaced
 
 
 def fails(
-    run: Callable[..., Tensor],
-    draw: Callable[..., Tensor],
+    run: Tool,
+    draw: Tool,
     *,
     batch: int,
     length: int,
@@ -24,7 +22,7 @@ def fails(
     factor: float,
     seed: int,
     tolerance: float,
-) -> tuple[bool, str, bool]:
+) -> Result:
     """Change so many inputs from each cut on: no output before the cut may move."""
     x, other = draw(batch, length, seed), draw(batch, length, seed + 100)
     if x.is_floating_point():  # large inputs show a mask that large scores beat

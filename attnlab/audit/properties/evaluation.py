@@ -1,24 +1,14 @@
 """Evaluation mode: the same inputs give the same outputs, without dropout or state that stays."""
 
-from collections.abc import Callable, Iterator
-
-from torch import Tensor
+from collections.abc import Iterator
 
 from attnlab.audit.contract import Finding
 from attnlab.audit.probe.probe import Probe
-from attnlab.audit.properties.property import Case, Property, Result
-from attnlab.audit.repro.prelude import moved
+from attnlab.audit.properties.property import Case, Property
+from attnlab.audit.repro.prelude import Result, Tool, moved
 
 
-def fails(
-    run: Callable[..., Tensor],
-    draw: Callable[..., Tensor],
-    *,
-    batch: int,
-    length: int,
-    seed: int,
-    tolerance: float,
-) -> tuple[bool, str, float]:
+def fails(run: Tool, draw: Tool, *, batch: int, length: int, seed: int, tolerance: float) -> Result:
     """Run the same inputs four times: the outputs are equal, up to the order of sums."""
     x = draw(batch, length, seed)
     before = run(x)

@@ -1,25 +1,18 @@
 """Finite outputs: no NaN and no infinity, whatever the length and however large the inputs."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
-from torch import Tensor
 
 from attnlab.audit.contract import Finding
 from attnlab.audit.probe.probe import SIZES, Probe
-from attnlab.audit.properties.property import Case, Property, Result
+from attnlab.audit.properties.property import Case, Property
+from attnlab.audit.repro.prelude import Result, Tool
 
 
 def fails(
-    run: Callable[..., Tensor],
-    draw: Callable[..., Tensor],
-    *,
-    batch: int,
-    length: int,
-    factor: float,
-    seed: int,
-    tolerance: float,
-) -> tuple[bool, str, None]:
+    run: Tool, draw: Tool, *, batch: int, length: int, factor: float, seed: int, tolerance: float
+) -> Result:
     """Every output is a finite number, for inputs that are so many times as large."""
     x = draw(batch, length, seed)
     out = run(x * factor if x.is_floating_point() else x)

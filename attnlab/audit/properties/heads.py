@@ -6,7 +6,7 @@ Of a function of q, k and v each head's part is replaced, and the heads that mov
 read it. Of a module queries, keys and values are observed as they are multiplied.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -17,8 +17,8 @@ from attnlab.audit.contract import Finding
 from attnlab.audit.probe.identify import SEEN_LENGTH, UNSEEN, differ, observed, shaped
 from attnlab.audit.probe.probe import Probe
 from attnlab.audit.probe.tools import Tools
-from attnlab.audit.properties.property import Case, Property, Result
-from attnlab.audit.repro.prelude import CannotTell, influence, moved, replaced
+from attnlab.audit.properties.property import Case, Property
+from attnlab.audit.repro.prelude import CannotTell, Result, Shape, Tool, influence, moved, replaced
 from attnlab.audit.subject.adapters import HEADS, KV_HEADS
 from attnlab.audit.subject.base import Attention
 
@@ -28,15 +28,8 @@ STEADY = "which inputs move an output does not depend on the length"
 
 
 def reading_fails(
-    run: Callable[..., Tensor],
-    draw: Callable[..., Tensor],
-    heads: tuple[int, int, int],
-    *,
-    talking: bool,
-    length: int,
-    seed: int,
-    tolerance: float,
-) -> tuple[bool, str, list[int]]:
+    run: Tool, draw: Tool, heads: Shape, *, talking: bool, length: int, seed: int, tolerance: float
+) -> Result:
     """Replace one query, or all keys or values of a head: only those heads move that read it.
 
     Code with weights of its own may mix heads on purpose: then they are talking.
@@ -97,14 +90,8 @@ def reading_fails(
 
 
 def refused_fails(
-    run: Callable[..., Tensor],
-    draw: Callable[..., Tensor],
-    heads: tuple[int, int, int],
-    *,
-    length: int,
-    seed: int,
-    tolerance: float,
-) -> tuple[bool, str, None]:
+    run: Tool, draw: Tool, heads: Shape, *, length: int, seed: int, tolerance: float
+) -> Result:
     """The code runs with the heads that are declared."""
     said = f"{heads[0]} heads and {heads[1]} key/value heads are"
     try:
@@ -116,16 +103,16 @@ def refused_fails(
 
 
 def landing_fails(
-    run: Callable[..., Tensor],
-    draw: Callable[..., Tensor],
-    heads: tuple[int, int, int] | None,
+    run: Tool,
+    draw: Tool,
+    heads: Shape | None,
     watch: Any,
     *,
     batch: int,
     length: int,
     seed: int,
     tolerance: float,
-) -> tuple[bool, str, None]:
+) -> Result:
     """Change one input: the queries, keys and values of every head change at its place."""
     x, other = draw(batch, length, seed), draw(batch, length, seed + 100)
     before = observed(run, x, heads, watch)[0]
@@ -148,14 +135,8 @@ def landing_fails(
 
 
 def length_fails(
-    run: Callable[..., Tensor],
-    draw: Callable[..., Tensor],
-    *,
-    short: int,
-    length: int,
-    seed: int,
-    tolerance: float,
-) -> tuple[bool, str, None]:
+    run: Tool, draw: Tool, *, short: int, length: int, seed: int, tolerance: float
+) -> Result:
     """Which of the first inputs move which outputs does not depend on how long the text is.
 
     Where it depends on what the inputs are (routing), nothing is claimed.
@@ -179,9 +160,9 @@ def length_fails(
 
 
 def sharing_fails(
-    run: Callable[..., Tensor],
-    draw: Callable[..., Tensor],
-    heads: tuple[int, int, int] | None,
+    run: Tool,
+    draw: Tool,
+    heads: Shape | None,
     watch: Any,
     *,
     count: int | None,
@@ -191,7 +172,7 @@ def sharing_fails(
     length: int,
     seed: int,
     tolerance: float,
-) -> tuple[bool, str, list[int]]:
+) -> Result:
     """Heads whose keys are equal share a key/value head: neighbours do, and so many there are.
 
     Heads of a module have no order but their own, unless weights of others are loaded: it `tiles`.

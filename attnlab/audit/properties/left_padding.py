@@ -9,21 +9,20 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from attnlab.audit.contract import Finding
 from attnlab.audit.probe.probe import Probe
 from attnlab.audit.properties import padding
-from attnlab.audit.properties.property import Case, Property, Result
-from attnlab.audit.repro.prelude import moved
+from attnlab.audit.properties.property import Case, Property
+from attnlab.audit.repro.prelude import Result, Tool, moved
 
 LENGTH, REAL, STEPS = 13, 8, 4
 
 
 def fails(
-    run: Callable[..., Tensor],
-    draw: Callable[..., Tensor],
-    step: Callable[..., Tensor],
+    run: Tool,
+    draw: Tool,
+    step: Tool,
     new_cache: Callable[[], Any],
     *,
     placed: bool,
@@ -33,7 +32,7 @@ def fails(
     steps: int,
     seed: int,
     tolerance: float,
-) -> tuple[bool, str, float]:
+) -> Result:
     """Row 0 stands behind padding, and is decoded: a beginning, then so many single steps."""
     if steps >= real:
         raise ValueError("a beginning of padding alone has nothing to be decoded from")

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from attnlab.audit.contract import Finding
 from attnlab.audit.probe.probe import Probe, apart
 from attnlab.audit.probe.tools import Tools
-from attnlab.audit.properties.property import Case, Property, Result
-from attnlab.audit.repro.prelude import moved, replaced
+from attnlab.audit.properties.property import Case, Property
+from attnlab.audit.repro.prelude import Result, Tool, moved, replaced
 from attnlab.audit.subject.adapters import POSITIONS
 from attnlab.audit.subject.base import Subject
 
@@ -80,8 +80,8 @@ def arguments(
 
 
 def fails(
-    run_with: Callable[..., Tensor],
-    draw: Callable[..., Tensor],
+    run_with: Tool,
+    draw: Tool,
     *,
     way: tuple[str, str, int] | None,
     takes: list[str],
@@ -92,7 +92,7 @@ def fails(
     pieces: list[int],
     seed: int,
     tolerance: float,
-) -> tuple[bool, str, float]:
+) -> Result:
     """Texts one after another in a row, told apart: the others change, or are left out."""
 
     def packed(x: Tensor, lengths: list[int]) -> Tensor:

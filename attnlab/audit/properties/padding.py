@@ -5,15 +5,15 @@ Axes: b batch, t time.
 Row 0 has padding on one side, the others have none. Outputs at padding are nobody's business.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
 from attnlab.audit.contract import Finding, Verdict
 from attnlab.audit.probe.probe import Probe
-from attnlab.audit.properties.property import Case, Property, Result
-from attnlab.audit.repro.prelude import moved, positions_in
+from attnlab.audit.properties.property import Case, Property
+from attnlab.audit.repro.prelude import Result, Tool, moved, positions_in
 
 CHANGES = {
     "empty": "a mask without padding is given",
@@ -26,8 +26,8 @@ CHANGES = {
 
 
 def fails(
-    run: Callable[..., Tensor],
-    draw: Callable[..., Tensor],
+    run: Tool,
+    draw: Tool,
     *,
     change: str,
     side: str,
@@ -37,7 +37,7 @@ def fails(
     real: int,
     seed: int,
     tolerance: float,
-) -> tuple[bool, str, float]:
+) -> Result:
     """Row 0 has so many real inputs, and padding on a side: its real outputs do not know of it."""
     x, other = draw(batch, length, seed), draw(batch, length, seed + 100)
     nothing = torch.zeros(batch, length, dtype=torch.bool)

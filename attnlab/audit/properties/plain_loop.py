@@ -9,15 +9,15 @@ from torch import Tensor
 
 from attnlab.audit.contract import Finding
 from attnlab.audit.probe.probe import Probe
-from attnlab.audit.properties.property import Case, Property, Result
-from attnlab.audit.repro.prelude import moved
+from attnlab.audit.properties.property import Case, Property
+from attnlab.audit.repro.prelude import Result, Tool, moved
 
 LENGTH, STEPS = 7, 3  # within any window of a tiny model: what lies beyond is for the cache
 
 
 def fails(
-    run: Callable[..., Tensor],
-    draw: Callable[..., Tensor],
+    run: Tool,
+    draw: Tool,
     loop: Callable[[Tensor, int], Tensor | None],
     *,
     batch: int,
@@ -25,7 +25,7 @@ def fails(
     steps: int,
     seed: int,
     tolerance: float,
-) -> tuple[bool, str, float | None]:
+) -> Result:
     """Decode so many single steps in a plain loop: the outputs are those of the whole text."""
     x = draw(batch, length, seed)
     found = loop(x, length - steps)

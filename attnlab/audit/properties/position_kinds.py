@@ -9,7 +9,6 @@ what the outputs betray is claimed. What is measured here is reported; whether i
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -36,7 +35,7 @@ from attnlab.audit.probe.identify import (
 )
 from attnlab.audit.probe.probe import Probe
 from attnlab.audit.probe.tools import Tools
-from attnlab.audit.repro.prelude import CannotTell, moved, replaced
+from attnlab.audit.repro.prelude import CannotTell, Tool, moved, replaced
 from attnlab.audit.subject.base import Attention
 
 ROWS = 8  # texts that are compared: more than two coordinates could be explained by
@@ -259,9 +258,7 @@ def blind(probe: Probe) -> bool:
     return all(own > probe.tolerance >= turned for own, turned in orders)
 
 
-def order_moves(
-    run: Callable[..., Tensor], draw: Callable[..., Tensor], length: int, seed: int
-) -> tuple[float, float]:
+def order_moves(run: Tool, draw: Tool, length: int, seed: int) -> tuple[float, float]:
     """How far the last output moves when the inputs before it change, or are in another order."""
     x, other = draw(2, length, seed), draw(2, length, seed + 100)
     order = [*reversed(range(length - 1)), length - 1]
@@ -294,9 +291,7 @@ def _shift(probe: Probe) -> float | None:
         return None
 
 
-def shift_moves(
-    run: Callable[..., Tensor], draw: Callable[..., Tensor], length: int, seed: int
-) -> float:
+def shift_moves(run: Tool, draw: Tool, length: int, seed: int) -> float:
     """How far outputs move, as a part of their size, when all positions move by a little."""
     x, places = draw(2, length, seed), torch.arange(length).expand(2, -1)
     here, there = run(x, None, places), run(x, None, places + 5)

@@ -8,7 +8,7 @@ compared with what they should be: what differs in it comes of positions alone. 
 compared far from the beginning, where angles in a half precision are rounded.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -27,8 +27,8 @@ from attnlab.audit.properties.position_kinds import (
     shift_moves,
     wrong_slopes,
 )
-from attnlab.audit.properties.property import Case, Property, Result
-from attnlab.audit.repro.prelude import CannotTell, in_precision
+from attnlab.audit.properties.property import Case, Property
+from attnlab.audit.repro.prelude import CannotTell, Result, Shape, Tool, in_precision
 from attnlab.audit.subject.adapters import HEADS, LAYERS
 
 FAR = 300  # from 256 on bfloat16 cannot count
@@ -48,9 +48,9 @@ FITS = {
 
 
 def fails(
-    run: Callable[..., Tensor],
-    draw: Callable[..., Tensor],
-    heads: tuple[int, int, int] | None,
+    run: Tool,
+    draw: Tool,
+    heads: Shape | None,
     watch: Any,
     *,
     wanted: str,
@@ -61,7 +61,7 @@ def fails(
     length: int,
     seed: int,
     tolerance: float,
-) -> tuple[bool, str, None]:
+) -> Result:
     """In a text that says the same everywhere, scores are those of the positions wanted."""
     x = draw(2, 1, seed)
     x = x.expand(-1, length, *x.shape[2:]).clone()
@@ -103,7 +103,7 @@ def fails(
 
 def turned_otherwise(
     one: Applied, table: Tensor, start: int, rotary: tuple[str | None, float | None, float | None]
-) -> tuple[bool, str, None]:
+) -> Result:
     """Whether scores are not those of queries and keys that turn as it is declared."""
     layout, base, fraction = rotary
     q, k = one.q[:, :, start].double(), one.k[:, :, start].double()
@@ -132,14 +132,8 @@ def turned_otherwise(
 
 
 def outside_fails(
-    run: Callable[..., Tensor],
-    draw: Callable[..., Tensor],
-    *,
-    wanted: str,
-    length: int,
-    seed: int,
-    tolerance: float,
-) -> tuple[bool, str, None]:
+    run: Tool, draw: Tool, *, wanted: str, length: int, seed: int, tolerance: float
+) -> Result:
     """Where scores cannot be seen: outputs are unmoved by a shift, orderless, or ordered."""
     if wanted == "unmoved":
         off = shift_moves(run, draw, length, seed)
@@ -152,9 +146,9 @@ def outside_fails(
 
 
 def drift_fails(
-    run: Callable[..., Tensor],
-    draw: Callable[..., Tensor],
-    heads: tuple[int, int, int] | None,
+    run: Tool,
+    draw: Tool,
+    heads: Shape | None,
     watch: Any,
     model: nn.Module | None,
     *,
@@ -164,7 +158,7 @@ def drift_fails(
     layer: int,
     seed: int,
     tolerance: float,
-) -> tuple[bool, str, None]:
+) -> Result:
     """Far from the beginning scores of near keys are those at the beginning: angles are exact."""
     ends = []
     with in_precision(model, getattr(torch, dtype)):

@@ -1,15 +1,23 @@
 """Precision: what a float32 copy loses against the float64 one, beyond what rounding explains."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from attnlab.audit.contract import Finding
 from attnlab.audit.probe.probe import Probe
-from attnlab.audit.properties.property import Case, Property, Result
-from attnlab.audit.repro.prelude import CannotTell, in_precision, moved, nudged, roughness
+from attnlab.audit.properties.property import Case, Property
+from attnlab.audit.repro.prelude import (
+    CannotTell,
+    Result,
+    Tool,
+    in_precision,
+    moved,
+    nudged,
+    roughness,
+)
 
 # A step in half precision has 13 bits (float16) or 16 (bfloat16) fewer than float32; sums over a
 # few hundred numbers lose four or five. The bound lies between.
@@ -17,8 +25,8 @@ MOST_BITS = 10
 
 
 def fails(
-    run: Callable[..., Tensor],
-    draw: Callable[..., Tensor],
+    run: Tool,
+    draw: Tool,
     model: nn.Module | None,
     *,
     most: float,
@@ -27,7 +35,7 @@ def fails(
     length: int,
     seed: int,
     tolerance: float,
-) -> tuple[bool, str, float]:
+) -> Result:
     """In float32 against float64: no more bits are lost than rounding the inputs costs."""
     x = draw(batch, length, seed)
     fine, eps = run(x), torch.finfo(torch.float32).eps
@@ -67,7 +75,3 @@ class Precision(Property):
     def cases(self, probe: Probe) -> Iterator[Case]:
         how = {"most": MOST_BITS, "exact": probe.subject.exact}
         yield self.case(probe, fails, batch=2, length=23, **how)
-
-    def passed(self, probe: Probe, tried: list[tuple[Case, Result]]) -> Finding:
-        (_, (_, sentence, bits)) = tried[0]
-        return self.finding("pass", sentence, measured=bits)

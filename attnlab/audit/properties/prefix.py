@@ -7,7 +7,7 @@ log t, and a last block of one position that is lost pass every test that change
 length has to change. Scores times the logarithm of the query's own position are no such mistake.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -16,15 +16,15 @@ from attnlab.audit.contract import Finding
 from attnlab.audit.probe.identify import constant, observed
 from attnlab.audit.probe.probe import Probe
 from attnlab.audit.probe.tools import Tools
-from attnlab.audit.properties.property import Case, Property, Result
-from attnlab.audit.repro.prelude import CannotTell, moved, replaced
+from attnlab.audit.properties.property import Case, Property
+from attnlab.audit.repro.prelude import CannotTell, Result, Tool, moved, replaced
 
 WHOLE = (37, 70, 129)  # lengths of whole texts; of beginnings, all that are tried
 
 
 def fails(
-    run: Callable[..., Tensor],
-    draw: Callable[..., Tensor],
+    run: Tool,
+    draw: Tool,
     *,
     batch: int,
     length: int,
@@ -32,7 +32,7 @@ def fails(
     placed: bool,
     seed: int,
     tolerance: float,
-) -> tuple[bool, str, float | None]:
+) -> Result:
     """Run a text, and its first inputs alone: the outputs are the same, or later inputs matter."""
     x = draw(batch, longer, seed)
     places = torch.arange(longer).expand(batch, -1) if placed else None

@@ -21,9 +21,7 @@ import torch
 from attnlab.audit.contract import Finding, Verdict
 from attnlab.audit.probe.probe import Probe
 from attnlab.audit.probe.tools import Tools, tool_names
-from attnlab.audit.repro.prelude import CannotTell
-
-Result = tuple[bool, str, Any]  # whether it fails, what was seen, what was measured
+from attnlab.audit.repro.prelude import CannotTell, Result
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,8 +56,9 @@ class Property(ABC):
         """In the order in which they are tried."""
 
     def passed(self, probe: Probe, tried: list[tuple[Case, Result]]) -> Finding:
-        """What is told when no case fails."""
-        return self.finding("pass", "; ".join(sentence for _, (_, sentence, _) in tried))
+        """What is told when no case fails; by default, what the last one showed."""
+        _, sentence, measured = tried[-1][1]
+        return self.finding("pass", sentence, measured=measured)
 
     def examine(self, probe: Probe) -> Finding:
         return replace(self.find(probe), declared=self.declared(probe))

@@ -6,26 +6,25 @@ Other factors are somebody's choice and only reported; 1/√(heads · head width
 of taking the model's width for the head's, and fails unless a setting asks for it.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from attnlab.audit.contract import Finding
 from attnlab.audit.probe.identify import SEEN_LENGTH, grain, observed, scale_seen
 from attnlab.audit.probe.probe import Probe
-from attnlab.audit.properties.property import Case, Property, Result
-from attnlab.audit.repro.prelude import CannotTell
+from attnlab.audit.properties.property import Case, Property
+from attnlab.audit.repro.prelude import CannotTell, Result, Shape, Tool
 from attnlab.audit.subject.adapters import HEADS, WIDTHS
 
 MODEL = "1/√(heads · head width)"
 
 
 def fails(
-    run: Callable[..., Tensor],
-    draw: Callable[..., Tensor],
-    heads: tuple[int, int, int] | None,
+    run: Tool,
+    draw: Tool,
+    heads: Shape | None,
     watch: Any,
     *,
     wanted: float | None,
@@ -34,7 +33,7 @@ def fails(
     length: int,
     seed: int,
     tolerance: float,
-) -> tuple[bool, str, float]:
+) -> Result:
     """The factor on query · key: the one wanted, or any but 1/√(heads · head width) by mistake."""
     x = draw(2, length, seed)
     if heads is not None:
@@ -57,7 +56,7 @@ def fails(
     return wrong, text, found
 
 
-def scale_of_function(run: Callable[..., Tensor], x: Tensor, heads: tuple[int, int, int]) -> float:
+def scale_of_function(run: Tool, x: Tensor, heads: Shape) -> float:
     """From the score of a query with its own key, which no rotation changes, against a key of 0.
 
     Without the query a bias is left, and is taken away. Every position but the first has a say.
@@ -109,10 +108,6 @@ class Scale(Property):
         how = {"wanted": self.declared(probe), "chosen": settings_of(probe)}
         count = probe.subject.heads or 1
         yield self.case(probe, fails, **how, count=count, length=SEEN_LENGTH)
-
-    def passed(self, probe: Probe, tried: list[tuple[Case, Result]]) -> Finding:
-        (_, (_, sentence, measured)) = tried[0]
-        return self.finding("pass", sentence, measured=measured)
 
 
 def settings_of(probe: Probe) -> list[float]:

@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from attnlab.audit.contract import Finding, Verdict
 from attnlab.audit.probe.probe import Probe
 from attnlab.audit.probe.tools import loss_of, method_of
-from attnlab.audit.properties.property import Case, Property, Result, unsteady
-from attnlab.audit.repro.prelude import CannotTell, scalar_in
+from attnlab.audit.properties.property import Case, Property, unsteady
+from attnlab.audit.repro.prelude import CannotTell, Result, Tool, scalar_in
 from attnlab.audit.subject.base import Tokens, normal
 
 SHIFTS = {0: "not shifted", 1: "shifted once", 2: "shifted twice", -1: "shifted backwards"}
@@ -36,16 +36,16 @@ NEAR = 2e-6  # 16 float32 roundings: a loss is often computed in float32, whatev
 
 
 def shift_fails(
-    run: Callable[..., Tensor],
-    draw: Callable[..., Tensor],
-    loss: Callable[..., Tensor],
+    run: Tool,
+    draw: Tool,
+    loss: Tool,
     *,
     labelled: bool,
     batch: int,
     length: int,
     seed: int,
     tolerance: float,
-) -> tuple[bool, str, int]:
+) -> Result:
     """The loss is the cross-entropy of the next token, or any one multiple of it.
 
     A mean and a sum are both fine. With labels, who calls the code may have shifted them.
@@ -78,15 +78,8 @@ def shift_fails(
 
 
 def padding_fails(
-    draw: Callable[..., Tensor],
-    loss: Callable[..., Tensor],
-    *,
-    batch: int,
-    length: int,
-    real: int,
-    seed: int,
-    tolerance: float,
-) -> tuple[bool, str, float]:
+    draw: Tool, loss: Tool, *, batch: int, length: int, real: int, seed: int, tolerance: float
+) -> Result:
     """Tokens behind the end of row 0 change: the loss does not."""
     if real < 2:
         raise ValueError("a text of one token has no loss")
@@ -101,7 +94,7 @@ def padding_fails(
 
 
 def parts_fails(
-    draw: Callable[..., Tensor],
+    draw: Tool,
     accumulate: Callable[..., Any],
     model: nn.Module,
     *,
@@ -111,7 +104,7 @@ def parts_fails(
     length: int,
     seed: int,
     tolerance: float,
-) -> tuple[bool, str, float]:
+) -> Result:
     """The gradient of a batch is the same, worked through in one part or in several."""
     x = draw(batch, length, seed)
     padding = None
@@ -146,7 +139,7 @@ def accumulated(
 
 def spans_fails(
     corrupt: Callable[..., Any], *, length: int, seeds: int, seed: int, tolerance: float
-) -> tuple[bool, str, None]:
+) -> Result:
     """Inputs and targets hold every token once, in order, and no place is always taken out."""
     if length < 16:
         raise ValueError("of so few tokens some may have to go")

@@ -6,7 +6,7 @@ Other sums have their uses (a sink, no softmax at all) and are reported; a sum o
 but the keys is a softmax over the wrong axis.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -15,8 +15,8 @@ from torch import Tensor
 from attnlab.audit.contract import Finding
 from attnlab.audit.probe.identify import SEEN_LENGTH, observed
 from attnlab.audit.probe.probe import Probe
-from attnlab.audit.properties.property import Case, Property, Result
-from attnlab.audit.repro.prelude import CannotTell
+from attnlab.audit.properties.property import Case, Property
+from attnlab.audit.repro.prelude import CannotTell, Result, Shape, Tool
 from attnlab.audit.subject.base import Attention
 
 HALF = 2**-8  # what a sum of weights in a half precision is off by
@@ -24,9 +24,9 @@ AXES = {"queries": -2, "heads": 1, "rows of the batch": 0}  # over which sums of
 
 
 def fails(
-    run: Callable[..., Tensor],
-    draw: Callable[..., Tensor],
-    heads: tuple[int, int, int] | None,
+    run: Tool,
+    draw: Tool,
+    heads: Shape | None,
     watch: Any,
     *,
     causal: bool,
@@ -34,7 +34,7 @@ def fails(
     length: int,
     seed: int,
     tolerance: float,
-) -> tuple[bool, str, list[float]]:
+) -> Result:
     """Weights are numbers, 0 after the query where causal, and add up to 1 over no other axis."""
     x = draw(batch, length, seed)
     if heads is not None and not linear_in_values(run, x, heads, tolerance):
@@ -70,9 +70,7 @@ def fails(
     return False, "weights add up to 1 over no other axis", seen
 
 
-def linear_in_values(
-    run: Callable[..., Tensor], x: Tensor, heads: tuple[int, int, int], tolerance: float
-) -> bool:
+def linear_in_values(run: Tool, x: Tensor, heads: Shape, tolerance: float) -> bool:
     """Whether outputs are weights times values, so that unit vectors show the weights."""
     h, g, d = heads
     x, value = x.clone(), x[..., -d:]
@@ -83,7 +81,7 @@ def linear_in_values(
     return bool((off <= tolerance * (1 + float(value.abs().max()))).all())
 
 
-def exponentials(run: Callable[..., Tensor], x: Tensor, heads: tuple[int, int, int]) -> bool:
+def exponentials(run: Tool, x: Tensor, heads: Shape) -> bool:
     """Whether logarithms of weights, against those of the own key, grow in step with the query."""
     h, _, d = heads
     logs = []
@@ -100,7 +98,7 @@ def exponentials(run: Callable[..., Tensor], x: Tensor, heads: tuple[int, int, i
     return off <= 100 * torch.finfo(x.dtype).eps ** 0.5 * (1 + most)
 
 
-def sunk(run: Callable[..., Tensor], x: Tensor, heads: tuple[int, int, int]) -> bool:
+def sunk(run: Tool, x: Tensor, heads: Shape) -> bool:
     """Whether what is missing from 1 goes to a key of constant score: a sink.
 
     With a first key of 0, what is missing is the same multiple of its weight in any text.

@@ -7,29 +7,23 @@ window of w, input j moves output i if and only if 0 ≤ i − j < w. Later inpu
 causality. Through n layers a window reaches n (w − 1) + 1 inputs.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
 from attnlab.audit.contract import Finding
 from attnlab.audit.probe.probe import Probe
-from attnlab.audit.properties.property import Case, Property, Result
-from attnlab.audit.repro.prelude import influence
+from attnlab.audit.properties.property import Case, Property
+from attnlab.audit.repro.prelude import Result, Tool, influence
 from attnlab.audit.subject.adapters import LAYERS
 
 LONGEST = 100  # of the texts in which a window is looked for
 
 
 def fails(
-    run: Callable[..., Tensor],
-    draw: Callable[..., Tensor],
-    *,
-    length: int,
-    wanted: int | None,
-    seed: int,
-    tolerance: float,
-) -> tuple[bool, str, int | None]:
+    run: Tool, draw: Tool, *, length: int, wanted: int | None, seed: int, tolerance: float
+) -> Result:
     """Replace every input: those that move an output are the last `wanted`, up to its own."""
     moves = influence(run, draw, length, seed)
     seen, back = moves > tolerance, torch.arange(length)[:, None] - torch.arange(length)
@@ -95,10 +89,6 @@ class Window(Property):
 
     def cases(self, probe: Probe) -> Iterator[Case]:
         yield self.case(probe, fails, length=text_length(probe), wanted=reach(probe))
-
-    def passed(self, probe: Probe, tried: list[tuple[Case, Result]]) -> Finding:
-        (_, (_, sentence, measured)) = tried[0]
-        return self.finding("pass", sentence, measured=measured)
 
 
 def reach(probe: Probe) -> int | None:

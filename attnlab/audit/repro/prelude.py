@@ -20,6 +20,10 @@ from torch import Tensor, nn
 # what code calls the cache that it takes, or gives back
 CACHES = re.compile(r"(\w+_)?(past|caches?|kv|presents?)(_\w+)?|states?|mems|inference_params")
 
+Tool = Callable[..., Tensor]  # what a check calls: see audit/probe/tools.py
+Shape = tuple[int, int, int]  # query heads, key/value heads and their width
+Result = tuple[bool, str, Any]  # whether a check fails, what was seen, what was measured
+
 
 class CannotTell(Exception):
     """What a check needs cannot be measured of this code; the message says why."""
@@ -106,9 +110,7 @@ def replaced(x: Tensor, other: Tensor, first: int, last: int) -> Tensor:
     return changed
 
 
-def nudged(
-    run: Callable[[Tensor], Tensor], x: Tensor, model: nn.Module | None, part: float, seed: int
-) -> Tensor:
+def nudged(run: Tool, x: Tensor, model: nn.Module | None, part: float, seed: int) -> Tensor:
     """Outputs when every input (of tokens: every weight) is larger or smaller by this part."""
     generator = torch.Generator().manual_seed(seed)
 
@@ -131,9 +133,7 @@ def nudged(
                 one.copy_(before)
 
 
-def roughness(
-    run: Callable[[Tensor], Tensor], x: Tensor, model: nn.Module | None, dtype: torch.dtype
-) -> float:
+def roughness(run: Tool, x: Tensor, model: nn.Module | None, dtype: torch.dtype) -> float:
     """What a step inside that is done in a lower precision leaves of smoothness.
 
     y(x + δ) + y(x − δ) − 2y(x) falls with δ² where y is smooth: by 64 from 8δ to δ. Where
@@ -157,9 +157,7 @@ def roughness(
     return worst
 
 
-def influence(
-    run: Callable[[Tensor], Tensor], draw: Callable[..., Tensor], length: int, seed: int
-) -> Tensor:
+def influence(run: Tool, draw: Tool, length: int, seed: int) -> Tensor:
     """How far output i moves when input j is replaced, [t, t]; the most of three replacements."""
     x = draw(1, length, seed)
     before, matrix = run(x), torch.zeros(length, length, dtype=torch.float64)
