@@ -46,7 +46,7 @@ def fails(
             raise CannotTell("it does not run in float32") from error
     # by a change that half precision would notice, brought down to that of float32
     change = float(moved(nudged(run, x, model, 2.0**-8, 0), fine).max())
-    explained = max(change * eps * 2**8, eps * float(fine.abs().max()))
+    explained = max(change * eps * 2**8, eps * float(fine.abs().max()), 1e-300)
     # of the middle position: a token that goes to another expert has not lost precision
     lost = float(moved(coarse, fine).amax(0).median())
     # a step in half precision may be the same in both copies; then it shows as roughness, which

@@ -52,7 +52,7 @@ def shift_fails(
     """
     if length < 4:
         raise ValueError("a shorter text has no two tokens that are two ahead")
-    factors: dict[int, list[float]] = {shift: [] for shift in SHIFTS}
+    factors: dict[int, list[Tensor]] = {shift: [] for shift in SHIFTS}
     for number in range(TEXTS):
         x = draw(batch, length, seed + number)
         found, logits = float(loss(x)), run(x).double()
@@ -60,15 +60,17 @@ def shift_fails(
             rows = logits[:, max(-shift, 0) : length - max(shift, 0)]
             labels = x[:, max(shift, 0) : length - max(-shift, 0)]
             wanted = F.cross_entropy(rows.flatten(0, 1), labels.flatten())
-            factors[shift].append(found / float(wanted))
-    middle = {shift: sum(some) / TEXTS for shift, some in factors.items()}
+            factors[shift].append(found / wanted)
+    middle = {shift: torch.stack(some).mean() for shift, some in factors.items()}
     spread = {
-        shift: max(abs(one / middle[shift] - 1) for one in some) for shift, some in factors.items()
+        shift: float((torch.stack(some) / middle[shift] - 1).abs().nan_to_num(torch.inf).max())
+        for shift, some in factors.items()
     }
     best = min(spread, key=lambda shift: spread[shift])
     if not spread[best] <= NEAR:
         raise CannotTell("the loss is no cross-entropy of a token near by")
-    size = "" if abs(middle[best] - 1) < 1e-3 else f", times {middle[best]:.4g}"
+    factor = float(middle[best])
+    size = "" if abs(factor - 1) < 1e-3 else f", times {factor:.4g}"
     if labelled and best == 0:
         text = f"the loss compares output i with label i{size}: who calls it shifts them"
         return False, text, best
