@@ -179,9 +179,11 @@ def drift_fails(
             else:
                 scores = (one.q[:, :, -1:].double() @ one.k[:, :, -LENGTH:].double().mT)[:, :, 0]
             ends.append(scores - scores[..., -1:])
-    known = ends[0].isfinite() & ends[1].isfinite()
-    size = float(ends[0][known].abs().max())
-    off = float((ends[1] - ends[0])[known].abs().max()) / (size or 1.0)
+    near, far = (torch.where(ends[0].isfinite() & ends[1].isfinite(), one, 0) for one in ends)
+    # one factor for all keys is a temperature by the query's position, and no angle
+    factors = (near * far).sum(-1, keepdim=True) / near.square().sum(-1, keepdim=True)
+    near = near * torch.where(factors.isfinite() & (factors > 0), factors, 1.0)
+    off = float((far - near).abs().max()) / (float(near.abs().max()) or 1.0)
     text = f"from position {begin} on scores differ by {off:.2g} of their size in {dtype}"
     return off > 0.1, f"{text}: angles are rounded", None
 

@@ -8,6 +8,7 @@ length has to change. Scores times the logarithm of the query's own position are
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -60,8 +61,7 @@ class Prefix(Property):
 
     def cases(self, probe: Probe) -> Iterator[Case]:
         for length, longer in pairs(probe):
-            how = {"batch": 2, "placed": probe.subject.placed}
-            yield self.case(probe, fails, length=length, longer=longer, **how)
+            yield self.case(probe, fails, batch=2, length=length, longer=longer, placed=False)
 
     def failed(self, probe: Probe, case: Case, result: Result) -> Finding | None:
         if probe.subject.block > 1:
@@ -74,10 +74,12 @@ class Prefix(Property):
 
     def _doubt(self, probe: Probe, case: Case) -> str:
         """Absolute positions may be counted from the end, and that is somebody's choice."""
-        if case.sizes["placed"]:
-            return ""  # they were told
+        told = replace(case, sizes={**case.sizes, "placed": True})
         try:
-            ends = counts_from_the_end(probe)
+            if probe.subject.placed:  # then it shows when they are told
+                ends = not self.run(probe, told)[0]
+            else:
+                ends = counts_from_the_end(probe)
         except CannotTell:
             ends = not scaled_by_length(probe, case)
         return "positions that are counted from the end of the text would do that" if ends else ""

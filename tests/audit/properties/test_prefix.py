@@ -74,6 +74,20 @@ def test_positions_that_are_counted_from_the_end_are_no_failure():
     assert wrong.verdict == "fail"
 
 
+def test_positions_that_can_be_told_are_told_before_anything_fails():
+    class Told(Placed):
+        def forward(self, x, positions=None):
+            places = self.count(x.shape[1]) if positions is None else positions
+            q, k, v = self.project(x + self.table(places)).chunk(3, -1)
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            return y / x.shape[1] if self.wrong else y
+
+    for wrong, verdict in ((False, "cannot tell"), (True, "fail")):
+        code = Told(lambda t: torch.arange(t).flip(0))
+        code.wrong = wrong
+        assert found(code, causal=True).verdict == verdict
+
+
 def test_where_nothing_can_be_seen_only_what_no_positions_would_do_fails():
     class Hidden(nn.Module):
         def __init__(self, change):
