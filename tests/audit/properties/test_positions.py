@@ -245,12 +245,8 @@ def test_code_without_positions_is_blind_to_order_and_other_code_is_not():
 def test_a_temperature_by_the_querys_own_position_is_no_turning_and_no_rounding():
     def attend(q, k, v, turns=True):
         heat = 1 + 0.3 * torch.arange(q.shape[2]).to(q)[:, None].log1p()
-        queries, keys = (
-            (q * heat, k)
-            if not turns
-            else (turned(one, *tables(q.shape[2], 8)) for one in (q * heat, k))
-        )
-        return causal(queries, keys, v)
+        table = tables(q.shape[2], 8)
+        return causal(*(turned(one, *table) if turns else one for one in (q * heat, k)), v)
 
     assert found(attend, positions="rotary").verdict == "pass"
     assert found(lambda q, k, v: attend(q, k, v, False)).measured == {"kind": "none"}
