@@ -22,7 +22,7 @@ from attnlab.audit.bugs.controls import CONTROLS
 from attnlab.audit.contract import Contract, Finding
 from attnlab.audit.examine import examine
 from attnlab.audit.probe.probe import Probe
-from attnlab.audit.properties.sight import Causality
+from attnlab.audit.properties.causality import Causality
 from attnlab.audit.subject.adapters import subject_for
 from attnlab.audit.subject.base import Subject
 from attnlab.config import setting, settings

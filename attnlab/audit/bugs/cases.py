@@ -18,7 +18,9 @@ from attnlab.audit.subject.adapters import subject_for
 from attnlab.audit.subject.base import Subject
 from attnlab.config import from_dict
 
-FAMILIES = ("causality", "caching", "windows", "positions", "heads", "padding", "training")
+FAMILIES = (
+    *("causality", "lengths", "caching", "windows", "positions", "heads", "padding", "training"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,8 @@ from attnlab import registry
 from attnlab.audit.contract import Certificate, Contract, Finding
 from attnlab.audit.examine import examine
 from attnlab.audit.hf.running import (
-    CACHES,
     Narrowing,
+    looped,
     places,
     quiet,
     running,
@@ -32,10 +32,11 @@ from attnlab.audit.hf.running import (
     unlogged,
     widened,
 )
-from attnlab.audit.hf.sizes import HEADS, KV_HEADS, TOKENS, WINDOW, tiny
-from attnlab.audit.probe.probe import Probe, apart
-from attnlab.audit.properties.property import Property, unsteady
-from attnlab.audit.properties.training import scalar_in
+from attnlab.audit.hf.sizes import HEADS, KV_HEADS, TOKENS, tiny
+from attnlab.audit.probe.probe import apart
+from attnlab.audit.properties.left_padding import LeftPadding
+from attnlab.audit.properties.plain_loop import PlainLoop
+from attnlab.audit.repro.prelude import scalar_in
 from attnlab.audit.subject.adapters import prepared
 from attnlab.audit.subject.base import Subject, Tokens, sequence_in
 
@@ -131,6 +132,7 @@ class HuggingFace(Tokens):
     ) -> None:
         self._model: Any = model
         self.sizes, self.folder = sizes or {}, folder
+        self.built = next(model.parameters()).dtype  # weights were drawn, or saved, in it
         whole: Any = model.config
         config = whole.get_text_config(decoder=True)
         self.kind: str = whole.model_type
@@ -193,18 +195,9 @@ class HuggingFace(Tokens):
 
     def looped(self, x: Tensor, first: int) -> Tensor | None:
         """The logits of a plain loop: a cache is handed back, and no positions; None if none is."""
-        found: Any = None
-        kept: dict[str, Any] = {}
-        pieces: list[Tensor] = []
         with self._running(), torch.no_grad():
-            for piece in x.split([first] + [1] * (x.shape[1] - first), dim=1):
-                if found is not None:
-                    kept = {name: found[name] for name in CACHES if name in found}
-                if found is not None and not kept:
-                    return None
-                found = self._model(input_ids=piece, use_cache=True, return_dict=True, **kept)
-                pieces.append(found.logits)
-        return torch.cat(pieces, dim=1)
+            found: Tensor | None = looped(self._model, x, first)
+        return found
 
     def by(self, backend: str) -> "HuggingFace":
         """The same model, which computes attention in another way."""
@@ -289,77 +282,6 @@ class HuggingFace(Tokens):
         return {self._backend or "usual": self, **found} if found else {}
 
 
-@dataclass(frozen=True)
-class LeftPadding(Property):
-    """A text after padding gives what it gives alone, if its positions are told: so do batches."""
-
-    name = "left padding"
-
-    def examine(self, probe: Probe) -> Finding:
-        subject = probe.subject
-        if not isinstance(subject, HuggingFace) or not subject.pads:
-            return self.finding("not applicable", "it takes no mask for padding")
-        reason = unsteady(probe)
-        if reason:
-            return self.finding("cannot tell", reason)
-        length, padded = 13, 5
-        x, other = probe.draw(2, length), probe.draw(2, length, 6)
-        padding = torch.zeros(2, length, dtype=torch.bool)
-        padding[0, :padded] = True
-        told = torch.arange(length)[None]
-        alone = probe.run(x[:1, padded:], positions=told[:, : length - padded])
-        beside = probe.run(x, positions=told)[1:]
-        out = probe.run(x, padding=padding)
-        changed = probe.run(torch.where(padding, other, x), padding=padding)
-        found = {
-            "what stands in the padding changed": apart(out[:1, padded:], changed[:1, padded:]),
-            "the other row of the batch has padding": apart(out[1:], beside),
-            "padding stands before it": apart(out[:1, padded:], alone),
-        }
-        if subject.caches:
-            stepped = _stepped(probe, x, padding, padded + 4)
-            found["it is decoded behind padding"] = apart(stepped[:1, padded:], alone)
-        for what, off in found.items():
-            if off <= probe.tolerance:
-                continue
-            size = off if off < float("inf") else None
-            detail = f"a text moves by {off:.2g} when {what}"
-            if what.startswith(("padding stands", "it is decoded")) and not subject.placed:
-                detail += "; it takes no positions, so the text stands elsewhere"
-                return self.finding("not applicable", detail, measured=size)
-            if "left" not in subject.sides:
-                detail += "; the library says that padding may stand on the right only"
-                return self.finding("not applicable", detail, measured=size)
-            return self.finding("fail", detail, measured=size, example={"what": what})
-        return self.finding("pass", "a text behind padding gives what it gives alone")
-
-
-@dataclass(frozen=True)
-class Loop(Property):
-    """A cache is handed back without positions, as in a plain loop: the model counts on itself."""
-
-    name = "plain loop"
-
-    def examine(self, probe: Probe) -> Finding:
-        subject = probe.subject
-        if not isinstance(subject, HuggingFace) or not (subject.caches and subject.placed):
-            return self.finding("not applicable", "it has no cache, or takes no positions")
-        reason = unsteady(probe)
-        if reason:
-            return self.finding("cannot tell", reason)
-        x = probe.draw(2, WINDOW - 1)  # what lies beyond a window is asked elsewhere
-        steps = subject.looped(x, WINDOW - 4)
-        if steps is None:
-            return self.finding("not applicable", "it gives no cache back")
-        off = apart(steps, probe.run(x))
-        if off <= probe.tolerance:
-            return self.finding(
-                "pass", "with a cache and no positions a text goes on", measured=off
-            )
-        detail = f"decoded with a cache and no positions, a text moves by {off:.2g}"
-        return self.finding("fail", detail, measured=off)
-
-
 def audit_hf(
     target: str,
     attn_implementation: str | None = None,
@@ -400,7 +322,7 @@ def certificate_of(
     if contract.causal is False:  # what is decoded has not seen what comes after it
         subject.caches, contract = False, replace(contract, cache=None)
     with unlogged():
-        certificate = examine(subject, contract, tick, more=[LeftPadding(), Loop()])
+        certificate = examine(subject, contract, tick, more=[LeftPadding(), PlainLoop()])
     explained = tuple(_explained(one, subject) for one in certificate.findings)
     return replace(certificate, findings=explained)
 
@@ -417,20 +339,6 @@ def _explained(finding: Finding, subject: HuggingFace) -> Finding:
     if subject.no_cache is None:
         return finding
     return replace(finding, detail=f"it breaks down with a cache: {subject.no_cache}")
-
-
-def _stepped(probe: Probe, x: Tensor, padding: Tensor, first: int) -> Tensor:
-    """A padded beginning and single steps after it, as batches are generated."""
-    subject = probe.subject
-    assert isinstance(subject, HuggingFace)
-    cache = subject.new_cache()
-    sizes = [first] + [1] * (x.shape[1] - first)
-    with torch.no_grad():
-        found = [
-            subject.step(piece, cache, padding=hidden)
-            for piece, hidden in zip(x.split(sizes, 1), padding.split(sizes, 1), strict=True)
-        ]
-    return torch.cat(found, dim=1)
 
 
 def _names() -> dict[str, str]:

@@ -55,7 +55,7 @@ def unlogged() -> Iterator[None]:
         logging.set_verbosity(before)
 
 
-# What follows, down to `stepped`, is printed into scripts: it knows torch and transformers only.
+# What follows, down to `looped`, is printed into scripts: it knows torch and transformers only.
 
 
 class Wide(TorchFunctionMode):
@@ -147,6 +147,21 @@ def stepped(
     stateful = getattr(model, "_is_stateful", False)  # some keep it to themselves
     cache.update(tokens=tokens, padding=padded, kept=returned or (kept if stateful else {}))
     return found.logits[:, -size:]
+
+
+def looped(model: Any, x: Any, first: int) -> Any:
+    """The logits of a plain loop: a cache is handed back, and no positions; None if none is."""
+    found: Any = None
+    kept: dict[str, Any] = {}
+    pieces = []
+    for piece in x.split([first] + [1] * (x.shape[1] - first), dim=1):
+        if found is not None:
+            kept = {name: found[name] for name in CACHES if name in found}
+            if not kept:
+                return None
+        found = model(input_ids=piece, use_cache=True, return_dict=True, **kept)
+        pieces.append(found.logits)
+    return torch.cat(pieces, dim=1)
 
 
 class Narrowing(TorchDispatchMode):

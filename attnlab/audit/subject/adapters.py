@@ -18,8 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attnlab.audit.repro import prelude
 from attnlab.audit.subject import caches, masks
-from attnlab.audit.subject.base import Attention, Subject, Tokens, Vectors, first_tensor, normal
+from attnlab.audit.subject.base import Attention, Subject, Tokens, Vectors, first_tensor
 from attnlab.audit.subject.caches import NEW_CACHE as NEW_CACHE
 from attnlab.audit.subject.load import WIDTHS as WIDTHS
 from attnlab.audit.subject.load import is_attention, made_here
@@ -56,23 +57,12 @@ def subject_for(code: Any, options: Mapping[str, Any], name: str) -> Subject:
     return _function_subject(code, options, name)
 
 
-def prepared(module: nn.Module, dtype: torch.dtype, seed: int = 0) -> nn.Module:
-    """In evaluation mode, and with parameters that hide nothing: a gate at 0 would."""
-    if next(iter(module.parameters()), torch.zeros(0)).dtype is dtype and not module.training:
-        return module
-    module = module.eval().to(dtype)
-    if module in _prepared:  # in another precision: once is enough, or weights would grow
-        return module
+def prepared(module: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """As a script prepares it, once: in another precision the weights are the same ones."""
+    if module in _prepared:
+        return module.eval().to(dtype)
     _prepared.add(module)
-    with torch.no_grad():
-        for number, parameter in enumerate(module.parameters()):
-            fixed = not parameter.requires_grad  # such as a table of sines
-            if fixed or not parameter.is_floating_point() or not parameter.numel():
-                continue
-            size = float(parameter.std()) if parameter.numel() > 1 else 0.0
-            fan = parameter.shape[-1] if parameter.dim() > 1 else 16
-            noise = normal(1000 + seed + number, *parameter.shape).to(parameter)
-            parameter.add_(noise, alpha=0.2 * size if size > 1e-4 else 0.5 / fan**0.5)
+    prelude.prepared(module, dtype)
     return module
 
 
@@ -225,9 +215,10 @@ def _vectors(
         time = 0 if subject.layout == "tbc" else 1
         more: dict[str, Any] = dict.fromkeys(begins, 0) | dict.fromkeys(nothing) | dict(given)
         for number, one in enumerate(beside):
-            drawn = normal(900 + number, 1, MEMORY, known.width() or width).to(subject.dtype)
-            drawn = drawn.expand(x.shape[1 - time], -1, -1)
-            more.setdefault(one, drawn if time else drawn.transpose(0, 1))
+            shape = (1, MEMORY, known.width() or width)
+            memory = prelude.drawn(shape, None, 900 + number, subject.dtype)
+            memory = memory.expand(x.shape[1 - time], -1, -1)
+            more.setdefault(one, memory if time else memory.transpose(0, 1))
         found = own(*([x] * 3 if joined else [x]), **more)
         if targets is None or targets in more or x.shape[time] == 1 or decodes:
             return found

@@ -7,18 +7,15 @@ d head width. Inputs are vectors [b, t, c], tokens [b, t], or for functions of q
 side by side, [b, t, (h + 2g) d]; so every probe speaks of "input j" and "output i" and no more.
 """
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from attnlab import chance
-from attnlab.audit.repro.prelude import filled
+from attnlab.audit.repro.prelude import drawn, filled
 
 
 class Subject(ABC):
@@ -75,7 +72,7 @@ class Vectors(Subject):
             setattr(self, fact, value)
 
     def draw(self, batch: int, length: int, seed: int) -> Tensor:
-        return normal(seed, batch, length, self.width).to(self.dtype)
+        return drawn((batch, length, self.width), None, seed, self.dtype)
 
     def run(
         self, x: Tensor, *, padding: Tensor | None = None, positions: Tensor | None = None
@@ -107,9 +104,7 @@ class Tokens(Vectors):
     """Inputs are tokens; `width` counts them."""
 
     def draw(self, batch: int, length: int, seed: int) -> Tensor:
-        at = np.arange(batch * length).reshape(batch, length)
-        drawn = chance.bits(seed, "tokens", at) % np.uint64(self.width)
-        return torch.from_numpy(drawn.astype(np.int64))
+        return drawn((batch, length), self.width, seed, self.dtype)
 
     @property
     def continuous(self) -> bool:
@@ -157,8 +152,7 @@ class Attention(Vectors):
 
 def normal(seed: int, *shape: int) -> Tensor:
     """Standard normal numbers that depend on the seed only."""
-    at = np.arange(math.prod(shape)).reshape(shape)
-    return torch.from_numpy(chance.normal(seed, "inputs", at))
+    return drawn(shape, None, seed, torch.float64)
 
 
 def first_tensor(found: Any) -> Tensor:

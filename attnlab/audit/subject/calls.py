@@ -27,7 +27,7 @@ EXPRESSIONS = (
     *("q.transpose(1, 2)", "k.transpose(1, 2)", "v.transpose(1, 2)"),
     *("padding", "~padding", "(~padding).long()", "(~padding).to(x.dtype)"),
     *("padding[:, None, None]", "~padding[:, None, None]"),
-    "(~padding).cumsum(1).sub(1).clamp(min=0)",
+    "positions",
     "torch.ones_like(padding)",
     "torch.zeros_like(x)",
     "torch.arange(x.shape[1])",

@@ -11,7 +11,8 @@ from audit.workers import unlucky
 from attnlab.audit.contract import Certificate, Contract
 from attnlab.audit.probe.probe import Probe, apart
 from attnlab.audit.properties.backends import Backends
-from attnlab.audit.properties.decoding import Cache
+from attnlab.audit.properties.cache import Cache
+from attnlab.audit.properties.left_padding import LeftPadding
 
 pytest.importorskip("transformers")
 
@@ -108,7 +109,7 @@ def test_state_that_mixes_rows_is_found_where_rows_are_decoded_together() -> Non
 
 def test_a_text_behind_padding_is_the_text_alone_whole_and_decoded(llama: hf.HuggingFace) -> None:
     probe = Probe(llama, Contract(causal=True))
-    assert hf.LeftPadding().examine(probe).verdict == "pass"
+    assert LeftPadding().examine(probe).verdict == "pass"
     deaf = copy.copy(llama)
     assert deaf.placed  # says so, and does not pass them on
 
@@ -116,7 +117,7 @@ def test_a_text_behind_padding_is_the_text_alone_whole_and_decoded(llama: hf.Hug
         return llama._logits(x, None, None)
 
     deaf._call = without
-    found = hf.LeftPadding().examine(Probe(deaf, Contract(causal=True)))
+    found = LeftPadding().examine(Probe(deaf, Contract(causal=True)))
     assert found.verdict == "fail"
 
 

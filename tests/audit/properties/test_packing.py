@@ -7,7 +7,7 @@ from torch import nn
 
 from attnlab.audit.contract import Contract
 from attnlab.audit.probe.probe import Probe
-from attnlab.audit.properties.packing import FORMS, Packing, told
+from attnlab.audit.properties.packing import FORMS, Packing, arguments
 from attnlab.audit.subject.adapters import subject_for
 from attnlab.audit.subject.base import Vectors
 
@@ -138,7 +138,7 @@ def test_a_subject_of_ones_own_says_how():
     right = subject_for(Documents(), {}, "code")
 
     def packed(x, lengths):
-        return right.named(x, **told(("document_ids", "", 0), lengths, [], True, x.dtype))
+        return right.named(x, **arguments(("document_ids", "", 0), lengths, [], True, x.dtype))
 
     for how, verdict in ((packed, "pass"), (lambda x, lengths: right.run(x), "fail")):
         subject = Vectors("own", lambda x, *_: right.run(x), 8, packed=how)
