@@ -61,6 +61,7 @@ def examine(
         contract=contract,
         findings=tuple(findings),
         influence=tuple(map(tuple, matrix)),
+        layers=subject.layers,
     )
 
 
@@ -77,12 +78,18 @@ def _examined(examined: Property, probe: Probe) -> Finding:
 
 
 def assert_contract(code: Any, **declared: Any) -> Certificate:
-    """For tests: an AssertionError that names every property that fails."""
+    """For tests: an AssertionError, unless the certificate is a pass.
+
+    It names every property that fails, or every declared field that was not established.
+    """
     certificate = audit(code, **declared)
-    failed = [one for one in certificate.findings if one.verdict == "fail"]
-    if failed:
-        lines = "\n".join(f"  {one.name}: {one.detail}" for one in failed)
-        raise AssertionError(f"{certificate.target} does not keep its contract:\n{lines}")
-    if certificate.verdict == "cannot tell":
-        raise AssertionError(f"nothing can be said of {certificate.target}: {certificate.reason}")
+    if certificate.verdict == "fail":
+        lines = [f"  {one.name}: {one.detail}" for one in certificate.failed]
+        lines += [f"  {certificate.shortfall}"] if certificate.shortfall else []
+        text = "\n".join(lines)
+        raise AssertionError(f"{certificate.target} does not keep its contract:\n{text}")
+    if certificate.verdict != "pass":
+        raise AssertionError(
+            f"the audit of {certificate.target} is {certificate.verdict}: {certificate.reason}"
+        )
     return certificate

@@ -71,7 +71,7 @@ class Request:
         return {
             "target": self.target,
             "words": list(self.words),
-            "contract": config.to_dict(self.contract),
+            "contract": self.contract.declared(),
         }
 
     @classmethod
@@ -94,7 +94,7 @@ class Answer:
         if self.certificate is None:
             return {
                 "target": self.target,
-                "verdict": "cannot tell",
+                "verdict": "incomplete",
                 "checks": [],
                 "detail": self.detail,
             }
@@ -162,8 +162,6 @@ def _made_of_model(request: Request, tick: Tick) -> tuple[Certificate, list[Any]
     from attnlab.audit.repro.smallest import examples_of
     from attnlab.audit.subject.load import options_of
 
-    fields = config.to_dict(request.contract)
-    declared = {name: value for name, value in fields.items() if value is not None}
     options = options_of(request.words)
     for name in options.keys() - {"attn_implementation"}:
         raise ValueError(
@@ -173,7 +171,7 @@ def _made_of_model(request: Request, tick: Tick) -> tuple[Certificate, list[Any]
     try:
         tick(f"{request.target}: build")
         subject = subject_of(request.target.removeprefix("hf:"), **options)
-        certificate = certificate_of(subject, tick, **declared)
+        certificate = certificate_of(subject, tick, **request.contract.declared())
     except ModuleNotFoundError as error:
         raise ValueError(f"{error}; pip install 'attnlab[hf]'") from None
     tick("its failures again, made smaller")
@@ -347,7 +345,7 @@ def main() -> None:
                     field.name: finite(getattr(answer.certificate, field.name))
                     for field in dataclasses.fields(answer.certificate)
                 },
-                "contract": config.to_dict(answer.certificate.contract),
+                "contract": answer.certificate.contract.declared(),
                 "findings": [finite(vars(one)) for one in answer.certificate.findings],
             }
         say(

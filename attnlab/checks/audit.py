@@ -44,10 +44,13 @@ class Trial:
 
 @dataclass(frozen=True)
 class Outcome:
+    """What an audit came to; `reason` says why it is no pass, and is empty for a pass."""
+
     trial: Trial
     failed: dict[str, str]  # property: detail
     others: dict[str, str]  # what did not fail, by verdict and detail
     seconds: float
+    reason: str = ""
 
     @property
     def caught_by(self) -> list[str]:
@@ -115,22 +118,30 @@ def trial_of(case: Case, wrong: bool) -> Trial:
 def audited(trial: Trial, where: str, tick: Callable[[str], None]) -> Outcome:
     begin = time.perf_counter()
     tick(f"{where} {trial.name}")
-    try:
-        with _seeded():  # code that drops at random must not touch anybody else's randomness
-            findings = examine(trial.make(), trial.contract).findings
-    except ValueError as error:  # it could not even be called: neither found nor clean
-        failed = {} if trial.reasons else {"call": str(error)}
-        return Outcome(trial, failed, {"call": str(error)}, time.perf_counter() - begin)
-    failed = {one.name: one.detail for one in findings if one.verdict == "fail"}
-    others = {one.name: f"{one.verdict}: {one.detail}" for one in findings if one.verdict != "fail"}
-    return Outcome(trial, failed, others, time.perf_counter() - begin)
+    with _seeded():  # code that drops at random must not touch anybody else's randomness
+        try:
+            subject = trial.make()
+        except ValueError as error:  # it could not even be called: neither found nor clean
+            seconds = time.perf_counter() - begin
+            return Outcome(trial, {}, {"call": str(error)}, seconds, reason=str(error))
+        certificate = examine(subject, trial.contract)
+    failed = {one.name: one.detail for one in certificate.failed}
+    others = {
+        one.name: f"{one.verdict}: {one.detail}"
+        for one in certificate.findings
+        if one.name not in failed
+    }
+    seconds = time.perf_counter() - begin
+    return Outcome(trial, failed, others, seconds, reason=certificate.reason)
 
 
 def scored(mutants: list[Outcome], controls: list[Outcome]) -> dict[str, Any]:
     caught = [one for one in mutants if one.caught_by]
     elsewhere = [one for one in mutants if one.failed and not one.caught_by]
     missed = [one for one in mutants if not one.failed]
+    clean = [one for one in controls if not one.reason]
     flagged = [one for one in controls if one.failed]
+    incomplete = [one for one in controls if one.reason and not one.failed]
     everything = [*mutants, *controls]
     slowest = max(everything, key=lambda one: one.seconds)
     return {
@@ -138,11 +149,12 @@ def scored(mutants: list[Outcome], controls: list[Outcome]) -> dict[str, Any]:
         "caught": len(caught),
         "recall": len(caught) / len(mutants),
         "controls": len(controls),
-        "clean": len(controls) - len(flagged),
-        "precision": 1 - len(flagged) / len(controls),
+        "clean": len(clean),
+        "precision": len(clean) / len(controls),
         "missed": [one.plain() for one in missed],
         "for_another_reason": [one.plain() for one in elsewhere],
         "wrongly_flagged": [{"case": one.trial.name, "failed": one.failed} for one in flagged],
+        "incomplete": [{"case": one.trial.name, "reason": one.reason} for one in incomplete],
         "caught_by": {one.trial.name: one.caught_by for one in caught},
         "seconds": round(sum(one.seconds for one in everything), 1),
         "slowest": {"case": slowest.trial.name, "seconds": round(slowest.seconds, 2)},

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 from attnlab import config, registry
-from attnlab.audit.contract import Certificate, Contract, Verdict, finite
-from attnlab.page.checked import shortened, text
+from attnlab.audit.contract import Certificate, Contract, Finding, Verdict, finite
+from attnlab.page.checked import shortened, text, whole
 from attnlab.page.guard import Refused
 
 WINDOW = 5
@@ -27,7 +27,7 @@ BUGS = {  # one of each family; the audit finds all that `attnlab check audit` h
     "heads": 0,
     "padding": 0,
 }
-MOST_CHECKS, MOST_SIDE = 64, 128
+MOST_CHECKS, MOST_SIDE, MOST_LAYERS = 64, 128, 1_000
 LONGEST_NAME, LONGEST_DETAIL, LONGEST_SCRIPT = 200, 4_000, 40_000
 LARGEST = 1e100
 DEEPEST, MOST_INSIDE = 6, 512  # of what was measured: a number, a list, an object of them
@@ -191,31 +191,20 @@ def audited(target: Target, contract: Contract) -> dict[str, Any]:
 
 
 def plain(certificate: Certificate) -> dict[str, Any]:
+    """As `attnlab audit --json` has it, with the influence as measured and as the contract has it.
+
+    `allowed` is 1 where an output may move with an input, None where nothing is declared of that.
+    """
+    allowed = certificate.allowed()
     return {
         **certificate.plain(),
-        "contract": _declared(certificate.contract),
         "influence": [[_size(size) for size in row] for row in certificate.influence],
-        "allowed": _allowed(certificate.contract, len(certificate.influence)),
+        "allowed": None if allowed is None else [[int(may) for may in row] for row in allowed],
     }
-
-
-def _declared(contract: Contract) -> dict[str, Any]:
-    return {name: it for name, it in config.to_dict(contract).items() if it is not None}
 
 
 def _size(size: float) -> float:
     return min(float(f"{size:.4g}"), LARGEST) if math.isfinite(size) else LARGEST
-
-
-def _allowed(contract: Contract, side: int) -> list[list[int]] | None:
-    """1 where an output may move with an input; None where nothing is declared of that."""
-    if contract.causal is None and contract.window is None:
-        return None
-    reach = contract.window or side
-    return [
-        [int(j > i - reach and (j <= i or contract.causal is False)) for j in range(side)]
-        for i in range(side)
-    ]
 
 
 def read(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -226,20 +215,18 @@ def read(body: Mapping[str, Any]) -> dict[str, Any]:
     checks = given.get("checks")
     if not isinstance(checks, list) or len(checks) > MOST_CHECKS:
         raise ValueError(f"a certificate has a list of up to {MOST_CHECKS} checks")
-    found = [_check(one) for one in checks]
-    verdicts = {one["verdict"] for one in found}
-    verdict = "cannot tell" if not found else "fail" if "fail" in verdicts else "pass"
-    contract = _contract(given.get("contract") or {})
-    influence = _matrix(given.get("influence") or [])
+    certificate = Certificate(  # the verdict follows from these, whatever is written
+        target=text(given, "target", LONGEST_NAME),
+        contract=_contract(given.get("contract") or {}),
+        findings=tuple(Finding(**_check(one)) for one in checks),
+        influence=tuple(map(tuple, _matrix(given.get("influence") or []))),
+        layers=whole(given, "layers", 1, MOST_LAYERS, default=1),
+    )
+    detail = given.get("detail")
     return {
-        "target": text(given, "target", LONGEST_NAME),
-        "verdict": verdict,  # as the checks have it, whatever is written
-        "checks": found,
-        "contract": _declared(contract),
-        "influence": influence,
-        "allowed": _allowed(contract, len(influence)),
+        **plain(certificate),
         "examples": [_example(one) for one in _listed(given.get("examples"), MOST_CHECKS)],
-        "detail": given["detail"][:LONGEST_DETAIL] if isinstance(given.get("detail"), str) else "",
+        "detail": detail[:LONGEST_DETAIL] if isinstance(detail, str) else "",
     }
 
 

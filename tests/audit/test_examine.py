@@ -263,7 +263,30 @@ def test_a_certificate_of_nothing_is_no_pass():
             raise RuntimeError("five it must be")
         return v
 
-    certificate = audit(attend, causal=True)
-    assert certificate.verdict == "cannot tell" and "five it must be" in certificate.reason
-    with pytest.raises(AssertionError, match="nothing can be said"):
-        assert_contract(attend, causal=True)
+    for declared in ({}, {"causal": True}):
+        certificate = audit(attend, **declared)
+        assert certificate.verdict == "incomplete" and "five it must be" in certificate.reason
+        with pytest.raises(AssertionError, match=r"attend is incomplete: .*five it must be"):
+            assert_contract(attend, **declared)
+
+
+def test_what_is_declared_and_cannot_be_told_is_an_assertion_error():
+    def attend(q, k, v):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    assert audit(attend, causal=True).verdict == "pass"
+    with pytest.raises(AssertionError, match="declared and not established: cache=true"):
+        assert_contract(attend, causal=True, cache=True)
+
+
+def test_a_random_module_is_not_certified_as_causal():
+    """Nothing is known of its causality, which is declared."""
+
+    class Noisy(Plain):
+        def forward(self, x):
+            return self.attend(x) + torch.randn_like(x)
+
+    certificate = audit(Noisy(), causal=True)
+    verdicts = {one.name: one.verdict for one in certificate.findings}
+    assert verdicts["causality"] == "cannot tell" and verdicts["evaluation"] == "fail"
+    assert certificate.unestablished == ("causal",)

@@ -88,7 +88,7 @@ def test_code_that_cannot_be_audited_gets_one_line_that_says_why(
     assert answer.certificate is None
     assert said in answer.detail and "\n" not in answer.detail
     plain = answer.plain()
-    assert (plain["verdict"], plain["checks"]) == ("cannot tell", [])
+    assert (plain["verdict"], plain["checks"]) == ("incomplete", [])
     assert not children()
     assert capfd.readouterr() == ("", "")
 

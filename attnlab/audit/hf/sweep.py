@@ -2,14 +2,18 @@
 
     names -> rows {target, verdict, checks, seconds} or {target, verdict: "not built", detail}
 
+A row's verdict is that of its certificate; "incomplete" without one if the process was lost.
+
 Workers are processes of their own, so that one which crashes or hangs costs its row and no more.
 """
 
 import multiprocessing
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from multiprocessing.connection import Connection, wait
 from typing import Any
+
+from attnlab.audit.contract import EXIT_CODES
 
 WORKERS = 2
 SECONDS = 30.0  # that one architecture may take
@@ -65,8 +69,16 @@ def row(name: str) -> dict[str, Any]:
     return {**found, "seconds": round(time.monotonic() - start, 2)}
 
 
+def exit_code(rows: Iterable[Mapping[str, Any]]) -> int:
+    """That of the worst row: a failure before an audit that is incomplete or did not begin."""
+    codes = {EXIT_CODES.get(row["verdict"], EXIT_CODES["incomplete"]) for row in rows}
+    return next(
+        (code for code in (EXIT_CODES["fail"], EXIT_CODES["incomplete"]) if code in codes), 0
+    )
+
+
 def _lost(name: str, reason: str, seconds: float) -> dict[str, Any]:
-    row = {"target": name, "verdict": "cannot tell", "detail": reason}
+    row = {"target": name, "verdict": "incomplete", "detail": reason}
     return {**row, "seconds": round(seconds, 2)}
 
 
