@@ -4,6 +4,7 @@ Every way to be wrong here is a person's slip, and gets one line that says what 
 """
 
 import ast
+import hashlib
 import importlib.util
 import inspect
 import sys
@@ -197,7 +198,9 @@ def _settings_class(factory: Any, parameter: inspect.Parameter) -> Any:
 
 
 def _module_name(path: Path) -> str:
-    return f"attnlab_audited_{path.stem}"
+    """By the whole path: files in two folders may have one name."""
+    digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()
+    return f"attnlab_audited_{path.stem}_{digest[:16]}"
 
 
 def _imported(path: Path) -> Any:
