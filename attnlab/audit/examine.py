@@ -9,7 +9,7 @@ from attnlab.audit.contract import Certificate, Contract, Finding
 from attnlab.audit.probe.layouts import unclear
 from attnlab.audit.probe.probe import Probe
 from attnlab.audit.properties.property import Property
-from attnlab.audit.subject.adapters import arrange, subject_for
+from attnlab.audit.subject.adapters import subject_for
 from attnlab.audit.subject.base import Subject
 
 PICTURED = 23  # positions of the influence matrix that a certificate shows
@@ -40,7 +40,6 @@ def examine(
     more: Sequence[Property] = (),
 ) -> Certificate:
     """All registered properties, and `more` that only some subjects have."""
-    arrange(subject, contract.layout)
     probe = Probe(subject, contract)
     every = [registry.load("property", option.name)() for option in registry.options("property")]
     findings = []

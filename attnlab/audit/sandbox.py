@@ -146,12 +146,13 @@ def _made(request: Request, tick: Tick) -> Answer:
 def _made_of_file(request: Request, tick: Tick) -> tuple[Certificate, list[Any]]:
     from attnlab.audit.examine import examine
     from attnlab.audit.repro.smallest import examples_of
-    from attnlab.audit.subject.adapters import subject_for
+    from attnlab.audit.subject.adapters import arranged, subject_for
     from attnlab.audit.subject.load import from_file, options_of
 
     options = options_of(request.words)
     code = from_file(request.target, options)
     subject = subject_for(code, options, request.target.rpartition(":")[2])
+    subject = arranged(subject, request.contract)
     certificate = examine(subject, request.contract, tick)
     tick("its failures again, made smaller")
     return certificate, examples_of(certificate, subject, request.target, options)

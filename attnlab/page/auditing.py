@@ -178,10 +178,11 @@ def audited(target: Target, contract: Contract) -> dict[str, Any]:
 
     from attnlab.audit.examine import examine
     from attnlab.audit.repro.smallest import examples_of
+    from attnlab.audit.subject.adapters import arranged
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        subject = target.make()
+        subject = arranged(target.make(), contract)
         certificate = examine(subject, contract)
         examples = []
         if target.target and certificate.verdict == "fail":

@@ -19,8 +19,8 @@ from typing import Any
 import torch
 
 from attnlab.audit.hf import running as hf_running
-from attnlab.audit.hf.models import HuggingFace
 from attnlab.audit.hf.running import quiet, running, stepped, widened
+from attnlab.audit.hf.subject import HuggingFace
 from attnlab.audit.repro.prelude import drawn, prepared
 from attnlab.audit.repro.stage import TOOLS, Heading, Stage, Stepping, _function, tools_of
 from attnlab.audit.subject.adapters import HEADS, KV_HEADS, LAYERS
@@ -144,9 +144,10 @@ class ModelStage(Stage):
 def for_model(subject: Subject, target: str, options: Mapping[str, Any]) -> ModelStage:
     """The stage for a model that the audit had as this subject."""
     assert isinstance(subject, HuggingFace) and subject.module is not None
+    how = subject.convention
     stage = ModelStage(
         target=target,
-        options=subject.sizes,
+        options=how.sizes,
         code=None,
         dtype=torch.float32,
         width=subject.width,
@@ -154,10 +155,10 @@ def for_model(subject: Subject, target: str, options: Mapping[str, Any]) -> Mode
         asking=Call(),
         stepping=Stepping(call=Call()) if subject.caches else None,
         name=type(subject.module).__name__,
-        folder=subject.folder,
+        folder=how.folder,
         implementation=options.get("attn_implementation"),
         masked=subject.pads,
-        prepares=subject.prepares,
+        prepares=how.prepares,
         own=subject.dtype,
     )
     x = drawn((2, 5), subject.width, 0, torch.float32)

@@ -91,20 +91,6 @@ def constant(probe: Probe, rows: int, length: int) -> Tensor:
     return x.expand(-1, length, *x.shape[2:]).clone()
 
 
-def shaped(subject: Attention, heads: int, kv_heads: int) -> Attention:
-    """The same function, for another number of heads."""
-    other = Attention(
-        subject.name,
-        subject._call,
-        heads=heads,
-        kv_heads=kv_heads,
-        head_width=subject.head_width,
-    )
-    other.dtype, other.module = subject.dtype, subject.module
-    other.layout, other.block = subject.layout, subject.block
-    return other
-
-
 def joined(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Inputs of a function, side by side."""
     return torch.cat((q, k, v), dim=1).transpose(1, 2).flatten(2)

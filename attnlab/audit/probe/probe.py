@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from attnlab.audit.contract import Contract
+from attnlab.audit.subject.adapters import arranged
 from attnlab.audit.subject.base import Subject, normal
 
 LENGTHS = (1, 2, 7, 23, 70)  # odd, prime, and beyond a block of 64
@@ -24,8 +25,11 @@ SAFETY = 16  # roundings inside the code, against those of its inputs: a few per
 
 
 class Probe:
+    """Of a subject, called as a contract has it."""
+
     def __init__(self, subject: Subject, contract: Contract, seed: int = 0) -> None:
-        self.subject, self.contract, self.seed = subject, contract, seed
+        self.subject = arranged(subject, contract)
+        self.contract, self.seed = contract, seed
 
     def run(self, x: Tensor, **how: Any) -> Tensor:
         with torch.no_grad():

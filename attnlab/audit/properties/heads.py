@@ -22,7 +22,6 @@ from attnlab.audit.probe.identify import (
     observed,
     scale_of_function,
     scale_seen,
-    shaped,
     weights_of,
 )
 from attnlab.audit.probe.probe import SAFETY, Probe, replaced
@@ -61,7 +60,7 @@ class Heads(Property):
         count = probe.contract.heads or own[0]
         asked = (count, declared or count)
         for heads, kv_heads in (own,) if fixed else dict.fromkeys((asked, own, *SHAPES)):
-            variant = subject if (heads, kv_heads) == own else shaped(subject, heads, kv_heads)
+            variant = subject if (heads, kv_heads) == own else subject.shaped(heads, kv_heads)
             try:
                 found = reading(variant, probe)
             except Exception as error:

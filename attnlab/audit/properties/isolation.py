@@ -45,8 +45,6 @@ class Padding(Property):
 
     def examine(self, probe: Probe) -> Finding:
         declared = self.declared(probe)
-        if declared and probe.subject.masked:  # so its mask is one for padding
-            probe.subject.pads = True
         if not probe.subject.pads:
             verdict: Verdict = "cannot tell" if declared else "not applicable"
             return self.finding(verdict, "it takes no mask for padding", declared=declared)

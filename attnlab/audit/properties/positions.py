@@ -388,11 +388,11 @@ def drift(probe: Probe, found: Found, dtype: torch.dtype) -> str:
     """Whether angles lose their precision far from the start, as those in half precisions do."""
     subject = probe.subject
     try:
-        with in_precision(subject, dtype):
-            if isinstance(subject, Attention):
-                said = _drift_of(subject)
+        with in_precision(subject, dtype) as other:
+            if isinstance(other, Attention):
+                said = _drift_of(other)
             else:
-                said = _drift_seen(probe, found)
+                said = _drift_seen(Probe(other, probe.contract, probe.seed), found)
     except Exception:  # no such precision, or no such positions: then there is no such error
         return ""
     return f"{said} in {str(dtype).removeprefix('torch.')}: angles are rounded" if said else ""
@@ -456,13 +456,11 @@ def _uneven(seen: list[Applied], found: Found, start: int) -> str:
 
 
 @contextmanager
-def in_precision(subject: Subject, dtype: torch.dtype) -> Iterator[None]:
-    """The subject in another precision for a while; afterwards everything is as it was."""
-    before = subject.dtype
+def in_precision(subject: Subject, dtype: torch.dtype) -> Iterator[Subject]:
+    """The subject in another precision for a while; afterwards its module is as it was."""
     modules = [] if subject.module is None else list(subject.module.modules())
     kept = [(one, dict(one.__dict__), dict(one._parameters), dict(one._buffers)) for one in modules]
     try:
-        subject.dtype = dtype
         for one in modules:
             for name, value in one._parameters.items():
                 if value is not None and value.is_floating_point():
@@ -470,9 +468,8 @@ def in_precision(subject: Subject, dtype: torch.dtype) -> Iterator[None]:
             for name, buffer in one._buffers.items():
                 if buffer is not None and buffer.is_floating_point():
                     one._buffers[name] = buffer.to(dtype)
-        yield
+        yield subject.in_dtype(dtype)
     finally:
-        subject.dtype = before
         for one, attributes, parameters, buffers in kept:
             one.__dict__.clear()  # tables made meanwhile would be in that precision
             one.__dict__.update(attributes)

@@ -28,6 +28,7 @@ from attnlab.audit.probe.probe import SAFETY, Probe
 from attnlab.audit.properties.property import Property, unsteady
 from attnlab.audit.subject.adapters import TOKENS
 from attnlab.audit.subject.base import Tokens, normal
+from attnlab.audit.subject.convention import Convention
 
 LABELS = ("labels", "targets")
 SHIFTS = {0: "not shifted", 1: "shifted once", 2: "shifted twice", -1: "shifted backwards"}
@@ -44,8 +45,14 @@ class LossFunction(Tokens):
         with torch.no_grad():
             self.table.weight.copy_(normal(0, vocabulary, vocabulary))
         self.table = self.table.to(self.dtype)
-        super().__init__(name, lambda x, *_: self.table(x), vocabulary, module=self.table)
-        self.labelled = lambda tokens: scalar_in(loss(self.table(tokens), tokens))
+        super().__init__(
+            Convention(name=name, code=self.table, module=self.table, width=vocabulary, tokens=True)
+        )
+        self._loss = loss
+
+    def labelled(self, tokens: Tensor) -> Tensor:
+        """The loss of a text that is its own label."""
+        return scalar_in(self._loss(self.table(tokens), tokens))
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,9 @@ from attnlab.audit.repro import prelude as printed
 from attnlab.audit.repro.prelude import drawn, filled, kept_in, prepared
 from attnlab.audit.subject.adapters import HEADS, KV_HEADS
 from attnlab.audit.subject.base import Attention, Subject, Tokens, Vectors
-from attnlab.audit.subject.caches import Decoder, copied
 from attnlab.audit.subject.calls import KNOWN, Call, recorded, takes_by_name
+from attnlab.audit.subject.convention import Convention
+from attnlab.audit.subject.decoder import copied
 from attnlab.audit.subject.load import expression, from_file, parts_of, settings_of
 
 ROWS, LENGTH = 2, 5  # of the inputs with which a call is recorded
@@ -331,17 +332,18 @@ def _module_calls(subject: Vectors, module: nn.Module) -> dict[str, Any]:
             second = recorded(module, partial(other.run, x), known, **given)
             more = second.named.items() - first.named.items()
             found["otherwise"] = dict(sorted(more))
-    decoder = getattr(subject, "decoder", None)
-    if subject.caches and decoder is not None:
+    if subject.caches and subject.decoder is not None:
         for piece in (x, x[:, :1]):  # some take single steps only
             with suppress(Exception):  # of a person's code
-                found["stepping"] = _stepping_of(decoder, piece, known)
+                found["stepping"] = _stepping_of(subject.convention, piece, known)
                 break
     return found
 
 
-def _stepping_of(decoder: Decoder, x: Tensor, known: Mapping[str, str]) -> Stepping:
-    if decoder.held and copied(decoder.module) is None:
+def _stepping_of(convention: Convention, x: Tensor, known: Mapping[str, str]) -> Stepping:
+    decoder, module = convention.decoder, convention.module
+    assert decoder is not None and module is not None
+    if decoder.held and copied(module) is None:
         raise ValueError("it keeps what it has seen, and cannot be copied")
     words, outputs = dict(known), []
     if decoder.word is not None:
@@ -351,7 +353,7 @@ def _stepping_of(decoder: Decoder, x: Tensor, known: Mapping[str, str]) -> Stepp
         words[decoder.start] = "start" if decoder.counted else count
 
     def run() -> None:
-        outputs.append(decoder.step(x, decoder.new_cache()))
+        outputs.append(convention.step(x, decoder.new_cache()))
 
     if decoder.method:
         told = [*decoder.flags, *filter(None, (decoder.word, decoder.start))]
@@ -359,10 +361,10 @@ def _stepping_of(decoder: Decoder, x: Tensor, known: Mapping[str, str]) -> Stepp
             ("x[:, 0]" if decoder.flat else "x",), {one: words.get(one, "True") for one in told}
         )
     else:
-        call = recorded(decoder.module, run, words, x=x)
+        call = recorded(module, run, words, x=x)
     word = decoder.word or ""
     gives = bool(decoder.method) or kept_in(outputs[0], word) is not None
-    dtype = f"dtype={decoder.dtype()}"
+    dtype = f"dtype={convention.dtype}"
     return Stepping(
         call=call,
         make=decoder.make.replace("dtype=dtype", dtype) if word else "",

@@ -201,7 +201,7 @@ def test_pairs_that_turn_too_slowly_to_be_seen_are_counted():
 
     code = rotary(slow)
     subject = subject_for(lambda q, k, v: code(q, k, v), {}, "code")
-    subject.dtype = torch.float32
+    subject = subject.in_dtype(torch.float32)
     contract = Contract(positions="rotary", rope_base=1e8, rope_fraction=1.0)
     assert Positions().examine(Probe(subject, contract)).verdict == "pass"
 
@@ -259,7 +259,7 @@ def test_another_precision_leaves_nothing_behind():
     subject = subject_for(module, {}, "code")
     subject.run(subject.draw(1, 2, 0))
     weight, speeds, table = module.linear.weight, module.speeds, module.table
-    with in_precision(subject, torch.bfloat16):
-        assert subject.run(subject.draw(1, 2, 0)).dtype is torch.bfloat16
+    with in_precision(subject, torch.bfloat16) as other:
+        assert other.run(other.draw(1, 2, 0)).dtype is torch.bfloat16
     assert module.linear.weight is weight and module.speeds is speeds and module.table is table
     assert subject.dtype is torch.float64 and not hasattr(module, "new")

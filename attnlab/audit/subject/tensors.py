@@ -1,0 +1,52 @@
+"""Inputs drawn from a seed, and the tensor of outputs among whatever code returns.
+
+Axes: b batch, t time, e width of the outputs.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attnlab import chance
+
+
+def normal(seed: int, *shape: int) -> Tensor:
+    """Standard normal numbers that depend on the seed only."""
+    at = np.arange(math.prod(shape)).reshape(shape)
+    return torch.from_numpy(chance.normal(seed, "inputs", at))
+
+
+def tokens(seed: int, batch: int, length: int, count: int) -> Tensor:
+    """Tokens [b, t] below a count that depend on the seed only."""
+    at = np.arange(batch * length).reshape(batch, length)
+    drawn = chance.bits(seed, "tokens", at) % np.uint64(count)
+    return torch.from_numpy(drawn.astype(np.int64))
+
+
+def first_tensor(found: Any) -> Tensor:
+    """Of a tensor, a tuple or something with logits."""
+    if isinstance(found, Tensor):
+        return found
+    for name in ("logits", "last_hidden_state"):
+        if isinstance(getattr(found, name, None), Tensor):
+            return getattr(found, name)  # type: ignore[no-any-return]
+    values = found.values() if isinstance(found, dict) else found
+    if isinstance(values, list | tuple) or isinstance(found, dict):
+        for value in values:
+            if isinstance(value, Tensor):
+                return value
+    raise ValueError(f"the code gave {type(found).__name__}, not a tensor or a tuple of them")
+
+
+def sequence_in(found: Any, x: Tensor) -> Tensor:
+    """The outputs [b, t, e], checked to have the batch and the length of x."""
+    out = first_tensor(found)
+    if out.dim() < 3 or out.shape[:2] != x.shape[:2]:
+        raise ValueError(
+            f"the code gave {list(out.shape)} for inputs {list(x.shape)}; "
+            "outputs must be [batch, time, width]"
+        )
+    return out.flatten(2)
