@@ -12,7 +12,8 @@ from typing import Any, Literal
 
 Verdict = Literal["pass", "fail", "not applicable", "cannot tell"]  # of one property
 Conclusion = Literal["pass", "fail", "incomplete"]  # of a certificate
-EXIT_CODES: Mapping[Conclusion, int] = {"pass": 0, "fail": 1, "incomplete": 2}
+# "error": there is no certificate, because attnlab itself failed
+EXIT_CODES: Mapping[str, int] = {"pass": 0, "fail": 1, "incomplete": 2, "error": 3}
 
 # A declared field is established when these properties pass.
 ESTABLISHED_BY: Mapping[str, tuple[str, ...]] = {

@@ -21,13 +21,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from attnlab import config
 from attnlab.audit.contract import Certificate, Contract, Finding, finite
+from attnlab.audit.errors import AuditError
 
 Tick = Callable[[str], None]
 TAIL = 4_000  # bytes of what the code printed that are kept
@@ -87,18 +89,22 @@ class Answer:
     target: str
     certificate: Certificate | None = None
     detail: str = ""
+    traceback: str = ""  # of an error of attnlab itself
     examples: tuple[dict[str, Any], ...] = ()
+
+    @property
+    def verdict(self) -> str:
+        if self.certificate is not None:
+            return self.certificate.verdict
+        return "error" if self.traceback else "incomplete"
 
     def plain(self) -> dict[str, Any]:
         """For `--json`."""
-        if self.certificate is None:
-            return {
-                "target": self.target,
-                "verdict": "incomplete",
-                "checks": [],
-                "detail": self.detail,
-            }
-        return self.certificate.plain()
+        if self.certificate is not None:
+            return self.certificate.plain()
+        known = {"target": self.target, "verdict": self.verdict, "checks": []}
+        more = {"traceback": self.traceback} if self.traceback else {}
+        return {**known, "detail": self.detail, **more}
 
 
 def asked(request: Request, limits: Limits, tick: Tick = lambda text: None) -> Answer:
@@ -124,7 +130,13 @@ def made_here(request: Request, tick: Tick = lambda text: None) -> Answer:
         detail = f"the code called sys.exit({error.code!r}) while it was loaded or run"
     except KeyboardInterrupt:  # a person's, most likely; `main` knows better
         raise
-    except BaseException as error:  # code may raise what is no Exception
+    except (ValueError, OSError, MemoryError) as error:  # a slip, or an error of the code
+        detail = clear(error)
+    except Exception as error:
+        detail = clear(error)
+        if not _needs(str(error), NEEDS_MEMORY + NEEDS_GPU):
+            return Answer(target=request.target, detail=detail, traceback=traceback.format_exc())
+    except BaseException as error:  # code may raise what is no Exception, and we do not
         detail = clear(error)
     return Answer(target=request.target, detail=detail)
 
@@ -181,20 +193,25 @@ def _made_of_model(request: Request, tick: Tick) -> tuple[Certificate, list[Any]
 
 def clear(error: BaseException) -> str:
     """Why nothing was audited, in one line that a person can act upon."""
-    named = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+    named = "" if isinstance(error, ValueError | AuditError) else f"{type(error).__name__}: "
     text = " ".join(f"{named}{error}".split())
-    if any(sign in text for sign in NEEDS_GPU):
+    if _needs(text, NEEDS_GPU):
         advice = "it needs a GPU, and there is none here; audit it on a machine that has one"
         return f"{advice} ({text[:LONGEST]})"
-    if isinstance(error, MemoryError) or any(sign in text for sign in NEEDS_MEMORY):
+    if isinstance(error, MemoryError) or _needs(text, NEEDS_MEMORY):
         return f"memory ran out; allow more with --memory, or make it smaller ({text[:LONGEST]})"
     return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} … {text[-LONGEST // 3 :]}"
+
+
+def _needs(text: str, signs: Sequence[str]) -> bool:
+    """Whether a library says that something is missing; it has no code for that, only words."""
+    return any(sign in text for sign in signs)
 
 
 def _answer_of(target: str, plain: Mapping[str, Any]) -> Answer:
     found = plain["certificate"]
     if found is None:
-        return Answer(target=target, detail=plain["detail"])
+        return Answer(target=target, detail=plain["detail"], traceback=plain["traceback"])
     fields = {
         **found,
         "contract": config.from_dict(Contract, found["contract"]),
@@ -353,6 +370,7 @@ def main() -> None:
             answer={
                 "certificate": certificate,
                 "detail": answer.detail,
+                "traceback": answer.traceback,
                 "examples": list(answer.examples),
             }
         )

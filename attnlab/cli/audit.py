@@ -52,7 +52,8 @@ def audit(
 
     KEY=VALUE after the target are options for its constructor, such as width=32 heads=4. What is
     not declared is measured and reported. Exit code 0 if it passes, 1 if something fails, 2 if
-    nothing could be audited or something declared could not be established.
+    nothing could be audited or something declared could not be established, 3 if attnlab itself
+    failed.
     """
     from attnlab.audit import sandbox
 
@@ -72,6 +73,8 @@ def audit(
             answer = sandbox.asked(request, limits, tick)
     if as_json:
         print_json(answer.plain())
+    if answer.traceback:
+        raise typer.Exit(_report_failure(answer))
     if answer.certificate is None:
         raise ValueError(answer.detail)
     if not as_json:
@@ -81,6 +84,16 @@ def audit(
         line = f"the audit of {target} is incomplete: {answer.certificate.reason}"
         errors.print(escape(line), highlight=False, soft_wrap=True)
     raise typer.Exit(answer.certificate.exit_code)
+
+
+def _report_failure(answer: "Answer") -> int:
+    """An error of ours on the standard error; its exit code."""
+    from attnlab.audit.contract import EXIT_CODES
+
+    line = f"{answer.target} was not audited: {answer.detail}; please report this"
+    errors.print(escape(answer.traceback.rstrip()), highlight=False, soft_wrap=True)
+    errors.print(f"[bold red]error:[/] {escape(line)}", highlight=False, soft_wrap=True)
+    return EXIT_CODES["error"]
 
 
 def _sweep(as_json: bool, seconds: float) -> None:

@@ -267,7 +267,7 @@ def application(page: Page, routes: Sequence[Route] = ROUTES) -> App:
                 return JSONResponse({"error": refused.reason}, status_code=refused.status)
             except ValueError as error:
                 return JSONResponse({"error": one_line(error)}, status_code=400)
-            except Exception:
+            except Exception:  # a mistake of ours: logged, and said to be one
                 log.exception("%s %s failed", route.method, route.path)
                 return JSONResponse({"error": OURS}, status_code=500)
             if isinstance(found, File):

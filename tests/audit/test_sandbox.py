@@ -93,6 +93,24 @@ def test_code_that_cannot_be_audited_gets_one_line_that_says_why(
     assert capfd.readouterr() == ("", "")
 
 
+BREAKS = """
+from attnlab.audit.properties.steadiness import Finite
+def examine(self, probe):
+    raise KeyError("ours")
+Finite.examine = examine
+"""
+
+
+def test_an_error_of_ours_in_the_child_is_said_with_its_traceback(ask):
+    answer = ask(top=BREAKS)
+    assert answer.certificate is None and answer.verdict == "error"
+    assert answer.detail == "attnlab itself failed during finite: KeyError: 'ours'"
+    assert 'raise KeyError("ours")' in answer.traceback and "AuditError" in answer.traceback
+    plain = answer.plain()
+    assert (plain["verdict"], plain["checks"]) == ("error", [])
+    assert plain["traceback"] == answer.traceback
+
+
 def test_a_crash_under_a_probe_names_the_probe(ask):
     answer = ask(inside=f"if x.shape[1] == 23: {SEGFAULT}")
     assert "while it examined evaluation" in answer.detail

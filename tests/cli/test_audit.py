@@ -172,6 +172,22 @@ def test_when_nothing_can_be_said_the_exit_code_is_2_with_one_line(attnlab):
     assert "the audit of theirs.py:attend is incomplete" in err and "five it must be" in err
 
 
+def test_an_error_of_attnlab_itself_is_exit_code_3_with_its_traceback(attnlab):
+    Path("theirs.py").write_text(
+        "from torch import nn\n"
+        "from attnlab.audit.properties.steadiness import Finite\n"
+        "Finite.examine = lambda self, probe: {}['ours']\n"
+        "code = nn.Linear(8, 8)\n"
+    )
+    code, out, err = attnlab("audit", "theirs.py:code", "--declare", "causal=true")
+    assert (code, out) == (3, "") and "Traceback" in err
+    last = err.strip().splitlines()[-1]
+    assert last.startswith("error: theirs.py:code was not audited: attnlab itself failed during")
+    assert "finite: KeyError: 'ours'; please report this" in last
+    code, out, _ = attnlab("audit", "theirs.py:code", "--json")
+    assert code == 3 and json.loads(out)["verdict"] == "error"
+
+
 def test_what_is_declared_and_not_established_is_exit_code_2_and_named(attnlab):
     Path("theirs.py").write_text(
         "import torch\n"

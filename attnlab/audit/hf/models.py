@@ -9,13 +9,14 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from attnlab import registry
 from attnlab.audit.contract import Certificate, Contract, Finding
+from attnlab.audit.errors import LONGEST, SubjectError, calling
 from attnlab.audit.examine import examine
 from attnlab.audit.hf.running import (
     quiet,
@@ -36,6 +37,14 @@ DOCUMENTED: dict[str, dict[str, Any]] = {
 UNFIT = {
     "gemma4_assistant": "it drafts for another model, and reads that model's keys and values",
     "gemma4_unified_assistant": "it drafts for another model, and reads its keys and values",
+}
+# What is done to a text behind padding, in words.
+Change = Literal["content", "neighbour", "shift", "decoding"]
+CHANGES: dict[Change, str] = {
+    "content": "what stands in the padding changed",
+    "neighbour": "the other row of the batch has padding",
+    "shift": "padding stands before it",
+    "decoding": "it is decoded behind padding",
 }
 
 
@@ -71,8 +80,8 @@ def _built(
     for kv_heads in (KV_HEADS, HEADS, 1):
         try:
             return _made(names[arch], kv_heads, attn_implementation, seed, dtype)
-        except Exception as error:  # a configuration may refuse its sizes in any way
-            reason = reason or f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
+        except SubjectError as error:  # a configuration may refuse its sizes
+            reason = reason or error.reason[:LONGEST]
     raise ValueError(f"{arch} is not built: {reason}")
 
 
@@ -86,17 +95,18 @@ def model_in(folder: Path, attn_implementation: str | None = None) -> nn.Module:
         from transformers import AutoModelForCausalLM
 
         try:
-            model: nn.Module = AutoModelForCausalLM.from_pretrained(
-                folder,
-                local_files_only=True,
-                trust_remote_code=False,
-                use_safetensors=True,
-                experts_implementation="eager",
-                attn_implementation=attn_implementation,
-                dtype=torch.float32,
-            )
-        except (ValueError, OSError, KeyError) as error:
-            first = str(error).strip().splitlines()[0][:200]
+            with calling("from_pretrained"):
+                model: nn.Module = AutoModelForCausalLM.from_pretrained(
+                    folder,
+                    local_files_only=True,
+                    trust_remote_code=False,
+                    use_safetensors=True,
+                    experts_implementation="eager",
+                    attn_implementation=attn_implementation,
+                    dtype=torch.float32,
+                )
+        except SubjectError as error:
+            first = str(error.__cause__).strip().partition("\n")[0][:LONGEST]
             raise ValueError(f"{folder} cannot be loaded: {first}") from error
     return model
 
@@ -123,20 +133,20 @@ class LeftPadding(Property):
         beside = probe.run(x, positions=told)[1:]
         out = probe.run(x, padding=padding)
         changed = probe.run(torch.where(padding, other, x), padding=padding)
-        found = {
-            "what stands in the padding changed": apart(out[:1, padded:], changed[:1, padded:]),
-            "the other row of the batch has padding": apart(out[1:], beside),
-            "padding stands before it": apart(out[:1, padded:], alone),
+        found: dict[Change, float] = {
+            "content": apart(out[:1, padded:], changed[:1, padded:]),
+            "neighbour": apart(out[1:], beside),
+            "shift": apart(out[:1, padded:], alone),
         }
         if subject.caches:
             stepped = _stepped(probe, x, padding, padded + 4)
-            found["it is decoded behind padding"] = apart(stepped[:1, padded:], alone)
-        for what, off in found.items():
+            found["decoding"] = apart(stepped[:1, padded:], alone)
+        for change, off in found.items():
             if off <= probe.tolerance:
                 continue
-            size = off if off < float("inf") else None
+            size, what = off if off < float("inf") else None, CHANGES[change]
             detail = f"a text moves by {off:.2g} when {what}"
-            if what.startswith(("padding stands", "it is decoded")) and not subject.placed:
+            if change in ("shift", "decoding") and not subject.placed:
                 detail += "; it takes no positions, so the text stands elsewhere"
                 return self.finding("not applicable", detail, measured=size)
             if "left" not in subject.sides:
@@ -265,16 +275,19 @@ def _made(
 
     wide = widened() if dtype is torch.float64 else nullcontext()
     with quiet(), torch.random.fork_rng(devices=[]), wide:
-        model_class = getattr(transformers, class_name)
+        with calling("import"):
+            model_class = getattr(transformers, class_name)
         sizes = tiny(model_class.config_class, kv_heads)
         torch.manual_seed(seed)
-        model: nn.Module = model_class._from_config(
-            model_class.config_class(**sizes),
-            attn_implementation=attn_implementation,
-            experts_implementation="eager",  # the others do not compute in float64
-            dtype=dtype,
-        ).eval()
-        with torch.no_grad():  # without a cache: whether that works is for the audit to say
-            given = {"use_cache": False} if takes(model, "use_cache") else {}
+        with calling("__init__"):
+            model: nn.Module = model_class._from_config(
+                model_class.config_class(**sizes),
+                attn_implementation=attn_implementation,
+                experts_implementation="eager",  # the others do not compute in float64
+                dtype=dtype,
+            ).eval()
+        # without a cache: whether that works is for the audit to say
+        given = {"use_cache": False} if takes(model, "use_cache") else {}
+        with torch.no_grad(), calling("forward", 5):
             model(torch.arange(10).reshape(2, 5), **given)
     return model, sizes

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attnlab.audit.errors import LONGEST, SubjectError, calling
 from attnlab.audit.hf.running import CACHES, Narrowing, places, quiet, running, stepped
 from attnlab.audit.hf.sizes import TOKENS
 from attnlab.audit.probe.probe import apart
@@ -58,11 +59,13 @@ class ModelConvention(Convention):
     def ask(
         self, code: Callable[..., Any], x: Tensor, given: Mapping[str, Any], decodes: bool = False
     ) -> Any:
-        return self.forward(x, **self.constants, **given).logits
+        found = self.forward(x, **self.constants, **given)
+        with calling("logits", x.shape[1]):
+            return found.logits
 
     def forward(self, x: Tensor, **given: Any) -> Any:
         """What the model gives for tokens x."""
-        with self.running():
+        with calling("forward", x.shape[1]), self.running():
             return self.code(input_ids=x, return_dict=True, **given)
 
     @contextmanager
@@ -114,7 +117,8 @@ class HuggingFace(Tokens):
     def step(self, x: Tensor, cache: dict[str, Any], padding: Tensor | None = None) -> Tensor:
         """The logits of the new tokens; they are prepared as generation prepares them."""
         how = self.convention
-        with how.running():
+        # the library prepares it, so most of what runs here is the library's
+        with calling("forward", x.shape[1]), how.running():
             found: Tensor = stepped(how.code, x, cache, padding, self.pads, how.prepares)
         return found
 
@@ -204,12 +208,11 @@ def _probed(known: ModelConvention) -> ModelConvention:
                 out = subject.run(subject.draw(2, 5, 0))
                 tried = _with_cache(tried)
                 tried = replace(tried, other_backends=_other_backends(tried))
-        except Exception as error:
+        except SubjectError as error:
             if dtype is torch.float64:
                 continue
-            reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
             raise ValueError(
-                f"{known.name} cannot be called with tokens [2, 5]: {reason}"
+                f"{known.name} cannot be called with tokens [2, 5]: {error.reason[:LONGEST]}"
             ) from error
         if out.dtype is dtype and not narrowing.seen:  # it was watched: nothing narrows
             return replace(tried, exact=dtype is torch.float64)
@@ -229,8 +232,8 @@ def _with_cache(known: ModelConvention) -> ModelConvention:
                 return tried
             subject.step(x[:, 4:], cache)
             return replace(tried, caches=True)
-        except Exception as error:
-            reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        except SubjectError as error:
+            reason = error.reason[:LONGEST]
     return replace(tried, no_cache=reason)
 
 
@@ -246,7 +249,7 @@ def _other_backends(known: ModelConvention) -> tuple[str, ...]:
             other.run(x)
             if other.caches:
                 other.step(x, other.new_cache())
-        except Exception:  # it does not have this one
+        except SubjectError:  # it does not have this one
             continue
         if _backend(known.code) == backend:  # some only say that they cannot
             found.append(backend)
@@ -264,7 +267,8 @@ def _backend(model: Any) -> str | None:
 
 def _number(config: Any, name: str) -> int | None:
     try:
-        value = getattr(config, name, None)
-    except Exception:  # one that differs from layer to layer may refuse to be read
+        with calling(name):
+            value = getattr(config, name, None)
+    except SubjectError:  # one that differs from layer to layer may refuse to be read
         return None
     return value if type(value) is int and value > 0 else None

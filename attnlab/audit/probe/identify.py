@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from attnlab.audit.errors import SubjectError
 from attnlab.audit.probe.probe import SAFETY, Probe
 from attnlab.audit.probe.watch import Watch
 from attnlab.audit.subject.base import Attention, Subject, Tokens, normal
@@ -76,7 +77,7 @@ def _watched(probe: Probe, x: Tensor, **how: Any) -> tuple[list[tuple[Tensor, ..
     try:
         with sdpa_kernel(SDPBackend.MATH), watch:
             probe.run(x, **how)
-    except Exception:  # some kernels refuse to be watched; without an observer the code works
+    except SubjectError:  # some kernels refuse to be watched; without an observer the code works
         return [], []
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
@@ -100,6 +101,10 @@ def attended(subject: Attention, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """What the function gives, [b, h, t, d]."""
     with torch.no_grad():
         out = subject.run(joined(q, k, v).to(subject.dtype))
+    if out.shape[-1] % subject.head_width:
+        raise SubjectError(
+            f"{subject.name} gave heads of another width than the values', {subject.head_width}"
+        )
     return out.unflatten(-1, (-1, subject.head_width)).transpose(1, 2)
 
 

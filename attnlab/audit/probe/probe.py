@@ -13,8 +13,11 @@ import torch
 from torch import Tensor
 
 from attnlab.audit.contract import Contract
+from attnlab.audit.errors import SubjectError, calling
 from attnlab.audit.subject.adapters import arranged
-from attnlab.audit.subject.base import Subject, normal
+from attnlab.audit.subject.base import Subject
+from attnlab.audit.subject.guarded import guarded
+from attnlab.audit.subject.tensors import normal
 
 LENGTHS = (1, 2, 7, 23, 70)  # odd, prime, and beyond a block of 64
 # factors on inputs that are changed: a mask of −10⁵ holds until scores are larger
@@ -25,10 +28,13 @@ SAFETY = 16  # roundings inside the code, against those of its inputs: a few per
 
 
 class Probe:
-    """Of a subject, called as a contract has it."""
+    """Of a subject, called as a contract has it.
+
+    What the code raises under it is a SubjectError, and nothing else is one.
+    """
 
     def __init__(self, subject: Subject, contract: Contract, seed: int = 0) -> None:
-        self.subject = arranged(subject, contract)
+        self.subject = guarded(arranged(subject, contract))
         self.contract, self.seed = contract, seed
 
     def run(self, x: Tensor, **how: Any) -> Tensor:
@@ -150,26 +156,34 @@ class Probe:
         if not self.subject.continuous:
             return None
         matrix = torch.zeros(length, length, dtype=torch.float64)
+        x = self.draw(1, length, seed).requires_grad_()
         try:
-            x = self.draw(1, length, seed).requires_grad_()
             out = self.subject.run(x)
-            if not out.requires_grad:
-                return None
-            along = normal(7, *out.shape).to(out)
-            for i in range(length):
-                (found,) = torch.autograd.grad(
-                    (out[:, i] * along[:, i]).sum(), x, retain_graph=True, allow_unused=True
-                )
-                if found is not None:
-                    matrix[i] = found.detach().abs().amax(-1)[0].double()
-        except RuntimeError:  # code that writes over its own numbers, or has no gradient at all
+        except SubjectError:  # without gradients it may run
             return None
+        if not out.requires_grad:
+            return None
+        along = normal(7, *out.shape).to(out)
+        for i in range(length):
+            try:
+                with calling("backward", length):
+                    (found,) = torch.autograd.grad(
+                        (out[:, i] * along[:, i]).sum(), x, retain_graph=True, allow_unused=True
+                    )
+            except SubjectError:  # code that writes over its own numbers, or has no gradient
+                return None
+            if found is not None:
+                matrix[i] = found.detach().abs().amax(-1)[0].double()
         return matrix
 
     @contextmanager
     def _nudged_weights(self, part: float, seed: int) -> Iterator[None]:
         module = self.subject.module
-        assert module is not None, "code without continuous inputs has weights"
+        if module is None:
+            raise SubjectError(
+                "a Subject of tokens needs its `module`: weights are changed in their last bits to "
+                "see what rounding does"
+            )
         kept = [one.detach().clone() for one in module.parameters()]
         with torch.no_grad():
             for number, one in enumerate(module.parameters()):
@@ -208,6 +222,11 @@ def replaced(x: Tensor, other: Tensor, at: slice, size: float = 1.0) -> Tensor:
 
 def movement(one: Tensor, other: Tensor) -> Tensor:
     """By position [t]: the largest change; infinite where only one of them is a number."""
+    sizes = zip(one.shape, other.shape, strict=False)
+    if one.dim() != other.dim() or any(a != b and 1 not in (a, b) for a, b in sizes):
+        raise SubjectError(
+            f"the code gave outputs of unlike shapes, {list(one.shape)} and {list(other.shape)}"
+        )
     neither = one.isnan() & other.isnan()
     change = (one.double() - other.double()).abs().masked_fill(neither, 0.0)
     return torch.nan_to_num(change.amax(dim=(0, 2)), nan=float("inf"))

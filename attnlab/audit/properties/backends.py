@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from attnlab.audit.contract import Finding
+from attnlab.audit.errors import SubjectError
 from attnlab.audit.probe.probe import Probe, apart
 from attnlab.audit.properties.property import Property, unsteady
 from attnlab.audit.subject.base import Subject
@@ -63,9 +64,8 @@ def flexible(subject: Any) -> tuple[dict[str, Subject], str]:
     try:
         with torch.no_grad(), uncompiled():
             other.run(subject.draw(2, 5, 0))
-    except Exception as error:
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:100]}"
-        return {}, f"; {FLEX} was not tried ({reason})"
+    except SubjectError as error:
+        return {}, f"; {FLEX} was not tried ({error.reason[:120]})"
     return {FLEX: other}, ""
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from attnlab.audit.contract import Finding, Verdict
+from attnlab.audit.errors import SubjectError
 from attnlab.audit.probe.probe import Probe, apart
 from attnlab.audit.properties.property import Property, unsteady
 
@@ -35,9 +36,8 @@ class Cache(Property):
             for sizes in chunkings(length, window):
                 try:
                     found = in_pieces(probe, x, whole, sizes)
-                except Exception as error:  # not every code takes pieces of every size
-                    said = " ".join(str(error).split())[:80]
-                    refused.setdefault(_pieces(sizes), f"{type(error).__name__}: {said}")
+                except SubjectError as error:  # not every code takes pieces of every size
+                    refused.setdefault(_pieces(sizes), error.reason[:100])
                     continue
                 tried += 1
                 worst = max(worst, found[1])

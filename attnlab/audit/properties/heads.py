@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from attnlab.audit.contract import Finding
+from attnlab.audit.errors import SubjectError
 from attnlab.audit.probe.identify import (
     SEEN_LENGTH,
     Applied,
@@ -59,15 +60,20 @@ class Heads(Property):
         measured: list[int] = []
         count = probe.contract.heads or own[0]
         asked = (count, declared or count)
+        if fixed and (probe.contract.heads not in (None, own[0]) or declared not in (None, own[1])):
+            detail = (
+                f"it was called with {own[0]} heads and {own[1]} key/value heads, not as declared"
+            )
+            return self.finding("cannot tell", detail, declared=declared)
         for heads, kv_heads in (own,) if fixed else dict.fromkeys((asked, own, *SHAPES)):
             variant = subject if (heads, kv_heads) == own else subject.shaped(heads, kv_heads)
             try:
                 found = reading(variant, probe)
-            except Exception as error:
+            except SubjectError as error:
                 if (heads, kv_heads) == own:
                     raise
                 if (heads, kv_heads) == asked:
-                    said = f"{type(error).__name__}: {' '.join(str(error).split())[:100]}"
+                    said = error.reason[:100]
                     detail = f"{heads} heads and {kv_heads} key/value heads are refused ({said})"
                     return self.finding("fail", detail, declared=declared)
                 continue  # it says that it takes no such heads
@@ -83,6 +89,9 @@ class Heads(Property):
             if not measured or kv_heads not in (1, heads):
                 measured = found.map
             tried.append(f"{heads}:{kv_heads}")
+        if not tried:
+            detail = "it gives another number of heads than that of its queries"
+            return self.finding("cannot tell", detail, declared=declared)
         shared = len(tried) > 1 or own[0] != own[1]
         detail = "each query head depends on its own query and on one key/value head"
         detail += f" (heads {', '.join(tried)}); neighbours share" if shared else f" ({tried[0]})"
@@ -100,7 +109,7 @@ class Heads(Property):
             detail = f"nothing moves by more than {probe.tolerance:.1g}, which rounding explains"
             return self.finding("cannot tell", detail, declared=declared)
         if not seen:
-            if declared is not None:
+            if declared is not None or probe.contract.heads is not None:
                 return self.finding("cannot tell", UNSEEN, declared=declared)
             return self.finding("pass", f"{alone}; the heads themselves are out of sight")
         for one in seen:
@@ -438,8 +447,9 @@ class Weights(Property):
             return ""
         shown = weights != 0
         for what, axis in (("queries", -2), ("heads", 1), ("rows of the batch", 0)):
-            total, counts = weights.sum(axis), shown.sum(axis)
-            if weights.shape[axis] > 1 and float((total[counts > 0] - 1).abs().max()) < HALF:
+            total = weights.sum(axis)[shown.any(axis)]
+            many = weights.shape[axis] > 1 and total.numel() > 0
+            if many and float((total - 1).abs().max()) < HALF:
                 return f"weights add up to 1 over the {what}, not over the keys"
         worst = _worst(weights)
         if float(sums.max() - sums.min()) < HALF and float(weights.min()) >= 0:

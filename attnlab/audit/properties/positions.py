@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from attnlab.attention.positions import alibi_slopes
 from attnlab.audit.contract import Contract, Finding
+from attnlab.audit.errors import SubjectError
 from attnlab.audit.probe.identify import (
     CLOSE,
     SEEN_LENGTH,
@@ -139,6 +140,8 @@ class Positions(Property):
             return f"the layout shows only where two pairs or more turn; {found.detail}"
         if contract.rope_base is not None and len(found.turned.pairs) < 2:
             return f"one pair of coordinates turns alike for every base; {found.detail}"
+        if contract.dtype is not None and found.bent:
+            return f"weights after the rotation hide how angles are rounded; {found.detail}"
         return ""
 
 
@@ -379,7 +382,7 @@ def _shift(probe: Probe) -> float | None:
     places = torch.arange(SEEN_LENGTH).expand(2, -1)
     try:
         here, there = probe.run(x, positions=places), probe.run(x, positions=places + 5)
-    except Exception:
+    except SubjectError:
         return None
     return apart(here, there) / (float(here.abs().max()) or 1.0)
 
@@ -393,7 +396,9 @@ def drift(probe: Probe, found: Found, dtype: torch.dtype) -> str:
                 said = _drift_of(other)
             else:
                 said = _drift_seen(Probe(other, probe.contract, probe.seed), found)
-    except Exception:  # no such precision, or no such positions: then there is no such error
+    except SubjectError:  # no such precision, or no such positions: then there is no such error
+        if probe.contract.dtype == str(dtype).removeprefix("torch."):
+            raise  # it was declared to stand it
         return ""
     return f"{said} in {str(dtype).removeprefix('torch.')}: angles are rounded" if said else ""
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from attnlab.audit.contract import Finding
+from attnlab.audit.errors import SubjectError
 from attnlab.audit.probe.probe import Probe, apart, typical
 from attnlab.audit.properties.property import Property, unsteady
 
@@ -40,6 +41,8 @@ class Precision(Property):
         # by a change that half precision would notice, brought down to that of float32
         moved = apart(probe.nudged_run(LARGE, 0), exact) * eps / LARGE
         explained = max(moved, eps * float(exact.abs().max()))
+        if not explained > 0:
+            return self.finding("cannot tell", "outputs are 0, or no numbers: nothing can be lost")
         # of the middle position: a token that goes to another expert has not lost precision. A
         # step in half precision may be the same in both copies; then it shows as roughness
         lost = max(typical(rough.double(), exact), probe.rounding)
@@ -59,7 +62,7 @@ def _in_float32(probe: Probe, x: Tensor) -> Tensor | None:
         if module is not None:
             module.float()
         return probe.run(x.float() if x.is_floating_point() else x)
-    except (RuntimeError, ValueError, TypeError):
+    except SubjectError:
         return None
     finally:
         if module is not None and kept is not None:

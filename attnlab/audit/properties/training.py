@@ -24,6 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attnlab.audit.contract import Finding, Verdict
+from attnlab.audit.errors import SubjectError, calling
 from attnlab.audit.probe.probe import SAFETY, Probe
 from attnlab.audit.properties.property import Property, unsteady
 from attnlab.audit.subject.adapters import TOKENS
@@ -140,7 +141,8 @@ class Training(Property):
         text = list(range(TEXT))
         removed = [0] * TEXT
         for seed in range(SEEDS):
-            inputs, targets = (_numbers(one) for one in corrupt(list(text), seed))
+            with calling("corrupt", TEXT):
+                inputs, targets = (_numbers(one) for one in corrupt(list(text), seed))
             kept = [token for token in inputs if token in text]
             taken = [token for token in targets if token in text]
             if sorted(kept + taken) != text:
@@ -171,16 +173,21 @@ def method(probe: Probe, name: str) -> Callable[..., Any] | None:
 
 
 def _with_labels(probe: Probe) -> Callable[[Tensor], Tensor] | None:
-    labelled: Callable[[Tensor], Tensor] | None = getattr(probe.subject, "labelled", None)
-    if labelled is not None:
-        return labelled
+    own: Callable[[Tensor], Tensor] | None = getattr(probe.subject, "labelled", None)
+    if own is not None:
+        return own
     module = probe.subject.module
     if module is None:
         return None
     word = label_word(probe)
     if not word:
         return None
-    return lambda tokens: scalar_in(module(tokens, **{word: tokens}))
+
+    def labelled(tokens: Tensor) -> Tensor:
+        with calling("forward", tokens.shape[1]):
+            return scalar_in(module(tokens, **{word: tokens}))
+
+    return labelled
 
 
 def label_word(probe: Probe) -> str:
@@ -197,7 +204,7 @@ def scalar_in(found: Any) -> Tensor:
     for value in values:
         if isinstance(value, Tensor) and value.numel() == 1:
             return value
-    raise ValueError(
+    raise SubjectError(
         "the code was given labels and gave no loss; return one, such as (logits, loss)"
     )
 
@@ -211,7 +218,7 @@ def shift_of(probe: Probe, loss: Callable[[Tensor], Tensor]) -> tuple[int | None
     expected: dict[int, list[float]] = {shift: [] for shift in SHIFTS}
     for seed in range(TEXTS):
         x = probe.draw(2, 11, seed)
-        with torch.no_grad():
+        with torch.no_grad(), calling("loss", 11):
             losses.append(float(loss(x)))
         logits = probe.run(x).double()
         for shift in SHIFTS:
@@ -235,7 +242,7 @@ def reads_padding(probe: Probe, loss: Callable[..., Tensor]) -> bool:
     x, other = probe.draw(3, 11), probe.draw(3, 11, 1)
     padding = torch.arange(11) >= torch.tensor([5, 11, 8])[:, None]
     behind = torch.arange(11) > torch.tensor([5, 11, 8])[:, None]
-    with torch.no_grad():
+    with torch.no_grad(), calling("loss", 11):
         before = float(loss(x, padding=padding))
         after = float(loss(torch.where(behind, other, x), padding=padding))
     return not abs(after - before) <= SAFETY * torch.finfo(torch.float32).eps * abs(before)
@@ -251,7 +258,8 @@ def _cross_entropy(logits: Tensor, x: Tensor, shift: int) -> Tensor:
 def gradient_of(module: nn.Module, work: Callable[[], Any]) -> Tensor:
     """What it leaves in the parameters, as one vector; the module is left without any."""
     with _no_gradients(module):
-        work()
+        with calling("accumulate"):
+            work()
         found = [
             (torch.zeros_like(one) if one.grad is None else one.grad).flatten()
             for one in module.parameters()

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from attnlab.audit.contract import Contract
+from attnlab.audit.errors import SubjectError, calling
 from attnlab.audit.subject import caches, masks
 from attnlab.audit.subject.base import Attention, Subject, Vectors, built
 from attnlab.audit.subject.convention import AttentionConvention, Convention, Layout
@@ -64,7 +65,8 @@ def prepared(module: nn.Module, dtype: torch.dtype, seed: int = 0) -> nn.Module:
     """In evaluation mode, and with parameters that hide nothing: a gate at 0 would."""
     if next(iter(module.parameters()), torch.zeros(0)).dtype is dtype and not module.training:
         return module
-    module = module.eval().to(dtype)
+    with calling("to"):
+        module = module.eval().to(dtype)
     if module in _prepared:  # in another precision: once is enough, or weights would grow
         return module
     _prepared.add(module)
@@ -109,13 +111,14 @@ def _of_attention(
 def _copied(module: nn.Module, name: str) -> nn.Module:
     """A copy: precision and weights are changed, and a person's module stays as it was."""
     try:
-        return copy.deepcopy(module)
-    except Exception as error:
+        with calling("__deepcopy__"):
+            return copy.deepcopy(module)
+    except SubjectError as error:
         if made_here(module):  # nobody else has it
             return module
         raise ValueError(
-            f"{name} cannot be copied ({error}); give a newly made one as file.py:Name, or a "
-            "Subject that makes its own"
+            f"{name} cannot be copied ({error.message}); give a newly made one as file.py:Name, or "
+            "a Subject that makes its own"
         ) from None
 
 
@@ -234,29 +237,44 @@ def _of_module(
 
 def _tried(convention: Convention) -> Convention:
     """In the precision, and for blocks, with which the code runs; a ValueError if in none."""
-    reason = ""
+    first: SubjectError | SystemExit | None = None
     dtypes = (torch.float64, torch.float32)
     longer = itertools.product(dtypes, BLOCKS)
     for dtype, block in [*((dtype, 1) for dtype in dtypes), *longer]:
         tried = replace(convention, dtype=dtype, block=block)
-        if tried.module is not None:
-            prepared(tried.module, dtype)
         subject = built(tried)
         try:
+            if tried.module is not None:
+                prepared(tried.module, dtype)
             with torch.no_grad():
                 subject.run(subject.draw(2, 5, 0))
                 if block > 1:  # any number of blocks, or one length only?
                     subject.run(subject.draw(2, block + 5, 0))
-        except (Exception, SystemExit) as error:  # a person's code may raise anything
-            reason = reason or f"{type(error).__name__}: {error}"
-            if isinstance(error, TypeError) and block == 1 and dtype is dtypes[-1]:
+        except (SubjectError, SystemExit) as error:
+            first = first or error
+            if isinstance(error.__cause__, TypeError) and block == 1 and dtype is dtypes[-1]:
                 break  # no length would help
             continue
         return _settled(tried)
-    hint = "; wrap it in a module or a Subject that calls it" if "missing" in reason else ""
+    assert first is not None
+    reason = first.reason if isinstance(first, SubjectError) else f"SystemExit: {first}"
+    hint = "; wrap it in a module or a Subject that calls it" if _unmet(convention) else ""
     raise ValueError(
         f"{convention.name} cannot be called with {_described(convention)}: {reason}{hint}"
     )
+
+
+def _unmet(convention: Convention) -> list[str]:
+    """Parameters that the code needs and is not given."""
+    code = getattr(convention.code, "forward", convention.code)
+    needed = [
+        one.name
+        for one in inspect.signature(code).parameters.values()
+        if one.default is one.empty and one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)
+    ]
+    first = 3 if isinstance(convention, AttentionConvention) else convention.copies
+    given = {*convention.constants, *convention.contexts}
+    return [name for name in needed[first:] if name not in given]
 
 
 def _settled(convention: Convention) -> Convention:

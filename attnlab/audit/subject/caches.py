@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attnlab.audit.errors import SubjectError
 from attnlab.audit.repro.prelude import CACHES as CACHES
 from attnlab.audit.subject.base import built
 from attnlab.audit.subject.convention import Convention
@@ -49,17 +50,26 @@ class _Place:
 
 def decoders(module: nn.Module, sizes: Mapping[str, int | None]) -> Iterator[Decoder]:
     """Every way that the names allow, the likeliest first."""
-    makers = [
-        text
-        for one in dir(type(module))
-        if MAKERS.fullmatch(one) and (text := _called(getattr(module, one), f"code.{one}", sizes))
-    ]
+    makers = list(_makers(module, sizes).values())
     parameters = inspect.signature(module.forward).parameters
     yield from _by_parameters(_Place(module, sizes, parameters), makers, flat=False)
-    for method in (one for one in dir(type(module)) if STEPS.fullmatch(one)):
+    for method in (one for one in _methods(module) if STEPS.fullmatch(one)):
         parameters = inspect.signature(getattr(module, method)).parameters
         for flat in (False, True):
             yield from _by_parameters(_Place(module, sizes, parameters, method), makers, flat)
+
+
+def _methods(module: nn.Module) -> list[str]:
+    return [one for one in dir(type(module)) if callable(getattr(type(module), one, None))]
+
+
+def _makers(module: nn.Module, sizes: Mapping[str, int | None]) -> dict[str, str]:
+    """Methods that make a cache, by name, each as an expression that calls it."""
+    return {
+        one: text
+        for one in _methods(module)
+        if MAKERS.fullmatch(one) and (text := _called(getattr(module, one), f"code.{one}", sizes))
+    }
 
 
 def _by_parameters(place: _Place, makers: Sequence[str], flat: bool) -> Iterator[Decoder]:
@@ -184,21 +194,26 @@ def settled(convention: Convention) -> Decoder | None:
     compute nonsense with one of them: of these the one counts that is right, if any is.
     """
     assert convention.module is not None
+    makers = _makers(convention.module, convention.cache_sizes)
+    own = [makers[name] for name in NEW_CACHE if name in makers]
     length, promised, doubtful = 4, None, None
     subject = built(convention)
     x = subject.draw(2, length, 0)
     other = torch.cat((subject.draw(2, length, 1)[:, : length - 1], x[:, length - 1 :]), dim=1)
     for decoder in decoders(convention.module, convention.cache_sizes):
-        if promised is None and _promises(decoder):
+        if promised is None and decoder.word is not None and decoder.make in own:
             promised = decoder
         stepping = replace(convention, decoder=decoder)
         for pieces in ([length - 1, 1], [1] * length):  # some take single steps only
             try:
                 with torch.no_grad():
                     ends = [_last(stepping, text, pieces) for text in (x, other)]
-                    right = _near(ends[0], subject.run(x)[:, -1:])
-            except (Exception, SystemExit):  # it decodes in another way, or not at all
+                    whole = subject.run(x)[:, -1:]
+            except (SubjectError, SystemExit):  # it decodes in another way, or not at all
                 continue
+            if ends[0].dtype is not whole.dtype:
+                continue
+            right = _near(ends[0], whole)
             if ends[0].shape[1] < 1 or torch.equal(ends[0], ends[1]):
                 break
             if right or not decoder.method:
@@ -210,12 +225,6 @@ def settled(convention: Convention) -> Decoder | None:
 
 def _near(one: Tensor, other: Tensor) -> bool:
     return one.shape == other.shape and torch.allclose(one, other, rtol=1e-4, equal_nan=True)
-
-
-def _promises(decoder: Decoder) -> bool:
-    return decoder.word is not None and decoder.make.startswith(
-        tuple(f"code.{one}(" for one in NEW_CACHE)
-    )
 
 
 def _last(convention: Convention, text: Tensor, pieces: Sequence[int]) -> Tensor:

@@ -16,9 +16,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from attnlab.audit.errors import SubjectError, calling
 from attnlab.audit.subject.calls import evaluated
 from attnlab.audit.subject.decoder import Decoder
-from attnlab.audit.subject.tensors import first_tensor, normal, sequence_in
+from attnlab.audit.subject.tensors import first_tensor, normal, sequence_in, step_in
 
 Layout = Literal["btc", "tbc", "bhtd", "bthd"]
 CONTEXT = 6  # positions of what a decoder attends to besides its own text
@@ -92,15 +93,26 @@ class Convention:
         more = {**self.constants, **given}
         for seed, name in enumerate(self.contexts, FIRST_CONTEXT):
             more.setdefault(name, self._context(seed, len(x)))
-        found = code(*inputs, **more)
+        found = self._apply(code, inputs, more, x.shape[1])
         if self.targets is None or self.targets in more or x.shape[1] == 1 or decodes:
             return found
         last_only = first_tensor(found).shape[time : time + 1] == (1,)
-        return (
-            code(*inputs, **more, **{self.targets: torch.zeros_like(inputs[0])})
-            if last_only
-            else found
-        )
+        if not last_only:
+            return found
+        more[self.targets] = torch.zeros_like(inputs[0])
+        return self._apply(code, inputs, more, x.shape[1])
+
+    def _apply(
+        self,
+        code: Callable[..., Any],
+        inputs: tuple[Tensor, ...],
+        more: Mapping[str, Any],
+        length: int,
+    ) -> Any:
+        """The one place where the person's code is called."""
+        name = "forward" if isinstance(code, nn.Module) else getattr(code, "__name__", self.name)
+        with calling(name, length):
+            return code(*inputs, **more)
 
     def _context(self, seed: int, rows: int) -> Tensor:
         drawn = normal(seed, 1, CONTEXT, self.context_width).to(self.dtype)
@@ -138,9 +150,10 @@ class Convention:
         return self.decoder.step(x, cache, module=self.module, dtype=self.dtype, call=call)
 
     def step_outputs(self, found: Any) -> Tensor:
-        """The outputs [b, t, e] of a step: all new positions, or the last of them."""
+        """The outputs [b, t, e] of a step: of all new positions, or of the last only."""
         out = first_tensor(found)
-        return (out.transpose(0, 1) if self.layout == "tbc" else out).flatten(2)
+        turned = out.transpose(0, 1) if self.layout == "tbc" and out.dim() > 1 else out
+        return step_in(turned)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -160,8 +173,8 @@ class AttentionConvention(Convention):
     ) -> Any:
         inputs, more = self.arranged(x), {**self.constants, **given}
         if self.keywords:
-            return code(**dict(zip(self.keywords, inputs, strict=True)), **more)
-        return code(*inputs, **more)
+            inputs, more = (), {**dict(zip(self.keywords, inputs, strict=True)), **more}
+        return self._apply(code, inputs, more, x.shape[1])
 
     def split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """q, k and v, [b, h, t, d]."""
@@ -177,7 +190,7 @@ class AttentionConvention(Convention):
         out, time = first_tensor(found), 1 if self.layout == "bthd" else 2
         if out.dim() != 4 or out.shape[time] != x.shape[1]:
             axes = "[b, t, h, d]" if time == 1 else "[b, h, t, d]"
-            raise ValueError(
+            raise SubjectError(
                 f"{self.name} gave {list(out.shape)} for q {axes} of "
                 f"{list(self.arranged(x)[0].shape)}; it must give {axes}"
             )

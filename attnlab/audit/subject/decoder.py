@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attnlab.audit.errors import SubjectError, calling
 from attnlab.audit.repro.prelude import kept_in
 from attnlab.audit.subject.calls import evaluated
 from attnlab.audit.subject.tensors import first_tensor
@@ -51,6 +52,8 @@ class Decoder:
                 self.step(one, cache, module=module, dtype=dtype, call=call)
                 for one in x.split(1, dim=1)
             ]
+            if len({one.shape for one in every}) > 1:
+                raise SubjectError(f"`{self.method}` gave outputs of more than one width")
             return torch.cat(every, dim=1)
         if cache[2] is None:
             self._begin(cache, x, module, dtype)
@@ -61,29 +64,40 @@ class Decoder:
         if self.start is not None:
             given[self.start] = begun if self.counted else torch.arange(begun, begun + count)
         if self.method:
-            found = getattr(cache[2], self.method)(x[:, 0] if self.flat else x, **given)
+            with calling(self.method, count):
+                found = getattr(cache[2], self.method)(x[:, 0] if self.flat else x, **given)
         else:
             found = call(cache[2], x, given)
         if self.word is not None:
             kept = kept_in(found, self.word)
             cache[0] = cache[0] if kept is None else kept
         cache[1] = begun + count
-        return first_tensor(found).reshape(len(x), 1, -1) if self.method else found
+        if not self.method:
+            return found
+        out = first_tensor(found)
+        if not out.numel() or out.numel() % len(x):
+            raise SubjectError(f"`{self.method}` gave {list(out.shape)} for {len(x)} rows")
+        return out.reshape(len(x), 1, -1)
 
     def _begin(self, cache: list[Any], x: Tensor, module: nn.Module, dtype: torch.dtype) -> None:
         given = {"x": x, "dtype": dtype}
         if not self.held:
-            cache[0], cache[2] = evaluated(self.make, code=module, **given), module
+            with calling(self.make):
+                cache[0] = evaluated(self.make, code=module, **given)
+            cache[2] = module
             return
         module = copied(module) or module  # there may be only the one
         if self.setup:
-            evaluated(self.setup, code=module, **given)
-            module = module.to(dtype)
+            with calling(self.setup):
+                evaluated(self.setup, code=module, **given)
+                module = module.to(dtype)
         cache[2] = module
 
 
 def copied(module: nn.Module) -> nn.Module | None:
+    """A copy, if the module can be copied."""
     try:
-        return copy.deepcopy(module)
-    except Exception:  # a person's code may hold anything
+        with calling("__deepcopy__"):  # a person's code may hold anything
+            return copy.deepcopy(module)
+    except SubjectError:
         return None

@@ -9,7 +9,8 @@ import importlib.util
 import inspect
 import sys
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -125,7 +126,8 @@ def made(factory: Any, options: Mapping[str, Any], what: str) -> Any:
     try:
         signature = inspect.signature(factory)
     except ValueError:  # built-in classes have none
-        return factory(**options)
+        with _theirs(f"{what} cannot be made"):
+            return factory(**options)
     takes = signature.parameters
     options = gathered(factory, takes, options)
     anything = any(one.kind is one.VAR_KEYWORD for one in takes.values())
@@ -138,10 +140,19 @@ def made(factory: Any, options: Mapping[str, Any], what: str) -> Any:
         raise ValueError(
             f"{what} needs {', '.join(wanted)}; add {example}, or name a function that makes it"
         )
-    try:
+    with _theirs(f"{what} cannot be made"):
         return factory(**options)
-    except Exception as error:
-        raise ValueError(f"{what} cannot be made: {type(error).__name__}: {error}") from error
+
+
+@contextmanager
+def _theirs(what: str) -> Iterator[None]:
+    """Around a person's code and nothing else: whatever it raises is one line that says so."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):  # to be reported as what they are
+        raise
+    except BaseException as error:  # code may raise what is no Exception
+        raise ValueError(f"{what}: {type(error).__name__}: {error}") from error
 
 
 def gathered(
@@ -159,10 +170,8 @@ def gathered(
     if kind is None:
         return dict(options)
     names = {one.name for one in fields(kind) if one.init}
-    try:
+    with _theirs(f"{kind.__name__} cannot be made"):
         settings = kind(**{name: value for name, value in options.items() if name in names})
-    except Exception as error:
-        raise ValueError(f"{kind.__name__} cannot be made: {error}") from error
     rest = {name: value for name, value in options.items() if name not in names}
     for name in rest:
         if name not in takes:
@@ -214,12 +223,14 @@ def _imported(path: Path) -> Any:
     sys.modules[name] = module  # dataclasses and pickling look there
     sys.path.insert(0, str(path.parent.resolve()))  # what lies beside it can be imported
     try:
-        spec.loader.exec_module(module)
-    except SyntaxError as error:
-        where = f", line {error.lineno}" if error.lineno else ""
-        raise ValueError(f"{path}{where}: {error.msg}") from None
-    except Exception as error:
-        raise ValueError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
+        with _theirs(f"{path} cannot be imported"):
+            spec.loader.exec_module(module)
+    except ValueError as error:
+        slip = error.__cause__
+        if not isinstance(slip, SyntaxError):
+            raise
+        where = f", line {slip.lineno}" if slip.lineno else ""
+        raise ValueError(f"{path}{where}: {slip.msg}") from None
     finally:
         sys.path.pop(0)
     return module

@@ -13,6 +13,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from attnlab.audit.errors import SubjectError
 from attnlab.audit.subject.base import built
 from attnlab.audit.subject.convention import Convention, Form, Mask
 
@@ -81,7 +82,7 @@ def settled(convention: Convention, name: str) -> Mask:
             try:
                 none, padded = (subject.run(x, padding=mask) for mask in (nothing, some))
                 behind = subject.run(changed, padding=some)
-            except (Exception, SystemExit):  # it takes another form, or something else
+            except (SubjectError, SystemExit):  # it takes another form, or something else
                 continue
             taken = taken or form
             if not _near(free, none) or _near(none, padded):
@@ -95,5 +96,7 @@ def settled(convention: Convention, name: str) -> Mask:
 
 
 def _near(one: Tensor, other: Tensor) -> bool:
+    if one.shape != other.shape or one.dtype is not other.dtype:
+        return False
     size = float(other.abs().nan_to_num(posinf=0).max())
     return bool(torch.allclose(one, other, rtol=0, atol=LOOSE * size, equal_nan=True))

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from attnlab import chance
+from attnlab.audit.errors import SubjectError
 
 
 def normal(seed: int, *shape: int) -> Tensor:
@@ -38,15 +39,27 @@ def first_tensor(found: Any) -> Tensor:
         for value in values:
             if isinstance(value, Tensor):
                 return value
-    raise ValueError(f"the code gave {type(found).__name__}, not a tensor or a tuple of them")
+    raise SubjectError(f"the code gave {type(found).__name__}, not a tensor or a tuple of them")
 
 
 def sequence_in(found: Any, x: Tensor) -> Tensor:
     """The outputs [b, t, e], checked to have the batch and the length of x."""
     out = first_tensor(found)
     if out.dim() < 3 or out.shape[:2] != x.shape[:2]:
-        raise ValueError(
+        raise SubjectError(
             f"the code gave {list(out.shape)} for inputs {list(x.shape)}; "
             "outputs must be [batch, time, width]"
+        )
+    if out.is_complex() or out.dtype is torch.bool or not out.numel():
+        raise SubjectError(f"the code gave {list(out.shape)} of {out.dtype}, which are no numbers")
+    return out.flatten(2)
+
+
+def step_in(found: Any) -> Tensor:
+    """The outputs [b, n, e] of a step: of all new positions, or of the last only."""
+    out = first_tensor(found)
+    if out.dim() < 3:
+        raise SubjectError(
+            f"the code gave {list(out.shape)} for a step; outputs must be [batch, time, width]"
         )
     return out.flatten(2)

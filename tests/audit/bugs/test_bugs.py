@@ -13,6 +13,7 @@ from attnlab.audit.bugs.cases import FAMILIES, Case, cases
 from attnlab.audit.bugs.controls import CONTROLS
 from attnlab.audit.contract import Contract
 from attnlab.audit.probe.probe import Probe
+from attnlab.audit.properties.sight import Causality
 from attnlab.audit.properties.steadiness import Evaluation
 from attnlab.audit.properties.training import LossFunction, Training
 from attnlab.audit.subject.adapters import subject_for
@@ -96,7 +97,7 @@ def test_bugs_are_found_and_twins_are_not(monkeypatch):
 def test_the_check_fails_when_a_bug_is_missed(monkeypatch):
     only(monkeypatch, "one-too-many", "polarity-function")
     monkeypatch.setattr(
-        check.Causality, "examine", lambda self, probe: self.finding("pass", "not looked at")
+        Causality, "examine", lambda self, probe: self.finding("pass", "not looked at")
     )
     report = AuditCheck(family="windows", ours=False).run(silent)
     assert report["recall"] == 0.5 and not report["passed"]

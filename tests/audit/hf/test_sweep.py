@@ -13,6 +13,7 @@ from attnlab.audit.hf import sweep
         (["pass", "incomplete", "pass"], 2),
         (["pass", "not built", "pass"], 2),
         (["incomplete", "fail", "not built"], 1),
+        (["pass", "fail", "error"], 3),
     ],
 )
 def test_the_exit_code_is_that_of_the_worst_row(verdicts: list[str], code: int) -> None:
@@ -25,6 +26,22 @@ def test_a_sweep_gives_every_architecture_a_row_in_order() -> None:
     assert [row["target"] for row in rows] == ["gpt2", "gemma4_assistant", "no_such"]
     assert [row["verdict"] for row in rows] == ["pass", "not built", "not built"]
     assert all("seconds" in row for row in rows)
+
+
+def test_only_what_the_library_refuses_is_called_not_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    models = pytest.importorskip("attnlab.audit.hf.models")
+
+    def refused(name: str) -> None:
+        raise ValueError("no such model")
+
+    def broken(name: str) -> None:
+        raise KeyError("ours")
+
+    monkeypatch.setattr(models, "audit_hf", refused)
+    assert sweep.row("gpt2")["verdict"] == "not built"
+    monkeypatch.setattr(models, "audit_hf", broken)
+    found = sweep.row("gpt2")
+    assert found["verdict"] == "error" and "raise KeyError" in found["traceback"]
 
 
 def test_a_worker_that_dies_or_hangs_costs_its_row_only(monkeypatch: pytest.MonkeyPatch) -> None:
