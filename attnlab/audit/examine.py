@@ -50,7 +50,7 @@ def examine(
     probe = Probe(subject, contract)
     findings = []
     doubt: str | None = None
-    for examined in (*(registered() if properties is None else properties), *more):
+    for examined in (*(all_properties() if properties is None else properties), *more):
         tick(examined.name)
         with _during(examined.name):
             if doubt is None:
@@ -70,7 +70,7 @@ def examine(
     )
 
 
-def registered() -> list[Property]:
+def all_properties() -> list[Property]:
     return [registry.load("property", option.name)() for option in registry.options("property")]
 
 

@@ -19,7 +19,7 @@ from attnlab.attention.heads import HeadedAttention
 from attnlab.audit.bugs.cases import FAMILIES, Case, cases
 from attnlab.audit.bugs.controls import CONTROLS
 from attnlab.audit.contract import Contract
-from attnlab.audit.examine import examine, registered
+from attnlab.audit.examine import all_properties, examine
 from attnlab.audit.properties.property import Property
 from attnlab.audit.subject.adapters import subject_for
 from attnlab.audit.subject.base import Subject
@@ -98,7 +98,7 @@ class AuditCheck:
         affected = [one for one in mutants if set(one.caught_by) == {"causality"}]  # by no other
         if not affected:
             return None
-        others = [one for one in registered() if one.name != "causality"]
+        others = [one for one in all_properties() if one.name != "causality"]
         again = [audited(one.trial, "control", tick, others) for one in affected]
         lost = sum(not one.caught_by for one in again)
         return (sum(bool(one.caught_by) for one in mutants) - lost) / len(mutants)

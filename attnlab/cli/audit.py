@@ -59,7 +59,7 @@ def audit(
 
     limits = sandbox.Limits(seconds=timeout, gibibytes=memory)
     request = sandbox.Request(
-        target=target, words=tuple(words or ()), contract=_contract(contract, declare or [])
+        target=target, options=tuple(words or ()), contract=_contract(contract, declare or [])
     )
     _check_places(html, repro)
     if target == "hf:all":
@@ -68,9 +68,9 @@ def audit(
     with progress() as tick:
         if in_process:
             with redirect_stdout(sys.stderr):  # what the code prints is not the answer
-                answer = sandbox.made_here(request, tick)
+                answer = sandbox.audit_here(request, tick)
         else:
-            answer = sandbox.asked(request, limits, tick)
+            answer = sandbox.audit_in_child(request, limits, tick)
     if as_json:
         print_json(answer.plain())
     if answer.traceback:

@@ -50,7 +50,7 @@ def targets() -> dict[str, Target]:
     return {one.name: one for one in every}
 
 
-def listed() -> dict[str, Any]:
+def target_list() -> dict[str, Any]:
     return {
         "targets": [
             {"name": one.name, "about": one.about, "declared": dict(one.declared)}
@@ -76,10 +76,10 @@ def _attentions() -> list[Target]:
     kinds += [("grouped", "scaled-dot", WINDOW)]
     found = []
     for heads, score, window in kinds:
-        told = f"{heads} attention, {score} score" + (f", a window of {window}" if window else "")
+        about = f"{heads} attention, {score} score" + (f", a window of {window}" if window else "")
         declared = {"causal": True, **({"window": window} if window else {})}
         name = "-".join([heads, score, *(["window"] if window else [])])
-        found.append(_target(name, told, partial(make, heads, score, window), declared))
+        found.append(_target(name, about, partial(make, heads, score, window), declared))
     return found
 
 
@@ -131,8 +131,8 @@ def _bugs() -> list[Target]:
     for family, number in BUGS.items():
         case = cases(family)[family][number]
         declared = dict(case.declared)
-        told = f"a known bug: {case.bug}"
-        found.append(Target(f"bug-{case.name}", told, partial(case.subject, True), declared))
+        about = f"a known bug: {case.bug}"
+        found.append(Target(f"bug-{case.name}", about, partial(case.subject, True), declared))
     return found
 
 
@@ -153,7 +153,7 @@ def _target(
     return Target(name, about, subject, declared, **more)
 
 
-def asked(body: Mapping[str, Any]) -> tuple[Target, Contract]:
+def parse_request(body: Mapping[str, Any]) -> tuple[Target, Contract]:
     name = text(body, "target", LONGEST_NAME)
     known = targets()
     if name not in known:
@@ -172,23 +172,27 @@ def _contract(declared: Any) -> Contract:
     return config.from_dict(Contract, dict(declared))
 
 
-def audited(target: Target, contract: Contract) -> dict[str, Any]:
+def run_audit(target: Target, contract: Contract) -> dict[str, Any]:
     """The certificate with its influence matrix and counter-examples, as JSON."""
     import torch
 
     from attnlab.audit.examine import examine
     from attnlab.audit.repro.smallest import examples_of
-    from attnlab.audit.subject.adapters import arranged
+    from attnlab.audit.subject.adapters import arrange
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        subject = arranged(target.make(), contract)
+        subject = arrange(target.make(), contract)
         certificate = examine(subject, contract)
         examples = []
         if target.target and certificate.verdict == "fail":
             examples = examples_of(certificate, subject, target.target, dict(target.options))
-    told = [finite(asdict(one)) for one in examples]
-    return {**plain(certificate), "target": target.name, "about": target.about, "examples": told}
+    known = {"target": target.name, "about": target.about}
+    return {
+        **plain(certificate),
+        **known,
+        "examples": [finite(asdict(one)) for one in examples],
+    }
 
 
 def plain(certificate: Certificate) -> dict[str, Any]:
@@ -208,7 +212,7 @@ def _size(size: float) -> float:
     return min(float(f"{size:.4g}"), LARGEST) if math.isfinite(size) else LARGEST
 
 
-def read(body: Mapping[str, Any]) -> dict[str, Any]:
+def read_certificate(body: Mapping[str, Any]) -> dict[str, Any]:
     """A certificate from elsewhere, normalised; a ValueError for anything that is none."""
     given = body.get("certificate")
     if not isinstance(given, Mapping):
@@ -226,7 +230,7 @@ def read(body: Mapping[str, Any]) -> dict[str, Any]:
     detail = given.get("detail")
     return {
         **plain(certificate),
-        "examples": [_example(one) for one in _listed(given.get("examples"), MOST_CHECKS)],
+        "examples": [_example(one) for one in _list(given.get("examples"), MOST_CHECKS)],
         "detail": detail[:LONGEST_DETAIL] if isinstance(detail, str) else "",
     }
 
@@ -278,7 +282,7 @@ def _matrix(rows: Any) -> list[list[float]]:
     return [[float(size) for size in row] for row in rows]
 
 
-def _listed(given: Any, most: int) -> list[Any]:
+def _list(given: Any, most: int) -> list[Any]:
     if given is None:
         return []
     if not isinstance(given, list) or len(given) > most:

@@ -205,16 +205,16 @@ async def ask(page: Page, asked: Asked) -> Any:
 
 
 async def audit_targets(page: Page, asked: Asked) -> Any:
-    return await asyncio.to_thread(auditing.listed)
+    return await asyncio.to_thread(auditing.target_list)
 
 
 async def audit(page: Page, asked: Asked) -> Any:
-    target, contract = auditing.asked(asked.body)
-    return await page.work.answer(lambda: auditing.audited(target, contract))
+    target, contract = auditing.parse_request(asked.body)
+    return await page.work.answer(lambda: auditing.run_audit(target, contract))
 
 
 async def certificate(page: Page, asked: Asked) -> Any:
-    return auditing.read(asked.body)
+    return auditing.read_certificate(asked.body)
 
 
 def _from_query(asked: Asked, key: str, low: int, high: int, default: int) -> int:

@@ -14,14 +14,14 @@ LEAKY = "example-leaky"
 
 
 def audited(name, **declared):
-    target, contract = auditing.asked(
+    target, contract = auditing.parse_request(
         {"target": name, **({"declare": declared} if declared else {})}
     )
-    return auditing.audited(target, contract)
+    return auditing.run_audit(target, contract)
 
 
 def test_the_list_has_all_our_attentions_positions_and_known_bugs():
-    found = auditing.listed()
+    found = auditing.target_list()
     names = {one["name"] for one in found["targets"]}
     for heads in registry.options("attention"):
         assert f"{heads.name}-scaled-dot" in names
@@ -49,7 +49,7 @@ def test_the_leaky_example_fails_with_its_smallest_counter_example():
     assert found["verdict"] == "fail"
     [example] = [one for one in found["examples"] if one["name"] == "causality"]
     assert example["sentence"] and "import torch" in example["script"]
-    again = auditing.read({"certificate": found})
+    again = auditing.read_certificate({"certificate": found})
     for part in ("checks", "influence", "allowed", "contract", "verdict", "target"):
         assert again[part] == found[part], part
 
@@ -76,13 +76,13 @@ def test_another_declaration_is_another_verdict():
 )
 def test_a_wrong_request_is_one_line(body, reason):
     with pytest.raises(ValueError, match=reason):
-        auditing.asked(body)
+        auditing.parse_request(body)
 
 
 @pytest.mark.parametrize("name", ["/etc/passwd", "examples/leaky.py:LeakyAttention", "hf:llama"])
 def test_no_file_and_no_model_of_elsewhere_is_taken(name):
     with pytest.raises(Refused) as refused:
-        auditing.asked({"target": name})
+        auditing.parse_request({"target": name})
     assert refused.value.status == 404
 
 
@@ -93,24 +93,26 @@ def certificate(**changes):
 
 def test_the_verdict_is_that_of_the_checks_whatever_is_written():
     failing = [{"name": "x", "verdict": "fail", "detail": ""}]
-    assert auditing.read(certificate(checks=failing, verdict="pass"))["verdict"] == "fail"
-    assert auditing.read(certificate(checks=[]))["verdict"] == "incomplete"
-    assert auditing.read(certificate(verdict="fail"))["verdict"] == "pass"
+    assert (
+        auditing.read_certificate(certificate(checks=failing, verdict="pass"))["verdict"] == "fail"
+    )
+    assert auditing.read_certificate(certificate(checks=[]))["verdict"] == "incomplete"
+    assert auditing.read_certificate(certificate(verdict="fail"))["verdict"] == "pass"
     unclear = [{"name": "cache", "verdict": "cannot tell", "detail": "none"}]
-    assert auditing.read(certificate(checks=unclear))["verdict"] == "incomplete"
+    assert auditing.read_certificate(certificate(checks=unclear))["verdict"] == "incomplete"
 
 
 def test_a_declared_field_that_is_not_established_is_no_pass():
-    found = auditing.read(certificate(contract={"causal": True, "cache": True}))
+    found = auditing.read_certificate(certificate(contract={"causal": True, "cache": True}))
     assert (found["verdict"], found["unestablished"]) == ("incomplete", ["cache"])
     assert "cache=true (cache was not examined)" in found["reason"]
-    assert auditing.read(certificate(contract={"causal": True}))["verdict"] == "pass"
+    assert auditing.read_certificate(certificate(contract={"causal": True}))["verdict"] == "pass"
     heard = audited("multi-head-scaled-dot", causal=True, cache=True)
     assert (heard["verdict"], heard["unestablished"]) == ("incomplete", ["cache"])
 
 
 def test_what_is_not_ours_is_left_out():
-    found = auditing.read(certificate(html="<b>", extra=1))
+    found = auditing.read_certificate(certificate(html="<b>", extra=1))
     assert "html" not in found and "extra" not in found
 
 
@@ -149,12 +151,16 @@ def test_what_is_not_ours_is_left_out():
 )
 def test_a_certificate_is_refused_where_any_part_is_not_as_ours(changes):
     with pytest.raises(ValueError, match=r"."):
-        auditing.read(certificate(**changes))
+        auditing.read_certificate(certificate(**changes))
 
 
 def test_numbers_that_no_picture_can_hold_are_left_out():
     check = {"name": "a", "verdict": "pass", "detail": "", "measured": [1e300, 10**400, 0.5]}
-    assert auditing.read(certificate(checks=[check]))["checks"][0]["measured"] == [None, None, 0.5]
+    assert auditing.read_certificate(certificate(checks=[check]))["checks"][0]["measured"] == [
+        None,
+        None,
+        0.5,
+    ]
 
 
 def test_page_and_html_let_the_same_pairs_move_through_two_layers_with_a_window():
@@ -172,7 +178,7 @@ def test_page_and_html_let_the_same_pairs_move_through_two_layers_with_a_window(
         for row, allowed in zip(shown["influence"], shown["allowed"], strict=True)
         for size, may in zip(row, allowed, strict=True)
     )
-    assert auditing.read({"certificate": shown})["allowed"] == shown["allowed"]
+    assert auditing.read_certificate({"certificate": shown})["allowed"] == shown["allowed"]
 
 
 def blocks(found):

@@ -19,9 +19,9 @@ from attnlab.audit.contract import Certificate, Contract, Finding
 from attnlab.audit.errors import LONGEST, SubjectError, calling
 from attnlab.audit.examine import examine
 from attnlab.audit.hf.running import (
+    in_float64,
     quiet,
-    unlogged,
-    widened,
+    without_logs,
 )
 from attnlab.audit.hf.sizes import HEADS, KV_HEADS, WINDOW, tiny
 from attnlab.audit.hf.subject import HuggingFace, takes
@@ -64,10 +64,10 @@ def model_of(
     Fewer key/value heads than query heads are tried first: that is where heads get mixed up. In
     float64, constants such as rates of decay are computed in float64 too.
     """
-    return _built(arch, attn_implementation, seed, dtype)[0]
+    return _build(arch, attn_implementation, seed, dtype)[0]
 
 
-def _built(
+def _build(
     arch: str, attn_implementation: str | None, seed: int, dtype: torch.dtype
 ) -> tuple[nn.Module, dict[str, Any]]:
     """The model, and the sizes of its configuration."""
@@ -79,7 +79,7 @@ def _built(
     reason = ""
     for kv_heads in (KV_HEADS, HEADS, 1):
         try:
-            return _made(names[arch], kv_heads, attn_implementation, seed, dtype)
+            return _make(names[arch], kv_heads, attn_implementation, seed, dtype)
         except SubjectError as error:  # a configuration may refuse its sizes
             reason = reason or error.reason[:LONGEST]
     raise ValueError(f"{arch} is not built: {reason}")
@@ -139,8 +139,8 @@ class LeftPadding(Property):
             "shift": apart(out[:1, padded:], alone),
         }
         if subject.caches:
-            stepped = _stepped(probe, x, padding, padded + 4)
-            found["decoding"] = apart(stepped[:1, padded:], alone)
+            decoded = _decode(probe, x, padding, padded + 4)
+            found["decoding"] = apart(decoded[:1, padded:], alone)
         for change, off in found.items():
             if off <= probe.tolerance:
                 continue
@@ -170,7 +170,7 @@ class Loop(Property):
         if reason:
             return self.finding("cannot tell", reason)
         x = probe.draw(2, WINDOW - 1)  # what lies beyond a window is asked elsewhere
-        steps = subject.looped(x, WINDOW - 4)
+        steps = subject.loop_logits(x, WINDOW - 4)
         if steps is None:
             return self.finding("not applicable", "it gives no cache back")
         off = apart(steps, probe.run(x))
@@ -207,9 +207,9 @@ def subject_of(target: str, attn_implementation: str | None = None) -> HuggingFa
         model = model_in(folder, attn_implementation)
         return HuggingFace.of(model, folder.name, folder=target)
     try:
-        model, sizes = _built(target, attn_implementation, 0, torch.float64)
+        model, sizes = _build(target, attn_implementation, 0, torch.float64)
     except ValueError:  # if the precision was not the reason, the other says so too
-        model, sizes = _built(target, attn_implementation, 0, torch.float32)
+        model, sizes = _build(target, attn_implementation, 0, torch.float32)
     return HuggingFace.of(model, target, sizes)
 
 
@@ -221,13 +221,13 @@ def certificate_of(
     contract = Contract(**{**usual, **DOCUMENTED.get(subject.convention.family, {}), **declared})
     if contract.causal is False:  # what is decoded has not seen what comes after it
         subject, contract = subject.without_cache(), replace(contract, cache=None)
-    with unlogged():
+    with without_logs():
         certificate = examine(subject, contract, tick, more=[LeftPadding(), Loop()])
-    explained = tuple(_explained(one, subject) for one in certificate.findings)
+    explained = tuple(_explain(one, subject) for one in certificate.findings)
     return replace(certificate, findings=explained)
 
 
-def _explained(finding: Finding, subject: HuggingFace) -> Finding:
+def _explain(finding: Finding, subject: HuggingFace) -> Finding:
     if finding.name == "packing" and finding.verdict == "fail" and "left" not in subject.sides:
         more = "; the library says that what it pools is not masked"
         return replace(finding, verdict="not applicable", detail=finding.detail + more)
@@ -241,7 +241,7 @@ def _explained(finding: Finding, subject: HuggingFace) -> Finding:
     return replace(finding, detail=f"it breaks down with a cache: {subject.no_cache}")
 
 
-def _stepped(probe: Probe, x: Tensor, padding: Tensor, first: int) -> Tensor:
+def _decode(probe: Probe, x: Tensor, padding: Tensor, first: int) -> Tensor:
     """A padded beginning and single steps after it, as batches are generated."""
     subject = probe.subject
     assert isinstance(subject, HuggingFace)
@@ -264,7 +264,7 @@ def _names() -> dict[str, str]:
     return dict(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
 
 
-def _made(
+def _make(
     class_name: str,
     kv_heads: int,
     attn_implementation: str | None,
@@ -273,7 +273,7 @@ def _made(
 ) -> tuple[nn.Module, dict[str, Any]]:
     import transformers
 
-    wide = widened() if dtype is torch.float64 else nullcontext()
+    wide = in_float64() if dtype is torch.float64 else nullcontext()
     with quiet(), torch.random.fork_rng(devices=[]), wide:
         with calling("import"):
             model_class = getattr(transformers, class_name)

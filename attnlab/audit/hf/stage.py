@@ -19,17 +19,24 @@ from typing import Any
 import torch
 
 from attnlab.audit.hf import running as hf_running
-from attnlab.audit.hf.running import quiet, running, stepped, widened
+from attnlab.audit.hf.running import in_float64, quiet, running, step_logits
 from attnlab.audit.hf.subject import HuggingFace
 from attnlab.audit.repro.prelude import drawn, prepared
 from attnlab.audit.repro.stage import TOOLS, Heading, Stage, Stepping, _function, tools_of
 from attnlab.audit.subject.adapters import HEADS, KV_HEADS, LAYERS
 from attnlab.audit.subject.base import Subject
-from attnlab.audit.subject.calls import Call, recorded
+from attnlab.audit.subject.calls import Call, record
 
 CALLS = ("ask", "other", "tell", "step")
 WIDTH = 96  # columns of a script's constants
-RUNNING = (hf_running.places, hf_running.begun, stepped, hf_running.Wide, widened, running)
+RUNNING = (
+    hf_running.positions_behind,
+    hf_running.first_cache,
+    step_logits,
+    hf_running.Float64,
+    in_float64,
+    running,
+)
 EXACT = ("precision",)  # what float64 is compared with
 
 
@@ -71,7 +78,7 @@ class ModelStage(Stage):
         return [quiet()(one) if name in CALLS else one for name, one in found]
 
     def known(self) -> dict[str, Any]:
-        return {**TOOLS, "stepped": stepped, "running": running}
+        return {**TOOLS, "step_logits": step_logits, "running": running}
 
     def printed(self) -> tuple[Any, ...]:
         return (built, *RUNNING)
@@ -91,7 +98,7 @@ class ModelStage(Stage):
 
     def again(self) -> "ModelStage":
         how = {"attn_implementation": self.implementation, "dtype": self.dtype}
-        wide = widened() if self.dtype is torch.float64 else nullcontext()
+        wide = in_float64() if self.dtype is torch.float64 else nullcontext()
         with quiet(), torch.random.fork_rng(devices=[]), wide:
             code = built(self.folder, self.name, dict(self.options), **how)
         return replace(self, code=prepared(code, self.dtype))
@@ -114,7 +121,7 @@ class ModelStage(Stage):
         constants += [f"CACHES = {pprint.pformat(hf_running.CACHES, width=WIDTH)}"] * steps
         how = f"attn_implementation={self.implementation!r}, dtype={self.dtype}"
         making = ["FOLDER = (sys.argv[1:] or [FOLDER])[0]"]
-        making += ["with widened():"] * wide
+        making += ["with in_float64():"] * wide
         making += ["    " * wide + f"code = built(FOLDER, NAME, SIZES, {how})"]
         making += [f"prepared(code, {self.dtype})"]
         return Heading(
@@ -134,7 +141,7 @@ class ModelStage(Stage):
         return _function("other(x: Any, padding: Any = None)", body)
 
     def _stepping(self) -> list[str]:
-        step = [f"return stepped(code, x, cache, padding, {self.masked}, {self.prepares})"]
+        step = [f"return step_logits(code, x, cache, padding, {self.masked}, {self.prepares})"]
         return [
             *_function("new_cache()", ["return {}"]),
             *_function("step(x: Any, cache: Any, padding: Any = None)", step, self.decorators),
@@ -162,10 +169,10 @@ def for_model(subject: Subject, target: str, options: Mapping[str, Any]) -> Mode
         own=subject.dtype,
     )
     x = drawn((2, 5), subject.width, 0, torch.float32)
-    asking = recorded(subject.module, partial(subject.run, x), {}, x=x)
+    asking = record(subject.module, partial(subject.run, x), {}, x=x)
     padded = None
     if subject.pads:
         padding = torch.tensor([[False] * 5, [True] * 2 + [False] * 3])
         run = partial(subject.run, x, padding=padding)
-        padded = recorded(subject.module, run, {}, x=x, padding=padding)
+        padded = record(subject.module, run, {}, x=x, padding=padding)
     return replace(stage, asking=asking, padded=padded).again()

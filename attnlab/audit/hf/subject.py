@@ -17,11 +17,18 @@ import torch
 from torch import Tensor, nn
 
 from attnlab.audit.errors import LONGEST, SubjectError, calling
-from attnlab.audit.hf.running import CACHES, Narrowing, places, quiet, running, stepped
+from attnlab.audit.hf.running import (
+    CACHES,
+    Narrowing,
+    positions_behind,
+    quiet,
+    running,
+    step_logits,
+)
 from attnlab.audit.hf.sizes import TOKENS
 from attnlab.audit.probe.probe import apart
 from attnlab.audit.properties.training import scalar_in
-from attnlab.audit.subject.adapters import prepared
+from attnlab.audit.subject.adapters import prepare
 from attnlab.audit.subject.base import Subject, Tokens
 from attnlab.audit.subject.convention import Convention, Form, Mask
 
@@ -51,7 +58,7 @@ class ModelConvention(Convention):
     def call(self, x: Tensor, padding: Tensor | None, positions: Tensor | None) -> Any:
         # behind padding a text must be told where it begins, as generation does
         if padding is not None and positions is None and bool(padding[:, 0].any()):
-            positions = places(padding)
+            positions = positions_behind(padding)
         if positions is not None:
             positions = positions.expand(x.shape[0], -1)
         return super().call(x, padding, positions)
@@ -88,7 +95,7 @@ class HuggingFace(Tokens):
     def of(
         cls, model: nn.Module, name: str, sizes: Mapping[str, Any] | None = None, folder: str = ""
     ) -> "HuggingFace":
-        return cls(_probed(_described(model, name, sizes or {}, folder)))
+        return cls(_probe(_described(model, name, sizes or {}, folder)))
 
     def _adopt(self, convention: Convention) -> None:
         assert isinstance(convention, ModelConvention)
@@ -106,10 +113,10 @@ class HuggingFace(Tokens):
 
     def by(self, backend: str) -> "HuggingFace":
         """The same model, which computes attention in another way."""
-        return self.called_by(replace(self.convention, backend=backend, other_backends=()))
+        return self.with_convention(replace(self.convention, backend=backend, other_backends=()))
 
     def without_cache(self) -> "HuggingFace":
-        return self.called_by(replace(self.convention, caches=False))
+        return self.with_convention(replace(self.convention, caches=False))
 
     def new_cache(self) -> dict[str, Any]:
         return {}
@@ -119,7 +126,7 @@ class HuggingFace(Tokens):
         how = self.convention
         # the library prepares it, so most of what runs here is the library's
         with calling("forward", x.shape[1]), how.running():
-            found: Tensor = stepped(how.code, x, cache, padding, self.pads, how.prepares)
+            found: Tensor = step_logits(how.code, x, cache, padding, self.pads, how.prepares)
         return found
 
     @property
@@ -146,7 +153,7 @@ class HuggingFace(Tokens):
             given = self.run(x, positions=torch.arange(5)[None])
             return self.placed and apart(given, self.run(x)) > 1e-3 * float(given.abs().max())
 
-    def looped(self, x: Tensor, first: int) -> Tensor | None:
+    def loop_logits(self, x: Tensor, first: int) -> Tensor | None:
         """The logits of a plain loop: a cache is handed back, and no positions; None if none is."""
         found: Any = None
         kept: dict[str, Any] = {}
@@ -194,13 +201,13 @@ def _described(
     )
 
 
-def _probed(known: ModelConvention) -> ModelConvention:
+def _probe(known: ModelConvention) -> ModelConvention:
     """In float64 if the whole of the computation goes along, whichever way it is done."""
     known.code.train()  # so that it is prepared, whatever its precision is already
     # whose weights have not been changed for float64
     models = {torch.float64: known.code, torch.float32: copy.deepcopy(known.code)}
     for dtype, model in models.items():
-        prepared(model, dtype)
+        prepare(model, dtype)
         tried = replace(known, code=model, module=model, dtype=dtype, wide=dtype is torch.float64)
         subject = HuggingFace(tried)
         try:

@@ -52,8 +52,8 @@ def pytest_collection_modifyitems(
     session: pytest.Session, config: pytest.Config, items: list[pytest.Item]
 ) -> None:
     for text in config.getoption("--attnlab-audit"):
-        target, *words = shlex.split(text) or [""]
-        audited = Audited.from_parent(session, name=target, words=tuple(words))
+        target, *options = shlex.split(text) or [""]
+        audited = Audited.from_parent(session, name=target, options=tuple(options))
         items.extend(audited.collect())
 
 
@@ -68,9 +68,9 @@ def attnlab_audit() -> Callable[..., Any]:
 class Audited(pytest.Collector):
     """Code on the command line."""
 
-    def __init__(self, *, words: tuple[str, ...], **given: Any) -> None:
+    def __init__(self, *, options: tuple[str, ...], **given: Any) -> None:
         super().__init__(**given)
-        self._words = words
+        self._options = options
 
     def collect(self) -> Iterator[pytest.Item]:
         from attnlab import registry
@@ -87,8 +87,8 @@ class Audited(pytest.Collector):
 
         contract = config.override(Contract(), self.config.getoption("--attnlab-declare"))
         limits = sandbox.Limits(seconds=self.config.getoption("--attnlab-timeout"))
-        request = sandbox.Request(target=self.name, words=self._words, contract=contract)
-        return sandbox.asked(request, limits)
+        request = sandbox.Request(target=self.name, options=self._options, contract=contract)
+        return sandbox.audit_in_child(request, limits)
 
 
 class Broken(Exception):
@@ -103,7 +103,8 @@ class AuditTest(pytest.Item):
     def certificate(self) -> "Certificate":
         answer = self.parent.answer
         if answer.certificate is None:
-            raise Broken(f"{self.parent.name} was not audited: {answer.detail}")
+            reason = "\n".join(filter(None, (answer.detail, answer.traceback)))
+            raise Broken(f"{self.parent.name} was not audited: {reason}")
         return answer.certificate
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], *rest: Any) -> Any:

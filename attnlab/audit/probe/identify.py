@@ -37,12 +37,12 @@ class Applied:
     linear: tuple[Tensor, ...]  # results of the linear layers before it, [rows, width]
 
 
-def observed(probe: Probe, x: Tensor, **how: Any) -> list[Applied]:
+def observe(probe: Probe, x: Tensor, **how: Any) -> list[Applied]:
     """Every application of attention to x [b, t, …], b of 2 or more; none if none could be seen."""
-    found, linear = _watched(probe, x, **how)
+    found, linear = _watch(probe, x, **how)
     other = x.clone()
     other[0] = x[1]  # to tell which of the b·h products belong to the first row
-    again = _watched(probe, other, **how)[0]
+    again = _watch(probe, other, **how)[0]
     if len(again) != len(found):
         return []
     rows, seen = len(x), []
@@ -70,7 +70,7 @@ def differ(one: Tensor, other: Tensor) -> Tensor:
     return (one - other).abs().amax(-1) > SAFETY * eps * float(one.abs().max())
 
 
-def _watched(probe: Probe, x: Tensor, **how: Any) -> tuple[list[tuple[Tensor, ...]], list]:
+def _watch(probe: Probe, x: Tensor, **how: Any) -> tuple[list[tuple[Tensor, ...]], list]:
     watch = Watch(x.shape[1])
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)  # it would be one opaque operation
@@ -92,15 +92,15 @@ def constant(probe: Probe, rows: int, length: int) -> Tensor:
     return x.expand(-1, length, *x.shape[2:]).clone()
 
 
-def joined(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def join(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Inputs of a function, side by side."""
     return torch.cat((q, k, v), dim=1).transpose(1, 2).flatten(2)
 
 
-def attended(subject: Attention, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def attend(subject: Attention, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """What the function gives, [b, h, t, d]."""
     with torch.no_grad():
-        out = subject.run(joined(q, k, v).to(subject.dtype))
+        out = subject.run(join(q, k, v).to(subject.dtype))
     if out.shape[-1] % subject.head_width:
         raise SubjectError(
             f"{subject.name} gave heads of another width than the values', {subject.head_width}"
@@ -116,20 +116,22 @@ def weights_of(subject: Attention, q: Tensor, k: Tensor) -> Tensor:
         v = torch.zeros(rows, k.shape[1], length, width, dtype=q.dtype)
         count = min(width, length - start)
         v[:, :, start : start + count, :count] = torch.eye(count, dtype=q.dtype)
-        shown.append(attended(subject, q, k, v)[..., :count])
+        shown.append(attend(subject, q, k, v)[..., :count])
     return torch.cat(shown, dim=-1).double()
 
 
 def linear_in_values(subject: Attention, tolerance: float) -> bool:
     """Whether outputs are weights times values, so that unit vectors show the weights."""
-    q, k, v = drawn(subject, 1, SEEN_LENGTH, 5)
+    q, k, v = draw_qkv(subject, 1, SEEN_LENGTH, 5)
     v = v[:, :1].expand_as(v)  # one for all heads: which of them is read is asked elsewhere
-    out = attended(subject, q, k, v)
+    out = attend(subject, q, k, v)
     wanted = weights_of(subject, q, k) @ v[:, :1].double()
     return bool(((out - wanted).abs() <= tolerance * (1 + v.abs().max())).all())
 
 
-def drawn(subject: Attention, rows: int, length: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+def draw_qkv(
+    subject: Attention, rows: int, length: int, seed: int
+) -> tuple[Tensor, Tensor, Tensor]:
     q, k, v = subject.split(subject.draw(rows, length, seed))
     return q, k, v
 
@@ -425,7 +427,7 @@ def unlike(queries: Tensor, keys: Tensor) -> bool:
     return bool(((angles | sides) & turned).any())
 
 
-def evened(maps: Tensor) -> Tensor:
+def strip_weights(maps: Tensor) -> Tensor:
     """Maps [t, d, d] of turned pairs, without a weight for each coordinate that came after."""
     cosines = maps.diagonal(dim1=1, dim2=2).diag_embed()
     sines = maps - cosines

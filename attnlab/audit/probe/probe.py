@@ -14,9 +14,9 @@ from torch import Tensor
 
 from attnlab.audit.contract import Contract
 from attnlab.audit.errors import SubjectError, calling
-from attnlab.audit.subject.adapters import arranged
+from attnlab.audit.subject.adapters import arrange
 from attnlab.audit.subject.base import Subject
-from attnlab.audit.subject.guarded import guarded
+from attnlab.audit.subject.guard import guard
 from attnlab.audit.subject.tensors import normal
 
 LENGTHS = (1, 2, 7, 23, 70)  # odd, prime, and beyond a block of 64
@@ -34,7 +34,7 @@ class Probe:
     """
 
     def __init__(self, subject: Subject, contract: Contract, seed: int = 0) -> None:
-        self.subject = guarded(arranged(subject, contract))
+        self.subject = guard(arrange(subject, contract))
         self.contract, self.seed = contract, seed
 
     def run(self, x: Tensor, **how: Any) -> Tensor:

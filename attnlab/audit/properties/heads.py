@@ -14,13 +14,13 @@ from attnlab.audit.errors import SubjectError
 from attnlab.audit.probe.identify import (
     SEEN_LENGTH,
     Applied,
-    attended,
+    attend,
     differ,
-    drawn,
+    draw_qkv,
     floor_of,
     forms_of,
     linear_in_values,
-    observed,
+    observe,
     scale_of_function,
     scale_seen,
     weights_of,
@@ -100,7 +100,7 @@ class Heads(Property):
     def _of_module(self, probe: Probe) -> Finding:
         declared = self.declared(probe)
         x = probe.draw(2, SEEN_LENGTH)
-        seen = observed(probe, x)
+        seen = observe(probe, x)
         wrong = scrambled(probe, x, seen) or bends_with_length(probe)
         if wrong:
             return self.finding("fail", wrong, declared=declared, example={"length": SEEN_LENGTH})
@@ -193,9 +193,9 @@ class Reading:
 def reading(subject: Attention, probe: Probe) -> Reading | None:
     """By replacing one query, or all keys or values of a head; None for a shape not kept."""
     length = 5
-    q, k, v = drawn(subject, 1, length, 1)
-    other = drawn(subject, 1, length, 2)
-    before = attended(subject, q, k, v)
+    q, k, v = draw_qkv(subject, 1, length, 1)
+    other = draw_qkv(subject, 1, length, 2)
+    before = attend(subject, q, k, v)
     if before.shape[1] != q.shape[1]:
         return None
     tolerance = Probe(subject, probe.contract, probe.seed).tolerance
@@ -203,7 +203,7 @@ def reading(subject: Attention, probe: Probe) -> Reading | None:
     def moved(part: int, at: tuple[Any, ...]) -> Tensor:
         given = [q.clone(), k.clone(), v.clone()]
         given[part][at] = other[part][at]
-        change = attended(subject, *given) - before
+        change = attend(subject, *given) - before
         return torch.nan_to_num(change.abs().amax(-1)[0], nan=torch.inf) > tolerance
 
     heads, kv_heads = q.shape[1], k.shape[1]
@@ -260,7 +260,7 @@ def scrambled(probe: Probe, x: Tensor, seen: list[Applied]) -> str:
         return ""
     for at in (1, 4):
         other = probe.draw(2, SEEN_LENGTH, 8)
-        changed = observed(probe, replaced(x, other, slice(at, at + 1)))
+        changed = observe(probe, replaced(x, other, slice(at, at + 1)))
         if not changed:
             return ""
         for what in ("q", "k", "v"):
@@ -338,7 +338,7 @@ class Scale(Property):
             found: float | str = scale_of_function(subject)
             width, heads = subject.head_width, subject.heads
         else:
-            seen = observed(probe, probe.draw(2, SEEN_LENGTH))
+            seen = observe(probe, probe.draw(2, SEEN_LENGTH))
             if not seen:
                 return self.finding("cannot tell", UNSEEN, declared=declared)
             found = scale_seen(seen[0], floor_of(probe.subject))
@@ -409,10 +409,10 @@ class Weights(Property):
         if isinstance(subject, Attention):
             if not linear_in_values(subject, probe.tolerance):
                 return self.finding("cannot tell", "outputs are no weighted sums of the values")
-            q, k, _ = drawn(subject, 2, 23, 1)
+            q, k, _ = draw_qkv(subject, 2, 23, 1)
             seen = [weights_of(subject, q, k)]
         else:
-            seen = [one.weights.double() for one in observed(probe, probe.draw(2, SEEN_LENGTH))]
+            seen = [one.weights.double() for one in observe(probe, probe.draw(2, SEEN_LENGTH))]
             if not seen:
                 return self.finding("cannot tell", UNSEEN)
         for weights in seen:
@@ -474,7 +474,7 @@ def _sunk(subject: Attention) -> bool:
 
     With a first key of 0, what is missing is the same multiple of its weight in any text.
     """
-    q, k, _ = drawn(subject, 2, SEEN_LENGTH, 6)
+    q, k, _ = draw_qkv(subject, 2, SEEN_LENGTH, 6)
     k = k.clone()
     k[:, :, 0] = 0
     weights = weights_of(subject, q, k)

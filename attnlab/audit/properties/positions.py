@@ -24,16 +24,16 @@ from attnlab.audit.probe.identify import (
     SEEN_LENGTH,
     Applied,
     Turning,
-    attended,
+    attend,
     constant,
     differ,
-    evened,
     floor_of,
     forms_of,
     grain,
     maps_seen,
-    observed,
+    observe,
     slack,
+    strip_weights,
     turning,
     unlike,
 )
@@ -180,7 +180,7 @@ def identified(probe: Probe) -> Found:
     if isinstance(probe.subject, Attention):
         return _of_function(probe, probe.subject)
     x = constant(probe, ROWS, SEEN_LENGTH)
-    seen = observed(probe, x)
+    seen = observe(probe, x)
     if not seen:
         return _from_outside(probe)
     start = _edge(probe, x, seen[0])
@@ -209,7 +209,7 @@ def _of_function(probe: Probe, subject: Attention) -> Found:
 
 def _edge(probe: Probe, x: Tensor, before: Applied) -> int:
     """From where on equal inputs have equal pasts: a convolution before attention looks back."""
-    changed = observed(probe, replaced(x, probe.draw(ROWS, SEEN_LENGTH, 9), slice(0, 1)))
+    changed = observe(probe, replaced(x, probe.draw(ROWS, SEEN_LENGTH, 9), slice(0, 1)))
     if not changed:
         return SEEN_LENGTH
     parts = [(getattr(before, what), getattr(changed[0], what)) for what in ("q", "k", "v")]
@@ -234,7 +234,7 @@ def _of_layer(probe: Probe, one: Applied, layer: int, start: int) -> Found:
             return Found(None, "queries or keys depend on positions in a way of their own")
         wrong = unlike(queries, keys)
         if not wrong:
-            plain, queries, keys = queries, evened(queries), evened(keys)
+            plain, queries, keys = queries, strip_weights(queries), strip_weights(keys)
             bent |= float((plain - queries).abs().max()) > CLOSE / 4
         form = turning(torch.einsum("imd,jme->ijde", queries, keys), floor)
         turned.append(form and replace(form, paired=wrong))
@@ -416,7 +416,7 @@ def _drift_of(subject: Attention) -> str:
         q = u.repeat(2, 1, 1, 1).expand(-1, subject.heads, length, -1)
         v = torch.zeros(2 * ROWS, subject.kv_heads, length, width, dtype=torch.float64)
         v[:, :, -slots:, :slots] = torch.eye(slots, dtype=torch.float64)
-        logs = attended(subject, q, k, v)[:, :, -1, :slots].double().log()
+        logs = attend(subject, q, k, v)[:, :, -1, :slots].double().log()
         scores.append((logs[..., 1:] - logs[..., :-1]).nan_to_num(0, 0, 0))
     short, long = scores
     off = float((short - long).abs().max() / short.abs().max())
@@ -427,11 +427,11 @@ def _drift_seen(probe: Probe, found: Found) -> str:
     """Steps from position to position must be equal, and not all 0 where they were not."""
     assert found.turned is not None
     if not probe.subject.placed:
-        return _uneven(observed(probe, constant(probe, ROWS, FAR)), found, 0)
+        return _uneven(observe(probe, constant(probe, ROWS, FAR)), found, 0)
     x = constant(probe, ROWS, SEEN_LENGTH)
     for start in STARTS:
         places = (start + torch.arange(SEEN_LENGTH)).expand(ROWS, -1)
-        said = _uneven(observed(probe, x, positions=places), found, start)
+        said = _uneven(observe(probe, x, positions=places), found, start)
         if said:
             return said
     return ""

@@ -25,9 +25,9 @@ from attnlab.audit.repro import prelude as printed
 from attnlab.audit.repro.prelude import drawn, filled, kept_in, prepared
 from attnlab.audit.subject.adapters import HEADS, KV_HEADS
 from attnlab.audit.subject.base import Attention, Subject, Tokens, Vectors
-from attnlab.audit.subject.calls import KNOWN, Call, recorded, takes_by_name
+from attnlab.audit.subject.calls import KNOWN, Call, record, takes_by_name
 from attnlab.audit.subject.convention import Convention
-from attnlab.audit.subject.decoder import copied
+from attnlab.audit.subject.decoder import try_copy
 from attnlab.audit.subject.load import expression, from_file, parts_of, settings_of
 
 ROWS, LENGTH = 2, 5  # of the inputs with which a call is recorded
@@ -315,21 +315,21 @@ def _module_calls(subject: Vectors, module: nn.Module) -> dict[str, Any]:
     given = {"x": filled(x, subject.block)}
     if isinstance(subject, Attention):
         given["q"], given["k"], given["v"] = subject.split(given["x"])
-    known = subject.wording(padded=False)
+    known = subject.expressions(padded=False)
     found: dict[str, Any] = {}
-    found["asking"] = first = recorded(module, lambda: subject.run(x), known, **given)
+    found["asking"] = first = record(module, lambda: subject.run(x), known, **given)
     if subject.pads:
         how = {"padding": padding}
         if subject.placed:  # as the audit does: a text begins at 0 behind its padding
             how["positions"] = (~padding).cumsum(1).sub(1).clamp(min=0)
         whole = filled(padding, subject.block, True)
         with suppress(ValueError):
-            run, masked = partial(subject.run, x, **how), subject.wording(padded=True)
-            found["padded"] = recorded(module, run, masked, **given, padding=whole)
+            run, masked = partial(subject.run, x, **how), subject.expressions(padded=True)
+            found["padded"] = record(module, run, masked, **given, padding=whole)
     if len(subject.backends) > 1:  # the second is the same code, asked with one more word
         other = list(subject.backends.values())[1]
         with suppress(ValueError):
-            second = recorded(module, partial(other.run, x), known, **given)
+            second = record(module, partial(other.run, x), known, **given)
             more = second.named.items() - first.named.items()
             found["otherwise"] = dict(sorted(more))
     if subject.caches and subject.decoder is not None:
@@ -343,7 +343,7 @@ def _module_calls(subject: Vectors, module: nn.Module) -> dict[str, Any]:
 def _stepping_of(convention: Convention, x: Tensor, known: Mapping[str, str]) -> Stepping:
     decoder, module = convention.decoder, convention.module
     assert decoder is not None and module is not None
-    if decoder.held and copied(module) is None:
+    if decoder.held and try_copy(module) is None:
         raise ValueError("it keeps what it has seen, and cannot be copied")
     words, outputs = dict(known), []
     if decoder.word is not None:
@@ -361,7 +361,7 @@ def _stepping_of(convention: Convention, x: Tensor, known: Mapping[str, str]) ->
             ("x[:, 0]" if decoder.flat else "x",), {one: words.get(one, "True") for one in told}
         )
     else:
-        call = recorded(module, run, words, x=x)
+        call = record(module, run, words, x=x)
     word = decoder.word or ""
     gives = bool(decoder.method) or kept_in(outputs[0], word) is not None
     dtype = f"dtype={convention.dtype}"

@@ -22,10 +22,10 @@ from torch import Tensor, nn
 from attnlab.audit.contract import Contract
 from attnlab.audit.errors import SubjectError, calling
 from attnlab.audit.subject import caches, masks
-from attnlab.audit.subject.base import Attention, Subject, Vectors, built
+from attnlab.audit.subject.base import Attention, Subject, Vectors, build_subject
 from attnlab.audit.subject.convention import AttentionConvention, Convention, Layout
 from attnlab.audit.subject.load import WIDTHS as WIDTHS
-from attnlab.audit.subject.load import is_attention, made_here
+from attnlab.audit.subject.load import is_attention, made_for_audit
 from attnlab.audit.subject.tensors import normal
 
 HEADS = ("heads", "num_heads", "n_heads", "n_head", "nhead", "num_attention_heads")
@@ -44,7 +44,7 @@ SWITCHES = re.compile(
 )
 LONGEST = ("max_seq_len", "max_seq_length", "max_len", "max_length", "block_size", "n_ctx")
 BLOCKS = (8, 16, 32, 64, 128)  # that a length may have to be a multiple of
-_prepared: "weakref.WeakSet[nn.Module]" = weakref.WeakSet()
+_perturbed: "weakref.WeakSet[nn.Module]" = weakref.WeakSet()
 
 
 def subject_for(code: Any, options: Mapping[str, Any], name: str) -> Subject:
@@ -61,15 +61,15 @@ def subject_for(code: Any, options: Mapping[str, Any], name: str) -> Subject:
     return _function_subject(code, options, name)
 
 
-def prepared(module: nn.Module, dtype: torch.dtype, seed: int = 0) -> nn.Module:
+def prepare(module: nn.Module, dtype: torch.dtype, seed: int = 0) -> nn.Module:
     """In evaluation mode, and with parameters that hide nothing: a gate at 0 would."""
     if next(iter(module.parameters()), torch.zeros(0)).dtype is dtype and not module.training:
         return module
     with calling("to"):
         module = module.eval().to(dtype)
-    if module in _prepared:  # in another precision: once is enough, or weights would grow
+    if module in _perturbed:  # in another precision: once is enough, or weights would grow
         return module
-    _prepared.add(module)
+    _perturbed.add(module)
     with torch.no_grad():
         for number, parameter in enumerate(module.parameters()):
             fixed = not parameter.requires_grad  # such as a table of sines
@@ -88,7 +88,7 @@ def _function_subject(code: Any, options: Mapping[str, Any], name: str) -> Subje
         raise ValueError(f"{name} takes {', '.join(names) or 'nothing'}; a function takes q, k, v")
     extra = {key: value for key, value in options.items() if key in names}
     convention = _of_attention(name, code, names, 4, int(options.get("kv_heads", 4)), 8)
-    return built(_tried(replace(convention, constants=extra)))
+    return build_subject(_try_out(replace(convention, constants=extra)))
 
 
 def _of_attention(
@@ -108,13 +108,13 @@ def _of_attention(
     )
 
 
-def _copied(module: nn.Module, name: str) -> nn.Module:
+def _copy(module: nn.Module, name: str) -> nn.Module:
     """A copy: precision and weights are changed, and a person's module stays as it was."""
     try:
         with calling("__deepcopy__"):
             return copy.deepcopy(module)
     except SubjectError as error:
-        if made_here(module):  # nobody else has it
+        if made_for_audit(module):  # nobody else has it
             return module
         raise ValueError(
             f"{name} cannot be copied ({error.message}); give a newly made one as file.py:Name, or "
@@ -123,11 +123,11 @@ def _copied(module: nn.Module, name: str) -> nn.Module:
 
 
 def _module_subject(module: nn.Module, options: Mapping[str, Any], name: str) -> Subject:
-    module = _copied(module, name)
+    module = _copy(module, name)
     reasons = []
     for convention in _candidates(module, _Facts(module, options), name):
         try:
-            return built(_tried(convention))
+            return build_subject(_try_out(convention))
         except ValueError as error:
             reasons.append(str(error))
     if reasons:
@@ -235,17 +235,17 @@ def _of_module(
     )
 
 
-def _tried(convention: Convention) -> Convention:
+def _try_out(convention: Convention) -> Convention:
     """In the precision, and for blocks, with which the code runs; a ValueError if in none."""
     first: SubjectError | SystemExit | None = None
     dtypes = (torch.float64, torch.float32)
     longer = itertools.product(dtypes, BLOCKS)
     for dtype, block in [*((dtype, 1) for dtype in dtypes), *longer]:
         tried = replace(convention, dtype=dtype, block=block)
-        subject = built(tried)
+        subject = build_subject(tried)
         try:
             if tried.module is not None:
-                prepared(tried.module, dtype)
+                prepare(tried.module, dtype)
             with torch.no_grad():
                 subject.run(subject.draw(2, 5, 0))
                 if block > 1:  # any number of blocks, or one length only?
@@ -255,12 +255,12 @@ def _tried(convention: Convention) -> Convention:
             if isinstance(error.__cause__, TypeError) and block == 1 and dtype is dtypes[-1]:
                 break  # no length would help
             continue
-        return _settled(tried)
+        return _find_mask_and_decoder(tried)
     assert first is not None
     reason = first.reason if isinstance(first, SubjectError) else f"SystemExit: {first}"
     hint = "; wrap it in a module or a Subject that calls it" if _unmet(convention) else ""
     raise ValueError(
-        f"{convention.name} cannot be called with {_described(convention)}: {reason}{hint}"
+        f"{convention.name} cannot be called with {_description(convention)}: {reason}{hint}"
     )
 
 
@@ -277,31 +277,31 @@ def _unmet(convention: Convention) -> list[str]:
     return [name for name in needed[first:] if name not in given]
 
 
-def _settled(convention: Convention) -> Convention:
+def _find_mask_and_decoder(convention: Convention) -> Convention:
     """With the form of its padding mask, and with the way it decodes."""
     if type(convention) is not Convention:  # others have neither, or say themselves
         return convention
     if convention.mask is not None:
-        mask = masks.settled(convention, convention.mask.name)
+        mask = masks.find_mask(convention, convention.mask.name)
         convention = replace(convention, mask=mask)
     if convention.module is None or convention.copies > 1 or convention.block > 1:
         return convention
     plain = replace(convention, decoder=None)
-    return replace(plain, decoder=caches.settled(plain))
+    return replace(plain, decoder=caches.find_decoder(plain))
 
 
-def arranged(subject: Subject, contract: Contract) -> Subject:
+def arrange(subject: Subject, contract: Contract) -> Subject:
     """The subject as a contract has it called: axes in the declared order, a mask for padding."""
-    subject = _laid_out(subject, contract.layout)
+    subject = _lay_out(subject, contract.layout)
     if not contract.padding or subject.pads or not isinstance(subject, Vectors):
         return subject
     mask = subject.convention.mask
     if mask is None or not mask.taken:
         return subject
-    return subject.called_by(replace(subject.convention, mask=replace(mask, hides=True)))
+    return subject.with_convention(replace(subject.convention, mask=replace(mask, hides=True)))
 
 
-def _laid_out(subject: Subject, layout: Layout | None) -> Subject:
+def _lay_out(subject: Subject, layout: Layout | None) -> Subject:
     if layout is None or layout == subject.layout:
         return subject
     known = ("bhtd", "bthd") if isinstance(subject, Attention) else ("btc", "tbc")
@@ -312,13 +312,13 @@ def _laid_out(subject: Subject, layout: Layout | None) -> Subject:
     usual = subject.layout is None and layout in ("btc", "bhtd")
     if isinstance(subject, Vectors):
         convention = replace(subject.convention, layout=layout)
-        return subject.called_by(convention if usual else _settled(convention))
+        return subject.with_convention(convention if usual else _find_mask_and_decoder(convention))
     if not usual:
         raise ValueError(f"layout {layout!r} is not for a Subject of one's own: it is called as is")
     return subject
 
 
-def _described(convention: Convention) -> str:
+def _description(convention: Convention) -> str:
     if isinstance(convention, AttentionConvention):
         return f"q [2, {convention.heads}, 5, {convention.head_width}], k and v alike"
     if convention.tokens:

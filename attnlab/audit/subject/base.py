@@ -103,21 +103,21 @@ class Vectors(Subject):
         return {
             "as it is": self,
             **{
-                f"{name}={value}": self.called_by(
+                f"{name}={value}": self.with_convention(
                     replace(other, constants={**usual.constants, name: value})
                 )
                 for name, value in usual.switches.items()
             },
         }
 
-    def called_by(self: Kind, convention: Convention) -> Kind:
+    def with_convention(self: Kind, convention: Convention) -> Kind:
         """The same code, called by another convention."""
         other = copy.copy(self)
         other._adopt(convention)
         return other
 
     def in_dtype(self, dtype: torch.dtype) -> Subject:
-        return self.called_by(replace(self.convention, dtype=dtype))
+        return self.with_convention(replace(self.convention, dtype=dtype))
 
     def draw(self, batch: int, length: int, seed: int) -> Tensor:
         return normal(seed, batch, length, self.width).to(self.dtype)
@@ -146,9 +146,9 @@ class Vectors(Subject):
     def step(self, x: Tensor, cache: Any) -> Tensor:
         return self.convention.step_outputs(self.convention.step(x, cache))
 
-    def wording(self, padded: bool) -> dict[str, str]:
+    def expressions(self, padded: bool) -> dict[str, str]:
         """What some parameters are given, as expressions (`audit/subject/calls.py`), by name."""
-        return self.convention.wording(padded)
+        return self.convention.expressions(padded)
 
 
 class Tokens(Vectors):
@@ -179,10 +179,12 @@ class Attention(Vectors):
     def shaped(self, heads: int, kv_heads: int) -> "Attention":
         """The same function, for another number of heads."""
         width = (heads + 2 * kv_heads) * self.head_width
-        return self.called_by(replace(self.convention, heads=heads, kv_heads=kv_heads, width=width))
+        return self.with_convention(
+            replace(self.convention, heads=heads, kv_heads=kv_heads, width=width)
+        )
 
 
-def built(convention: Convention) -> Vectors:
+def build_subject(convention: Convention) -> Vectors:
     """The subject that a convention describes."""
     if isinstance(convention, AttentionConvention):
         return Attention(convention)

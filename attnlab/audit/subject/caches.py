@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from attnlab.audit.errors import SubjectError
 from attnlab.audit.repro.prelude import CACHES as CACHES
-from attnlab.audit.subject.base import built
+from attnlab.audit.subject.base import build_subject
 from attnlab.audit.subject.convention import Convention
 from attnlab.audit.subject.decoder import Decoder
 
@@ -187,7 +187,7 @@ def _wanted(name: str, sizes: Mapping[str, int | None]) -> str | None:
     return None if found is None else repr(found)
 
 
-def settled(convention: Convention) -> Decoder | None:
+def find_decoder(convention: Convention) -> Decoder | None:
     """The first way to decode with which a beginning moves what follows; None if there is none.
 
     A method that is given one position with an axis of time, and one without, may take both, and
@@ -197,7 +197,7 @@ def settled(convention: Convention) -> Decoder | None:
     makers = _makers(convention.module, convention.cache_sizes)
     own = [makers[name] for name in NEW_CACHE if name in makers]
     length, promised, doubtful = 4, None, None
-    subject = built(convention)
+    subject = build_subject(convention)
     x = subject.draw(2, length, 0)
     other = torch.cat((subject.draw(2, length, 1)[:, : length - 1], x[:, length - 1 :]), dim=1)
     for decoder in decoders(convention.module, convention.cache_sizes):

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from attnlab.audit.errors import SubjectError, calling
-from attnlab.audit.subject.calls import evaluated
+from attnlab.audit.subject.calls import evaluate
 from attnlab.audit.subject.decoder import Decoder
 from attnlab.audit.subject.tensors import first_tensor, normal, sequence_in, step_in
 
@@ -34,7 +34,7 @@ class Form:
     sides: tuple[str, ...] = ("right", "left")
 
     def make(self, padding: Tensor, x: Tensor) -> Tensor:
-        made: Tensor = evaluated(self.text, padding=padding, x=x)
+        made: Tensor = evaluate(self.text, padding=padding, x=x)
         return made
 
 
@@ -89,7 +89,7 @@ class Convention:
         self, code: Callable[..., Any], x: Tensor, given: Mapping[str, Any], decodes: bool = False
     ) -> Any:
         """Calls the code, or a copy of it, with what it takes besides x."""
-        inputs, time = self.arranged(x), 0 if self.layout == "tbc" else 1
+        inputs, time = self.lay_out(x), 0 if self.layout == "tbc" else 1
         more = {**self.constants, **given}
         for seed, name in enumerate(self.contexts, FIRST_CONTEXT):
             more.setdefault(name, self._context(seed, len(x)))
@@ -119,7 +119,7 @@ class Convention:
         drawn = drawn.expand(rows, -1, -1)
         return drawn.transpose(0, 1) if self.layout == "tbc" else drawn
 
-    def wording(self, padded: bool) -> dict[str, str]:
+    def expressions(self, padded: bool) -> dict[str, str]:
         """What some parameters are given, as expressions (`audit/subject/calls.py`), by name."""
         turned = ".transpose(0, 1)" if self.layout == "tbc" else ""
         shape = f"(1, {CONTEXT}, {self.context_width}), None"
@@ -130,7 +130,7 @@ class Convention:
         masked = {self.mask.name: self.mask.form.text} if padded and self.mask is not None else {}
         return words | masked
 
-    def arranged(self, x: Tensor) -> tuple[Tensor, ...]:
+    def lay_out(self, x: Tensor) -> tuple[Tensor, ...]:
         """What the code takes first, with its axes as the code has them."""
         return (x.transpose(0, 1) if self.layout == "tbc" else x,) * self.copies
 
@@ -171,7 +171,7 @@ class AttentionConvention(Convention):
     def ask(
         self, code: Callable[..., Any], x: Tensor, given: Mapping[str, Any], decodes: bool = False
     ) -> Any:
-        inputs, more = self.arranged(x), {**self.constants, **given}
+        inputs, more = self.lay_out(x), {**self.constants, **given}
         if self.keywords:
             inputs, more = (), {**dict(zip(self.keywords, inputs, strict=True)), **more}
         return self._apply(code, inputs, more, x.shape[1])
@@ -182,7 +182,7 @@ class AttentionConvention(Convention):
         q, k, v = parts.split([self.heads, self.kv_heads, self.kv_heads], dim=1)
         return q, k, v
 
-    def arranged(self, x: Tensor) -> tuple[Tensor, ...]:
+    def lay_out(self, x: Tensor) -> tuple[Tensor, ...]:
         parts = self.split(x)
         return tuple(one.transpose(1, 2) for one in parts) if self.layout == "bthd" else parts
 
@@ -192,6 +192,6 @@ class AttentionConvention(Convention):
             axes = "[b, t, h, d]" if time == 1 else "[b, h, t, d]"
             raise SubjectError(
                 f"{self.name} gave {list(out.shape)} for q {axes} of "
-                f"{list(self.arranged(x)[0].shape)}; it must give {axes}"
+                f"{list(self.lay_out(x)[0].shape)}; it must give {axes}"
             )
         return (out if time == 1 else out.transpose(1, 2)).flatten(2)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from attnlab.audit.errors import SubjectError, calling
 from attnlab.audit.repro.prelude import kept_in
-from attnlab.audit.subject.calls import evaluated
+from attnlab.audit.subject.calls import evaluate
 from attnlab.audit.subject.tensors import first_tensor
 
 ModuleCall = Callable[[nn.Module, Tensor, Mapping[str, Any]], Any]
@@ -83,18 +83,18 @@ class Decoder:
         given = {"x": x, "dtype": dtype}
         if not self.held:
             with calling(self.make):
-                cache[0] = evaluated(self.make, code=module, **given)
+                cache[0] = evaluate(self.make, code=module, **given)
             cache[2] = module
             return
-        module = copied(module) or module  # there may be only the one
+        module = try_copy(module) or module  # there may be only the one
         if self.setup:
             with calling(self.setup):
-                evaluated(self.setup, code=module, **given)
+                evaluate(self.setup, code=module, **given)
                 module = module.to(dtype)
         cache[2] = module
 
 
-def copied(module: nn.Module) -> nn.Module | None:
+def try_copy(module: nn.Module) -> nn.Module | None:
     """A copy, if the module can be copied."""
     try:
         with calling("__deepcopy__"):  # a person's code may hold anything

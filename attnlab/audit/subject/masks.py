@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from attnlab.audit.errors import SubjectError
-from attnlab.audit.subject.base import built
+from attnlab.audit.subject.base import build_subject
 from attnlab.audit.subject.convention import Convention, Form, Mask
 
 # names of masks over positions; True or 1 means padding in the first, to attend to in the second
@@ -55,14 +55,14 @@ def mask_of(name: str) -> Mask:
     return Mask(name=name, form=forms(name)[0], taken=False, hides=certain(name))
 
 
-def settled(convention: Convention, name: str) -> Mask:
+def find_mask(convention: Convention, name: str) -> Mask:
     """The mask in the form that fits best.
 
     Where no form hides padding and the name leaves a doubt, `taken` says that some form runs. Then
     it is a padding mask only for who declares it so.
     """
     length = 8 * convention.block if convention.block > 1 else 5
-    plain = built(convention)
+    plain = build_subject(convention)
     x, other = plain.draw(2, length, 0), plain.draw(2, length, 1)
     nothing = torch.zeros(2, length, dtype=torch.bool)
     some = nothing.clone()
@@ -78,7 +78,7 @@ def settled(convention: Convention, name: str) -> Mask:
     with torch.no_grad():
         free = plain.run(x)
         for form in forms(name):
-            subject = built(replace(convention, mask=Mask(name=name, form=form)))
+            subject = build_subject(replace(convention, mask=Mask(name=name, form=form)))
             try:
                 none, padded = (subject.run(x, padding=mask) for mask in (nothing, some))
                 behind = subject.run(changed, padding=some)

@@ -5,7 +5,7 @@ import torch
 
 from attnlab.audit.contract import Contract
 from attnlab.audit.errors import SubjectError
-from attnlab.audit.probe.identify import observed
+from attnlab.audit.probe.identify import observe
 from attnlab.audit.probe.probe import Probe
 from attnlab.audit.probe.watch import Watch, _Watch
 from attnlab.audit.subject.adapters import subject_for
@@ -31,8 +31,8 @@ def probe():
 
 def test_products_are_noted_and_code_that_raises_shows_nothing():
     given = probe()
-    assert len(observed(given, given.draw(2, 7))) == 1
-    assert observed(given, given.draw(2, 9)) == []
+    assert len(observe(given, given.draw(2, 7))) == 1
+    assert observe(given, given.draw(2, 9)) == []
 
 
 @pytest.mark.parametrize("watch", [_Watch, Watch])
@@ -47,7 +47,7 @@ def test_a_mistake_of_the_watch_is_raised_after_the_code_has_run(monkeypatch, wa
     assert len(results) == 1
     if watch is Watch:
         with pytest.raises(ZeroDivisionError):
-            observed(given, given.draw(2, 7))
+            observe(given, given.draw(2, 7))
     with pytest.raises(SubjectError, match="raised LookupError in `forward` at length 9"), watch(9):
         given.run(given.draw(2, 9))
 

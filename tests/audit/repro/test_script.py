@@ -12,7 +12,7 @@ from attnlab.audit.bugs.cases import FAMILIES, cases
 from attnlab.audit.contract import Certificate, Contract
 from attnlab.audit.probe.probe import Probe
 from attnlab.audit.repro.smallest import REPEATS, examples_of
-from attnlab.audit.sandbox import Request, made_here
+from attnlab.audit.sandbox import Request, audit_here
 from attnlab.audit.subject.adapters import subject_for
 from attnlab.audit.subject.load import from_file
 
@@ -108,7 +108,7 @@ def failures(case, target):
 
 
 def answered(file, name, words, contract):
-    answer = made_here(Request(target=f"{file}:{name}", words=words, contract=contract))
+    answer = audit_here(Request(target=f"{file}:{name}", options=words, contract=contract))
     assert answer.certificate is not None, answer.detail
     failed = [one.name for one in answer.certificate.findings if one.verdict == "fail"]
     assert failed and [one["name"] for one in answer.examples] == failed
@@ -200,7 +200,7 @@ def test_what_float32_is_too_rough_to_show_is_shown_in_float64(gpt2, tmp_path, m
     one = of_model("hf:rwkv", "cache")
     script = tmp_path / one.file
     script.write_text(one.script)
-    assert "with widened():" in one.script
+    assert "with in_float64():" in one.script
     assert [ends(script, folder, monkeypatch) for folder in ("", gpt2)] == [1, 0]
     assert torch.get_default_dtype() is torch.float32
 

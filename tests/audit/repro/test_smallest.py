@@ -9,7 +9,7 @@ import torch
 
 from attnlab.audit.contract import Contract
 from attnlab.audit.repro.smallest import legal, smaller, weight
-from attnlab.audit.sandbox import Request, made_here
+from attnlab.audit.sandbox import Request, audit_here
 
 CODE = """
 import torch
@@ -103,8 +103,8 @@ def write(tmp_path):
 
 
 def examples(path, name, declared, *words):
-    request = Request(target=f"{path}:{name}", words=words, contract=Contract(**declared))
-    answer = made_here(request)
+    request = Request(target=f"{path}:{name}", options=words, contract=Contract(**declared))
+    answer = audit_here(request)
     assert answer.certificate is not None, answer.detail
     return {one["name"]: one for one in answer.examples}
 

@@ -11,7 +11,7 @@ from attnlab.audit.contract import Contract
 from attnlab.audit.examine import examine
 from attnlab.audit.probe.probe import Probe
 from attnlab.audit.properties.packing import Packing
-from attnlab.audit.subject.adapters import arranged, subject_for
+from attnlab.audit.subject.adapters import arrange, subject_for
 from attnlab.audit.subject.convention import Convention
 
 
@@ -41,7 +41,7 @@ def test_a_mask_of_a_vague_name_is_for_padding_where_that_is_declared():
     subject = subject_for(Vague(), {}, "vague")
     assert not subject.pads and not Probe(subject, Contract()).subject.pads
     assert Probe(subject, Contract(padding=True)).subject.pads
-    assert arranged(subject, Contract(causal=True)) is subject  # nothing to change
+    assert arrange(subject, Contract(causal=True)) is subject  # nothing to change
 
 
 def test_a_convention_is_frozen_and_says_how_the_code_is_called():

@@ -12,16 +12,16 @@ from attnlab.audit.subject.base import Subject, Vectors
 from attnlab.audit.subject.tensors import sequence_in, step_in
 
 
-def guarded(subject: Subject) -> Subject:
+def guard(subject: Subject) -> Subject:
     """The subject, guarded if it is a person's own; ours mark the calls of the code themselves."""
-    if isinstance(subject, Vectors | Guarded):
+    if isinstance(subject, Vectors | GuardedSubject):
         return subject
-    backends = {name: Guarded(one, {}) for name, one in subject.backends.items()}
-    return Guarded(subject, backends)
+    backends = {name: GuardedSubject(one, {}) for name, one in subject.backends.items()}
+    return GuardedSubject(subject, backends)
 
 
-class Guarded(Subject):
-    def __init__(self, own: Subject, backends: "dict[str, Guarded]") -> None:
+class GuardedSubject(Subject):
+    def __init__(self, own: Subject, backends: "dict[str, GuardedSubject]") -> None:
         self._own = own
         vars(self).update({name: getattr(own, name) for name in Subject.__annotations__})
         self.backends = backends
@@ -51,17 +51,17 @@ class Guarded(Subject):
         return self._own.continuous
 
     def in_dtype(self, dtype: torch.dtype) -> Subject:
-        return Guarded(self._own.in_dtype(dtype), {})
+        return GuardedSubject(self._own.in_dtype(dtype), {})
 
     def __getattr__(self, name: str) -> Any:
         """What a Subject may have besides, such as `packed` or `loss`."""
         if name.startswith("_"):
             raise AttributeError(name)
         found = getattr(self._own, name)
-        return _guard(name, found) if callable(found) else found
+        return _guard_method(name, found) if callable(found) else found
 
 
-def _guard(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+def _guard_method(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
     """A method whose errors are SubjectErrors; its signature can still be read."""
 
     @functools.wraps(method)
