@@ -132,7 +132,7 @@ def audit_here(request: Request, tick: Tick = lambda text: None) -> Answer:
         raise
     except (ValueError, OSError, MemoryError) as error:  # a slip, or an error of the code
         detail = one_line(error)
-    except Exception as error:
+    except Exception as error:  # of ours, unless the code has used up what we need too
         detail = one_line(error)
         if not _needs(str(error), NEEDS_MEMORY + NEEDS_GPU):
             return Answer(target=request.target, detail=detail, traceback=traceback.format_exc())

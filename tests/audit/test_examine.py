@@ -159,44 +159,6 @@ def test_a_function_without_any_weights_is_no_error_of_ours():
     assert audit(lambda q, k, v: torch.zeros_like(v), name="nothing").target == "nothing"
 
 
-@pytest.mark.parametrize("method", ["draw", "run", "new_cache", "step", "packed"])
-def test_what_a_subject_of_ones_own_raises_is_a_finding(method):
-    class Own(Subject):
-        name, caches = "own", True
-
-        def draw(self, batch, length, seed):
-            self.maybe("draw", length == 7)
-            generator = torch.Generator().manual_seed(seed)
-            return torch.randn(batch, length, 3, generator=generator, dtype=torch.float64)
-
-        def run(self, x, *, padding=None, positions=None):
-            self.maybe("run", x.shape[1] == 7)
-            return x.cumsum(1)
-
-        def new_cache(self):
-            self.maybe("new_cache")
-            return [0]
-
-        def step(self, x, cache):
-            self.maybe("step")
-            total = x.cumsum(1) + cache[0]
-            cache[0] = total[:, -1:]
-            return total
-
-        def packed(self, x, lengths):
-            self.maybe("packed")
-            return torch.cat([part.cumsum(1) for part in x.split(lengths, 1)], 1)
-
-        def maybe(self, name, wanted=True):
-            if name == method and wanted:
-                raise LookupError("no such thing")
-
-    certificate = audit(Own(), causal=True)
-    details = [one.detail for one in certificate.findings if "no such thing" in one.detail]
-    assert details and all("LookupError" in one for one in details), certificate.findings
-    assert certificate.verdict != "fail"
-
-
 def test_a_persons_module_stays_as_it_was():
     module = torch.nn.MultiheadAttention(8, 2, batch_first=True).train()
     before = {name: value.clone() for name, value in module.state_dict().items()}
