@@ -11,6 +11,8 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from attnlab.audit.errors import calling
+
 WIDTH, HEADS, KV_HEADS, HEAD_WIDTH = 32, 4, 2, 8
 WINDOW = 8
 TOKENS = 97  # that texts are made of; the special ones lie beyond
@@ -183,7 +185,8 @@ OWN: dict[str, dict[str, Any]] = {
 
 def tiny(config_class: Any, kv_heads: int = KV_HEADS) -> dict[str, Any]:
     """What to make a small configuration of a class with; nested ones as nested mappings."""
-    usual = vars(config_class())
+    with calling("__init__"):
+        usual = vars(config_class())
     own = OWN.get(config_class.model_type, {})
     layers = _shortened(usual)
     depth = max([2] + [len(one) for one in (layers | own).values() if isinstance(one, list)])

@@ -19,16 +19,17 @@ from typing import Any
 
 import torch
 
+from attnlab.audit.errors import calling
 from attnlab.audit.hf import running as hf_running
-from attnlab.audit.hf.models import HuggingFace
-from attnlab.audit.hf.running import looped, quiet, running, stepped, widened
+from attnlab.audit.hf.running import in_float64, loop_logits, quiet, running, step_logits
+from attnlab.audit.hf.subject import HuggingFace
 from attnlab.audit.properties import precision
 from attnlab.audit.properties.property import Case
 from attnlab.audit.repro.prelude import drawn, prepared
 from attnlab.audit.repro.stage import GIVEN, TOOLS, Heading, Stage, Stepping, _function
 from attnlab.audit.subject.adapters import HEADS, KV_HEADS, LAYERS
 from attnlab.audit.subject.base import Subject
-from attnlab.audit.subject.calls import Call, recorded
+from attnlab.audit.subject.calls import Call, record
 
 CALLS = ("run", "run_by", "run_with", "step", "step_by", "loss", "loop")
 WIDTH = 96  # columns of a script's constants
@@ -73,7 +74,7 @@ class ModelStage(Stage):
         return SimpleNamespace(**{**vars(found), **loud})
 
     def known(self) -> dict[str, Any]:
-        return {**TOOLS, "stepped": stepped, "looped": looped, "running": running}
+        return {**TOOLS, "step_logits": step_logits, "loop_logits": loop_logits, "running": running}
 
     def homes(self) -> list[ModuleType]:
         return [*super().homes(), hf_running, sys.modules[ModelStage.__module__]]
@@ -92,9 +93,10 @@ class ModelStage(Stage):
 
     def again(self) -> "ModelStage":
         how = {"attn_implementation": self.implementation, "dtype": self.drawn_in}
-        wide = widened() if self.drawn_in is torch.float64 else nullcontext()
+        wide = in_float64() if self.drawn_in is torch.float64 else nullcontext()
         with quiet(), torch.random.fork_rng(devices=[]), wide:
-            code = built(self.folder, self.name, dict(self.options), **how)
+            with calling("__init__"):
+                code = built(self.folder, self.name, dict(self.options), **how)
         return replace(self, code=prepared(code, self.dtype))
 
     def with_less(self, names: Sequence[str], less: int, wide: bool) -> "Stage | None":
@@ -114,7 +116,7 @@ class ModelStage(Stage):
         constants += [f"NAME = {self.name!r}", f"SIZES: dict[str, Any] = {sizes}"]
         how = f"attn_implementation={self.implementation!r}, dtype={self.drawn_in}"
         making = ["FOLDER = (sys.argv[1:] or [FOLDER])[0]"]
-        making += ["with widened():"] * wide
+        making += ["with in_float64():"] * wide
         making += ["    " * wide + f"code = built(FOLDER, NAME, SIZES, {how})"]
         making += [f"prepared(code, {self.dtype})"]
         return Heading(
@@ -137,12 +139,12 @@ class ModelStage(Stage):
             body += [f"        code.set_attn_implementation({self.usual!r})"]
             lines += _function(f"{name}(backend: str, {calls[name]})", body)
         if "loop" in tools:
-            body = ["return looped(code, x, first)"]
+            body = ["return loop_logits(code, x, first)"]
             lines += _function("loop(x: Any, first: int)", body, self.decorators)
         return lines
 
     def _stepping(self) -> list[str]:
-        step = [f"return stepped(code, x, cache, padding, {self.masked}, {self.prepares})"]
+        step = [f"return step_logits(code, x, cache, padding, {self.masked}, {self.prepares})"]
         return [
             *_function("new_cache()", ["return {}"]),
             *_function("step(x: Any, cache: Any, padding: Any = None)", step, self.decorators),
@@ -152,25 +154,25 @@ class ModelStage(Stage):
 def for_model(subject: Subject, target: str, options: Mapping[str, Any]) -> ModelStage:
     """The stage for a model that the audit had as this subject."""
     assert isinstance(subject, HuggingFace) and subject.module is not None
-    wide = subject.dtype is torch.float64
+    how, wide = subject.convention, subject.dtype is torch.float64
     stage = ModelStage(
         target=target,
-        options=subject.sizes,
+        options=how.sizes,
         code=None,
         dtype=subject.dtype,
-        drawn_in=subject.built,
+        drawn_in=how.drawn_in,
         decorators=(*Stage.decorators, *(["@running(code)"] if wide else [])),
         width=subject.width,
         tokens=True,
         stepping=Stepping(call=Call()) if subject.caches else None,
         name=type(subject.module).__name__,
-        folder=subject.folder,
+        folder=how.folder,
         implementation=options.get("attn_implementation"),
         masked=subject.pads,
-        prepares=subject.prepares,
+        prepares=how.prepares,
     )
     x = drawn((2, 5), subject.width, 0, torch.float32)
-    call = recorded(subject.module, partial(subject.run, x), {}, x=x)
+    call = record(subject.module, partial(subject.run, x), {}, x=x)
     loss = call.text(more="labels=x") if subject.labelled is not None else ""
     return replace(
         stage,

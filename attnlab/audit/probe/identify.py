@@ -16,11 +16,13 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from attnlab.audit.errors import SubjectError
 from attnlab.audit.probe.probe import SAFETY, Probe
 from attnlab.audit.repro.prelude import CannotTell, Shape, Tool
 from attnlab.audit.subject.base import Attention, Subject, Tokens, normal
 
 UNSEEN = "queries and keys are compared where it cannot be seen"
+OTHER_HEADS = "it gives another number of heads than that of its queries"
 SEEN_LENGTH = 7  # of watched texts: no head is so narrow, so a product's shape tells what it is
 WIDEST = 64  # head width up to which every pair of coordinates of a function is tried
 CLOSE = 2**-6  # scores that agree so well are meant to agree; tables may be in a half precision
@@ -37,9 +39,7 @@ class Applied:
     linear: tuple[Tensor, ...]  # results of the linear layers before it, [rows, width]
 
 
-def observed(
-    run: Tool, x: Tensor, heads: Shape | None, watch: Any, first: int = 0
-) -> list[Applied]:
+def observe(run: Tool, x: Tensor, heads: Shape | None, watch: Any, first: int = 0) -> list[Applied]:
     """Every application of attention: of a function by values that are unit vectors, of a module by
     watching it, row after row so that rows and heads are not taken for each other. Of a function
     the weights are those of keys from `first` on."""
@@ -52,6 +52,8 @@ def observed(
             unit, count = torch.zeros_like(v), min(d, length - start)
             unit[:, :, start : start + count, :count] = torch.eye(count, dtype=x.dtype)
             out = run(torch.cat((q, k, unit), dim=1).transpose(1, 2).flatten(2))
+            if out.shape[-1] != h * d:
+                raise CannotTell(OTHER_HEADS)
             shown.append(out.unflatten(-1, (-1, d)).transpose(1, 2)[..., :count])
         return [Applied(q=q, k=k, v=v, weights=torch.cat(shown, dim=-1), linear=())]
     rows = []
@@ -63,15 +65,13 @@ def observed(
             with sdpa_kernel(SDPBackend.MATH), noted:
                 run(row)
             rows.append((noted.found, noted.linear_before))
-    except Exception as error:  # some kernels refuse to be watched; without it the code works
-        raise CannotTell(UNSEEN) from error
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
-    count = len(rows[0][0])
-    if not count or any(len(found) != count for found, _ in rows):
+    shapes = {tuple(part.shape for one in found for part in one) for found, _ in rows}
+    if len(shapes) > 1 or shapes == {()}:
         raise CannotTell(UNSEEN)
     seen = []
-    for layer in range(count):
+    for layer in range(len(rows[0][0])):
         q, k, v, weights = (torch.stack([one[layer][n] for one, _ in rows]) for n in range(4))
         linear = tuple(one for _, before in rows for one in before[layer])
         seen.append(Applied(q=q, k=k, v=v, weights=weights, linear=linear))
@@ -92,29 +92,19 @@ def constant(probe: Probe, rows: int, length: int) -> Tensor:
     return x.expand(-1, length, *x.shape[2:]).clone()
 
 
-def shaped(subject: Attention, heads: int, kv_heads: int) -> Attention:
-    """The same function, for another number of heads."""
-    other = Attention(
-        subject.name,
-        subject._call,
-        heads=heads,
-        kv_heads=kv_heads,
-        head_width=subject.head_width,
-    )
-    other.dtype, other.module = subject.dtype, subject.module
-    other.layout, other.block = subject.layout, subject.block
-    return other
-
-
-def joined(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def join(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Inputs of a function, side by side."""
     return torch.cat((q, k, v), dim=1).transpose(1, 2).flatten(2)
 
 
-def attended(subject: Attention, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def attend(subject: Attention, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """What the function gives, [b, h, t, d]."""
     with torch.no_grad():
-        out = subject.run(joined(q, k, v).to(subject.dtype))
+        out = subject.run(join(q, k, v).to(subject.dtype))
+    if out.shape[-1] % subject.head_width:
+        raise SubjectError(
+            f"{subject.name} gave heads of another width than the values', {subject.head_width}"
+        )
     return out.unflatten(-1, (-1, subject.head_width)).transpose(1, 2)
 
 
@@ -126,7 +116,7 @@ def weights_of(subject: Attention, q: Tensor, k: Tensor) -> Tensor:
         v = torch.zeros(rows, k.shape[1], length, width, dtype=q.dtype)
         count = min(width, length - start)
         v[:, :, start : start + count, :count] = torch.eye(count, dtype=q.dtype)
-        shown.append(attended(subject, q, k, v)[..., :count])
+        shown.append(attend(subject, q, k, v)[..., :count])
     return torch.cat(shown, dim=-1).double()
 
 
@@ -409,7 +399,7 @@ def unlike(queries: Tensor, keys: Tensor) -> bool:
     return bool(((angles | sides) & turned).any())
 
 
-def evened(maps: Tensor) -> Tensor:
+def strip_weights(maps: Tensor) -> Tensor:
     """Maps [t, d, d] of turned pairs, without a weight for each coordinate that came after."""
     cosines = maps.diagonal(dim1=1, dim2=2).diag_embed()
     sines = maps - cosines

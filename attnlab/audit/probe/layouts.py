@@ -12,7 +12,9 @@ is kept to, and rows that see later rows are not the time of causal code either.
 import torch
 from torch import Tensor
 
+from attnlab.audit.errors import SubjectError
 from attnlab.audit.probe.probe import Probe, movement
+from attnlab.audit.repro.prelude import CannotTell
 from attnlab.audit.subject.base import Attention, Vectors
 
 LENGTH, ROWS = 5, 3
@@ -27,7 +29,7 @@ def unclear(probe: Probe) -> str:
         if not probe.steady:
             return ""
         return _heads_for_time(probe, subject) if isinstance(subject, Attention) else _rows(probe)
-    except Exception:  # the properties say what happens
+    except (SubjectError, CannotTell):  # the properties say what happens
         return ""
 
 

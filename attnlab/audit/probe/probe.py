@@ -10,8 +10,11 @@ import torch
 from torch import Tensor
 
 from attnlab.audit.contract import Contract
+from attnlab.audit.errors import SubjectError
 from attnlab.audit.repro import prelude
+from attnlab.audit.subject.adapters import arrange
 from attnlab.audit.subject.base import Subject
+from attnlab.audit.subject.guard import guard
 
 LENGTHS = (1, 2, 7, 23, 70)  # odd, prime, and beyond a block of 64
 # one below, at and one past the sizes that blocks usually have
@@ -23,8 +26,14 @@ SAFETY = 16  # roundings inside the code, against those of its inputs: a few per
 
 
 class Probe:
+    """Of a subject, called as a contract has it.
+
+    What the code raises under it is a SubjectError, and nothing else is one.
+    """
+
     def __init__(self, subject: Subject, contract: Contract) -> None:
-        self.subject, self.contract = subject, contract
+        self.subject = guard(arrange(subject, contract))
+        self.contract = contract
 
     def run(self, x: Tensor, **how: Any) -> Tensor:
         with torch.no_grad():
@@ -45,7 +54,7 @@ class Probe:
             try:
                 self.run(self.draw(1, found[-1]))
                 break
-            except Exception:  # of a person's code: a table of positions has an end
+            except SubjectError:  # a table of positions has an end
                 found.pop()
         return tuple(found)
 

@@ -11,6 +11,7 @@ Axes: b batch, t time, e width of the outputs, h query heads, g key/value heads,
 | new_cache(), step(x, cache, padding=None) | outputs of new positions x; the cache keeps them |
 | run_with(x, **arguments) | outputs, with more arguments of the code, by their names |
 | run_by(backend, x, padding, positions), step_by(backend, x, cache) | computed another way |
+| refusal(x) | why the code does not take these inputs; empty if it does |
 | loss(x, padding=None) | what training minimises |
 | accumulate(x, parts, padding=None) | leaves the gradient of a batch in the parameters |
 | corrupt(tokens, seed) | a text with spans taken out, and the spans |
@@ -28,11 +29,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attnlab.audit.errors import SubjectError, calling
+from attnlab.audit.probe.identify import UNSEEN
 from attnlab.audit.probe.probe import Probe
 from attnlab.audit.probe.watch import Watch
-from attnlab.audit.repro.prelude import scalar_in
+from attnlab.audit.repro.prelude import CannotTell
 from attnlab.audit.subject.adapters import TOKENS
 from attnlab.audit.subject.base import Attention, Subject
+from attnlab.audit.subject.guard import guard_method
+from attnlab.audit.subject.tensors import loss_in, sequence_in
 
 LABELS = ("labels", "targets")
 
@@ -41,6 +46,15 @@ def tool_names(fails: Callable[..., Any]) -> list[str]:
     """What a check takes first, in its order; sizes come by name."""
     takes = inspect.signature(fails).parameters.values()
     return [one.name for one in takes if one.kind is not one.KEYWORD_ONLY]
+
+
+class ProbeWatch(Watch):
+    """Some kernels refuse to be watched. Without a watch the code works, so nothing is claimed."""
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        if isinstance(error[1], SubjectError):
+            raise CannotTell(UNSEEN) from error[1]
 
 
 class Tools:
@@ -53,7 +67,7 @@ class Tools:
         if isinstance(subject, Attention):
             assert subject.heads is not None and subject.kv_heads is not None
             self.heads = (subject.heads, subject.kv_heads, subject.head_width)
-        self.watch = None if self.heads else Watch
+        self.watch = None if self.heads else ProbeWatch
 
     def run(self, x: Tensor, padding: Tensor | None = None, positions: Any = None) -> Tensor:
         return self._probe.run(x, **_given(padding, positions))
@@ -61,11 +75,18 @@ class Tools:
     def step(self, x: Tensor, cache: Any, padding: Tensor | None = None) -> Tensor:
         return self._probe.step(x, cache, **_given(padding, None))
 
+    def refusal(self, x: Tensor) -> str:
+        try:
+            self.run(x)
+        except SubjectError as error:
+            return error.reason
+        return ""
+
     def run_with(self, x: Tensor, **arguments: Any) -> Tensor:
         own = getattr(self._subject, "packed", None)
-        call: Callable[..., Tensor] = self._subject.named if own is None else own  # type: ignore[attr-defined]
+        call: Callable[..., Any] = self._subject.named if own is None else own  # type: ignore[attr-defined]
         with torch.no_grad():
-            return call(x, **arguments)
+            return sequence_in(call(x, **arguments), x)
 
     def run_by(
         self, backend: str, x: Tensor, padding: Tensor | None = None, positions: Any = None
@@ -83,21 +104,27 @@ class Tools:
         return Probe(other, self._probe.contract)
 
     def loss(self, x: Tensor, padding: Tensor | None = None) -> Tensor:
-        found = loss_of(self._subject)
+        loss = loss_of(self._subject)
+        assert loss is not None
+        with torch.no_grad(), calling("loss", x.shape[1]):
+            found = float(loss(x) if padding is None else loss(x, padding=padding))
+        return torch.tensor(found, dtype=torch.float64)
+
+    @property
+    def accumulate(self) -> Callable[..., Any]:
+        found = method_of(self._subject, "accumulate")
         assert found is not None
-        with torch.no_grad():
-            return found(x) if padding is None else found(x, padding=padding)
+        return guard_method("accumulate", found)
 
-    @property
-    def accumulate(self) -> Callable[..., Any] | None:
-        return method_of(self._subject, "accumulate")
+    def corrupt(self, tokens: list[int], seed: int) -> tuple[list[int], list[int]]:
+        corrupt = method_of(self._subject, "corrupt")
+        assert corrupt is not None
+        with calling("corrupt", len(tokens)):
+            inputs, targets = corrupt(tokens, seed)
+            return [int(one) for one in inputs], [int(one) for one in targets]
 
-    @property
-    def corrupt(self) -> Callable[..., Any] | None:
-        return method_of(self._subject, "corrupt")
-
-    def loop(self, x: Tensor, first: int) -> Tensor:
-        found: Tensor = self._subject.looped(x, first)  # type: ignore[attr-defined]
+    def loop(self, x: Tensor, first: int) -> Tensor | None:
+        found: Tensor | None = self._subject.loop_logits(x, first)  # type: ignore[attr-defined]
         return found
 
 
@@ -125,7 +152,13 @@ def loss_of(subject: Subject) -> Callable[..., Tensor] | None:
     module, word = subject.module, label_word(subject)
     if module is None or not word:
         return None
-    return lambda x: scalar_in(module(x, **{word: x}))
+
+    def labelled(x: Tensor) -> Tensor:
+        with calling("forward", x.shape[1]):
+            found = module(x, **{word: x})
+        return loss_in(found)
+
+    return labelled
 
 
 def label_word(subject: Subject) -> str:

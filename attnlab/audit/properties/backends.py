@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from attnlab.audit.contract import Finding
+from attnlab.audit.errors import SubjectError
 from attnlab.audit.probe.probe import Probe
 from attnlab.audit.probe.tools import Tools
 from attnlab.audit.properties.property import Case, Property
@@ -125,6 +126,6 @@ def refusal(probe: Probe) -> str:
     """Why it cannot, if it cannot."""
     try:
         Tools(probe).run_by(FLEX, probe.draw(2, 5))
-    except Exception as error:  # of the model's code
-        return f"{type(error).__name__}: {' '.join(str(error).split())[:100]}"
+    except SubjectError as error:
+        return error.reason[:120]
     return ""

@@ -4,9 +4,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from attnlab.audit.contract import Finding, Verdict
+from attnlab.audit.errors import SubjectError
 from attnlab.audit.probe.probe import Probe
 from attnlab.audit.properties.property import Case, Property
-from attnlab.audit.repro.prelude import Result, Tool, moved
+from attnlab.audit.repro.prelude import CannotTell, Result, Tool, moved
 
 # past blocks of 32 and 64, a single step at each edge
 LONG = [31, 1, 1, 1, 29, 1, 1, 1, 1]
@@ -73,8 +74,10 @@ class Cache(Property):
         """Not every code takes pieces of every size: what it refuses does not fail."""
         try:
             return super().run(probe, case)
-        except Exception as error:  # of a person's code
-            return False, f"{type(error).__name__}: {' '.join(str(error).split())[:80]}", None
+        except SubjectError as error:
+            return False, error.reason[:100], None
+        except CannotTell as reason:  # of the shapes of its steps
+            return False, str(reason), None
 
     def passed(self, probe: Probe, tried: list[tuple[Case, Result]]) -> Finding:
         sizes = [size for _, (_, _, size) in tried if size is not None]

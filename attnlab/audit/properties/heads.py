@@ -6,7 +6,7 @@ Of a function of q, k and v each head's part is replaced, and the heads that mov
 read it. Of a module queries, keys and values are observed as they are multiplied.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from attnlab.audit.contract import Finding
-from attnlab.audit.probe.identify import SEEN_LENGTH, UNSEEN, differ, observed, shaped
+from attnlab.audit.errors import SubjectError
+from attnlab.audit.probe.identify import OTHER_HEADS, SEEN_LENGTH, UNSEEN, differ, observe
 from attnlab.audit.probe.probe import Probe
 from attnlab.audit.probe.tools import Tools
 from attnlab.audit.properties.property import Case, Property
@@ -40,7 +41,7 @@ def reading_fails(
     x, other = draw(1, length, seed), draw(1, length, seed + 100)
     before = run(x)
     if before.shape[-1] != h * d:
-        raise ValueError("it gives other heads than it takes")
+        raise CannotTell(OTHER_HEADS)
 
     def moves(part: int, places: slice) -> list[list[int]]:
         """Heads and positions that move with one of the h + 2g parts of the inputs."""
@@ -90,16 +91,18 @@ def reading_fails(
 
 
 def refused_fails(
-    run: Tool, draw: Tool, heads: Shape, *, length: int, seed: int, tolerance: float
+    draw: Tool,
+    heads: Shape,
+    refusal: Callable[[Tensor], str],
+    *,
+    length: int,
+    seed: int,
+    tolerance: float,
 ) -> Result:
     """The code runs with the heads that are declared."""
-    said = f"{heads[0]} heads and {heads[1]} key/value heads are"
-    try:
-        run(draw(1, length, seed))
-    except Exception as error:  # whatever it is, it does not run
-        why = f"{type(error).__name__}: {' '.join(str(error).split())[:100]}"
-        return True, f"{said} refused ({why})", None
-    return False, f"{said} taken", None
+    heads_named = f"{heads[0]} heads and {heads[1]} key/value heads are"
+    why = " ".join(refusal(draw(1, length, seed)).split())[:100]
+    return bool(why), f"{heads_named} refused ({why})" if why else f"{heads_named} taken", None
 
 
 def landing_fails(
@@ -115,9 +118,9 @@ def landing_fails(
 ) -> Result:
     """Change one input: the queries, keys and values of every head change at its place."""
     x, other = draw(batch, length, seed), draw(batch, length, seed + 100)
-    before = observed(run, x, heads, watch)[0]
+    before = observe(run, x, heads, watch)[0]
     for at in range(1, length - 1):
-        after = observed(run, replaced(x, other, at, at), heads, watch)[0]
+        after = observe(run, replaced(x, other, at, at), heads, watch)[0]
         for what in ("q", "k", "v"):
             change = differ(getattr(before, what), getattr(after, what)).any(0)  # [h, t]
             # some code gives a head the token before instead of its own
@@ -178,7 +181,7 @@ def sharing_fails(
     Heads of a module have no order but their own, unless weights of others are loaded: it `tiles`.
     """
     found: list[int] = []
-    for one in observed(run, draw(batch, length, seed), heads, watch):
+    for one in observe(run, draw(batch, length, seed), heads, watch):
         if not bool(one.k.any()):  # a gate at 0: all heads would look alike
             continue
         keys, values = groups(one.k), groups(one.v)
@@ -241,20 +244,29 @@ class Heads(Property):
             case = self.case(probe, sharing_fails, **how, tiles=declared is None, **sizes)
             yield replace(case, fixed=(HEADS, KV_HEADS))
 
+    def excuse(self, probe: Probe) -> Finding | None:
+        subject, wanted = probe.subject, (probe.contract.heads, self.declared(probe))
+        if isinstance(subject, Attention) and fixed_heads(probe, subject):
+            own = (subject.heads, subject.kv_heads)
+            if any(one not in (None, two) for one, two in zip(wanted, own, strict=True)):
+                called = f"it was called with {own[0]} heads and {own[1]} key/value heads"
+                return self.finding("cannot tell", f"{called}, not as declared")
+        return super().excuse(probe)
+
     def _cases_of_function(self, probe: Probe, subject: Attention) -> Iterator[Case]:
         """With its own heads, and with others if it is made for no certain ones."""
         assert subject.heads is not None and subject.kv_heads is not None
         own, talking = (subject.heads, subject.kv_heads), has_weights(probe)
-        fixed = own[0] != own[1] or talking
+        fixed = fixed_heads(probe, subject)
         count = probe.contract.heads or own[0]
-        asked = (count, self.declared(probe) or count)
-        if not fixed and asked != own:
-            yield replace(self.case(probe, refused_fails, length=5), shape=asked)
-        for shape in (own,) if fixed else dict.fromkeys((asked, own, *SHAPES)):
-            variant = Probe(shaped(subject, *shape), probe.contract)
+        wanted = (count, self.declared(probe) or count)
+        if not fixed and wanted != own:
+            yield replace(self.case(probe, refused_fails, length=5), shape=wanted)
+        for shape in (own,) if fixed else dict.fromkeys((wanted, own, *SHAPES)):
+            variant = Probe(subject.shaped(*shape), probe.contract)
             try:
                 tolerance = variant.tolerance
-            except Exception:  # of a person's code: it takes no such heads
+            except (SubjectError, CannotTell):  # it takes no such heads
                 if shape == own:
                     raise
                 continue
@@ -265,8 +277,8 @@ class Heads(Property):
         if case.shape is None or not isinstance(probe.subject, Attention):
             return super().run(probe, case)
         try:
-            return case.run(Tools(Probe(shaped(probe.subject, *case.shape), probe.contract)))
-        except Exception as error:  # of a person's code
+            return case.run(Tools(Probe(probe.subject.shaped(*case.shape), probe.contract)))
+        except (SubjectError, CannotTell) as error:
             if case.shape == (probe.subject.heads, probe.subject.kv_heads):
                 raise
             return False, f"it takes no such heads: {error}", None
@@ -274,15 +286,18 @@ class Heads(Property):
     def passed(self, probe: Probe, tried: list[tuple[Case, Result]]) -> Finding:
         if isinstance(probe.subject, Attention):
             return self._passed_function(tried)
-        declared, found = self.declared(probe), tried[-1][1]
+        declared = self.declared(probe) is not None or probe.contract.heads is not None
+        found = tried[-1][1]
         if tried[-1][0].fails is not sharing_fails:  # out of sight
             if not bool((probe.influence(3) > probe.tolerance).any()):
                 detail = f"nothing moves by more than {probe.tolerance:.1g}: rounding explains that"
                 return self.finding("cannot tell", detail)
-            if declared is not None:
+            if declared:
                 return self.finding("cannot tell", UNSEEN)
             return self.finding("pass", f"{STEADY}; the heads themselves are out of sight")
         _, sentence, keys = found
+        if not keys and declared:  # a gate at 0 in every layer
+            return self.finding("cannot tell", UNSEEN)
         detail, count = f"{sentence}; {STEADY}", len(set(keys))
         if keys != neighbours(len(keys), count):
             detail += f"; mind that heads are {described(keys, count)}: declare kv_heads to have it"
@@ -290,12 +305,19 @@ class Heads(Property):
 
     def _passed_function(self, tried: list[tuple[Case, Result]]) -> Finding:
         read = [(case.shape, found) for case, (_, _, found) in tried if found is not None]
+        if not read:
+            return self.finding("cannot tell", OTHER_HEADS)
         grouped = [found for shape, found in read if shape and shape[1] not in (1, shape[0])]
         names = [f"{shape[0]}:{shape[1]}" for shape, _ in read if shape]
         detail = "each query head depends on its own query and on one key/value head"
         shared = len(names) > 1 or len(set(read[0][1])) < len(read[0][1])
         detail += f" (heads {', '.join(names)}); neighbours share" if shared else f" ({names[0]})"
         return self.finding("pass", detail, measured=(grouped or [read[0][1]])[-1])
+
+
+def fixed_heads(probe: Probe, subject: Attention) -> bool:
+    """Whether the code is made for its own number of heads only."""
+    return subject.heads != subject.kv_heads or has_weights(probe)
 
 
 def has_weights(probe: Probe) -> bool:
@@ -307,6 +329,6 @@ def visible(probe: Probe) -> bool:
     """Whether queries and keys can be observed at work."""
     tools = Tools(probe)
     try:
-        return bool(observed(tools.run, probe.draw(2, SEEN_LENGTH), tools.heads, tools.watch))
+        return bool(observe(tools.run, probe.draw(2, SEEN_LENGTH), tools.heads, tools.watch))
     except CannotTell:
         return False

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from attnlab.audit.contract import Finding
+from attnlab.audit.errors import SubjectError
 from attnlab.audit.probe.probe import Probe, apart
 from attnlab.audit.probe.tools import Tools
 from attnlab.audit.properties.property import Case, Property
@@ -168,7 +169,7 @@ def way_of(probe: Probe) -> Way | None:
             if not way[1] or _shuts_out(probe, call, takes, way):
                 call(probe.draw(1, 5), **arguments(way, (3, 2), takes, False, probe.subject.dtype))
                 return way
-        except Exception:  # it takes something else by this name
+        except SubjectError:  # it takes something else by this name
             continue
     return None
 

@@ -75,8 +75,7 @@ class Padding(Property):
     field = "padding"
 
     def excuse(self, probe: Probe) -> Finding | None:
-        # declared, a mask of a vague name is one for padding
-        if not probe.subject.pads and not (self.declared(probe) and probe.subject.masked):
+        if not probe.subject.pads:
             verdict: Verdict = "cannot tell" if self.declared(probe) else "not applicable"
             return self.finding(verdict, "it takes no mask for padding")
         return super().excuse(probe)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from attnlab.attention.positions import alibi_slopes
+from attnlab.audit.errors import SubjectError
 from attnlab.audit.probe.identify import (
     CLOSE,
     SEEN_LENGTH,
@@ -23,13 +24,13 @@ from attnlab.audit.probe.identify import (
     Turning,
     constant,
     differ,
-    evened,
     floor_of,
     forms_of,
     grain,
     maps_seen,
-    observed,
+    observe,
     slack,
+    strip_weights,
     turning,
     unlike,
 )
@@ -82,7 +83,7 @@ def identified(probe: Probe) -> Found:
         return _of_function(probe, probe.subject)
     x = constant(probe, ROWS, SEEN_LENGTH)
     try:
-        seen = _observed(probe, x)
+        seen = _observe(probe, x)
     except CannotTell:
         return _from_outside(probe)
     start = _edge(probe, x, seen[0])
@@ -99,9 +100,9 @@ def identified(probe: Probe) -> Found:
     return next((one for one in kinds if one.wrong), kinds[0] if kinds else found[0])
 
 
-def _observed(probe: Probe, x: Tensor) -> list[Applied]:
+def _observe(probe: Probe, x: Tensor) -> list[Applied]:
     tools = Tools(probe)
-    return observed(tools.run, x, tools.heads, tools.watch)
+    return observe(tools.run, x, tools.heads, tools.watch)
 
 
 def _of_function(probe: Probe, subject: Attention) -> Found:
@@ -117,7 +118,7 @@ def _of_function(probe: Probe, subject: Attention) -> Found:
 def _edge(probe: Probe, x: Tensor, before: Applied) -> int:
     """From where on equal inputs have equal pasts: a convolution before attention looks back."""
     try:
-        changed = _observed(probe, replaced(x, probe.draw(ROWS, SEEN_LENGTH, 9), 0, 0))
+        changed = _observe(probe, replaced(x, probe.draw(ROWS, SEEN_LENGTH, 9), 0, 0))
     except CannotTell:
         return SEEN_LENGTH
     parts = [(getattr(before, what), getattr(changed[0], what)) for what in ("q", "k", "v")]
@@ -142,7 +143,7 @@ def _of_layer(probe: Probe, one: Applied, layer: int, start: int) -> Found:
             return Found(None, "queries or keys depend on positions in a way of their own")
         wrong = unlike(queries, keys)
         if not wrong:
-            plain, queries, keys = queries, evened(queries), evened(keys)
+            plain, queries, keys = queries, strip_weights(queries), strip_weights(keys)
             bent |= float((plain - queries).abs().max()) > CLOSE / 4
         form = turning(torch.einsum("imd,jme->ijde", queries, keys), floor)
         turned.append(form and replace(form, paired=wrong))
@@ -287,7 +288,7 @@ def _shift(probe: Probe) -> float | None:
     """How far outputs move when all positions move; None if it does not take such positions."""
     try:
         return shift_moves(Tools(probe).run, probe.draw, SEEN_LENGTH, 3)
-    except Exception:  # of a person's code
+    except SubjectError:
         return None
 
 

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from attnlab.audit.contract import Finding
+from attnlab.audit.errors import SubjectError
 from attnlab.audit.probe.probe import Probe
 from attnlab.audit.properties.property import Case, Property
 from attnlab.audit.repro.prelude import (
@@ -40,13 +41,12 @@ def fails(
     x = draw(batch, length, seed)
     fine, eps = run(x), torch.finfo(torch.float32).eps
     with in_precision(model, torch.float32):
-        try:
-            coarse = run(x.float() if x.is_floating_point() else x)
-        except (RuntimeError, ValueError, TypeError) as error:
-            raise CannotTell("it does not run in float32") from error
+        coarse = run(x.float() if x.is_floating_point() else x)
     # by a change that half precision would notice, brought down to that of float32
     change = float(moved(nudged(run, x, model, 2.0**-8, 0), fine).max())
-    explained = max(change * eps * 2**8, eps * float(fine.abs().max()), 1e-300)
+    explained = max(change * eps * 2**8, eps * float(fine.abs().max()))
+    if not explained > 0:
+        raise CannotTell("outputs are 0, or no numbers: nothing can be lost")
     # of the middle position: a token that goes to another expert has not lost precision
     lost = float(moved(coarse, fine).amax(0).median())
     # a step in half precision may be the same in both copies; then it shows as roughness, which
@@ -70,7 +70,17 @@ class Precision(Property):
         dtype = probe.subject.dtype
         if dtype is not torch.float64:
             return self.finding("not applicable", f"it runs in {dtype} only")
-        return super().excuse(probe)
+        return super().excuse(probe) or self._unfit(probe)
+
+    def _unfit(self, probe: Probe) -> Finding | None:
+        """Code that does not run in float32 has nothing to compare."""
+        x = probe.draw()
+        with in_precision(probe.subject.module, torch.float32):
+            try:
+                probe.run(x.float() if x.is_floating_point() else x)
+            except SubjectError:
+                return self.finding("cannot tell", "it does not run in float32")
+        return None
 
     def cases(self, probe: Probe) -> Iterator[Case]:
         how = {"most": MOST_BITS, "exact": probe.subject.exact}

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from attnlab.audit.contract import Finding
-from attnlab.audit.probe.identify import constant, observed
+from attnlab.audit.probe.identify import constant, observe
 from attnlab.audit.probe.probe import Probe
 from attnlab.audit.probe.tools import Tools
 from attnlab.audit.properties.property import Case, Property
@@ -114,7 +114,7 @@ def counts_from_the_end(probe: Probe) -> bool:
     tools, short, long = Tools(probe), 5, 7
     parts = []
     for length in (short, long):
-        one = observed(tools.run, constant(probe, 2, length), tools.heads, tools.watch)[0]
+        one = observe(tools.run, constant(probe, 2, length), tools.heads, tools.watch)[0]
         parts.append(torch.cat((one.q, one.k, one.v), dim=-1).double())
     floor = 1e-6 * float(parts[1].abs().max())
     begins = float((parts[0] - parts[1][:, :, :short]).abs().max())

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnlab.audit.probe.identify import SEEN_LENGTH, grain, observed, scale_seen
+from attnlab.audit.probe.identify import SEEN_LENGTH, grain, observe, scale_seen
 from attnlab.audit.probe.probe import Probe
 from attnlab.audit.properties.property import Case, Property
 from attnlab.audit.repro.prelude import CannotTell, Result, Shape, Tool
@@ -39,7 +39,7 @@ def fails(
     if heads is not None:
         (h, _, d), found = heads, scale_of_function(run, x, heads)
     else:
-        one = observed(run, x, heads, watch)[0]
+        one = observe(run, x, heads, watch)[0]
         seen = scale_seen(one, torch.finfo(one.q.dtype).eps ** 0.5)
         if isinstance(seen, str):
             raise CannotTell(seen)
@@ -71,7 +71,7 @@ def scale_of_function(run: Tool, x: Tensor, heads: Shape) -> float:
             text[..., : h * d] *= size
             text[..., h * d : (h + g) * d] = key.repeat(1, 1, g)  # one key, whoever reads it
             text[:, at - 1, h * d : (h + g) * d] = 0
-            weights = observed(run, text, heads, None)[0].weights
+            weights = observe(run, text, heads, None)[0].weights
             logs.append(weights[:, :, at].double().log())
         against = [one[:, :, at] - one[:, :, at - 1] for one in logs]
         scores.append(against[0] - against[1])

@@ -22,11 +22,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attnlab.audit.contract import Finding, Verdict
+from attnlab.audit.errors import calling
 from attnlab.audit.probe.probe import Probe
 from attnlab.audit.probe.tools import loss_of, method_of
 from attnlab.audit.properties.property import Case, Property, unsteady
-from attnlab.audit.repro.prelude import CannotTell, Result, Tool, scalar_in
-from attnlab.audit.subject.base import Tokens, normal
+from attnlab.audit.repro.prelude import CannotTell, Result, Tool
+from attnlab.audit.subject.base import Tokens
+from attnlab.audit.subject.convention import Convention
+from attnlab.audit.subject.tensors import loss_in, normal
 
 SHIFTS = {0: "not shifted", 1: "shifted once", 2: "shifted twice", -1: "shifted backwards"}
 TEXTS = 5  # that a loss is measured on
@@ -172,8 +175,16 @@ class LossFunction(Tokens):
         with torch.no_grad():
             self.table.weight.copy_(normal(0, vocabulary, vocabulary))
         self.table = self.table.to(self.dtype)
-        super().__init__(name, lambda x, *_: self.table(x), vocabulary, module=self.table)
-        self.labelled = lambda tokens: scalar_in(loss(self.table(tokens), tokens))
+        super().__init__(
+            Convention(name=name, code=self.table, module=self.table, width=vocabulary, tokens=True)
+        )
+        self._loss = loss
+
+    def labelled(self, tokens: Tensor) -> Tensor:
+        """The loss of a text that is its own label."""
+        with calling("loss", tokens.shape[1]):
+            found = self._loss(self.table(tokens), tokens)
+        return loss_in(found)
 
 
 class Training(Property):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from attnlab.audit.contract import Finding
-from attnlab.audit.probe.identify import SEEN_LENGTH, observed
+from attnlab.audit.probe.identify import SEEN_LENGTH, observe
 from attnlab.audit.probe.probe import Probe
 from attnlab.audit.properties.property import Case, Property
 from attnlab.audit.repro.prelude import CannotTell, Result, Shape, Tool
@@ -40,7 +40,7 @@ def fails(
     if heads is not None and not linear_in_values(run, x, heads, tolerance):
         raise CannotTell("outputs are no weighted sums of the values")
     worst, lowest, most, seen = 1.0, 0.0, 0.0, [1.0]
-    for one in observed(run, x, heads, watch):
+    for one in observe(run, x, heads, watch):
         weights = one.weights.double()
         sums = weights.sum(-1)
         off = float(sums.flatten()[(sums - 1).abs().argmax()])
@@ -76,7 +76,7 @@ def linear_in_values(run: Tool, x: Tensor, heads: Shape, tolerance: float) -> bo
     h, g, d = heads
     x, value = x.clone(), x[..., -d:]
     x[..., (h + g) * d :] = value.repeat(1, 1, g)  # one for all heads: which is read is for heads
-    weights = observed(run, x, heads, None)[0].weights.double()
+    weights = observe(run, x, heads, None)[0].weights.double()
     wanted = weights @ value[:, None].double()
     off = (run(x).unflatten(-1, (h, d)).transpose(1, 2).double() - wanted).abs()
     return bool((off <= tolerance * (1 + float(value.abs().max()))).all())
@@ -89,7 +89,7 @@ def exponentials(run: Tool, x: Tensor, heads: Shape) -> bool:
     for size in (0.0, 1.0, 2.0):
         text = x.clone()
         text[..., : h * d] *= size
-        found = observed(run, text, heads, None)[0].weights.double().log()
+        found = observe(run, text, heads, None)[0].weights.double().log()
         logs.append(found - found.diagonal(dim1=-2, dim2=-1)[..., None])
     once, twice = logs[1] - logs[0], logs[2] - logs[0]
     known = once.isfinite() & twice.isfinite()
@@ -107,7 +107,7 @@ def sunk(run: Tool, x: Tensor, heads: Shape) -> bool:
     h, g, d = heads
     text = x.clone()
     text[:, 0, h * d : (h + g) * d] = 0
-    weights = observed(run, text, heads, None)[0].weights.double()
+    weights = observe(run, text, heads, None)[0].weights.double()
     missing = (1 - weights.sum(-1)) / weights[..., 0]
     off = (missing[0] - missing[1]).abs() / missing.abs().amax(0)
     off = off[off.isfinite()]

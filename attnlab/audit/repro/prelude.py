@@ -93,6 +93,10 @@ def scalar_in(found: Any) -> Tensor:
 
 def moved(one: Tensor, other: Tensor) -> Tensor:
     """By row and position [b, t]: the largest change; infinite where only one is a number."""
+    sizes = zip(one.shape, other.shape, strict=False)
+    if one.dim() != other.dim() or any(a != b and 1 not in (a, b) for a, b in sizes):
+        shapes = f"{list(one.shape)} and {list(other.shape)}"
+        raise CannotTell(f"the code gave outputs of unlike shapes, {shapes}")
     same = (one == other) | (one.isnan() & other.isnan())
     change = (one.double() - other.double()).abs().masked_fill(same, 0).flatten(2).amax(-1)
     return torch.nan_to_num(change, nan=float("inf"))
@@ -120,7 +124,9 @@ def nudged(run: Tool, x: Tensor, model: nn.Module | None, part: float, seed: int
 
     if x.is_floating_point():
         return run(near(x))
-    assert model is not None, "code that takes tokens has weights"
+    if model is None:
+        why = "weights are changed in their last bits to see what rounding does"
+        raise CannotTell(f"a Subject of tokens needs its `module`: {why}")
     weights = [one for one in model.parameters() if one.is_floating_point()]
     kept = [one.detach().clone() for one in weights]
     with torch.no_grad():

@@ -29,8 +29,9 @@ from attnlab.audit.repro import prelude as printed
 from attnlab.audit.repro.prelude import drawn, filled, kept_in, prepared
 from attnlab.audit.subject.adapters import HEADS, KV_HEADS
 from attnlab.audit.subject.base import Attention, Subject, Tokens, Vectors
-from attnlab.audit.subject.caches import Decoder, copied
-from attnlab.audit.subject.calls import KNOWN, Call, recorded, takes_by_name
+from attnlab.audit.subject.calls import KNOWN, Call, record, takes_by_name
+from attnlab.audit.subject.convention import Convention
+from attnlab.audit.subject.decoder import try_copy
 from attnlab.audit.subject.load import expression, from_file, parts_of, settings_of
 
 ROWS, LENGTH = 2, 5  # of the inputs with which a call is recorded
@@ -237,7 +238,9 @@ class Stage:
         shape = f"(batch, length, {self.width})"
         body = [f"return drawn({shape}, {tokens}, seed, {self.dtype})"]
         lines = _function("draw(batch: int, length: int, seed: int)", body)
-        lines += self._run(f"run(x: Any, {GIVEN})", {}) if "run" in tools else []
+        if "run" in tools or "refusal" in tools:
+            lines += self._run(f"run(x: Any, {GIVEN})", {})
+        lines += REFUSAL if "refusal" in tools else []
         if "run_with" in tools:
             lines += self._run("run_with(x: Any, **arguments: Any)", None)
         lines += self._other(tools)
@@ -253,9 +256,10 @@ class Stage:
         lines = ["draw = code.draw"]
         if "run_with" in tools:
             lines += ["run_with = torch.no_grad()(code.packed)"]
-        if "run" in tools:
+        if "run" in tools or "refusal" in tools:
             run = [*body, "return code.run(x, **given)"]
             lines += _function(f"run(x: Any, {GIVEN})", run, self.decorators)
+        lines += REFUSAL if "refusal" in tools else []
         if "run_by" in tools:
             run = [*body, "return code.backends[backend].run(x, **given)"]
             lines += _function(f"run_by(backend: str, x: Any, {GIVEN})", run, self.decorators)
@@ -329,6 +333,16 @@ def _function(signature: str, body: Sequence[str], decorators: Sequence[str] = (
     return ["", "", *decorators, f"def {signature} -> Any:", *(f"    {line}" for line in body)]
 
 
+REFUSAL = _function(
+    "refusal(x: Any)",
+    [
+        *("try:", "    run(x)"),
+        *("except Exception as error:", '    return f"{type(error).__name__}: {error}"'),
+        'return ""',
+    ],
+)
+
+
 @lru_cache(maxsize=256)
 def _compiled(text: str) -> CodeType:
     return compile(text, "<stage>", "exec")
@@ -382,18 +396,18 @@ def _module_calls(subject: Vectors, module: nn.Module) -> dict[str, Any]:
     given = {"x": filled(x, subject.block)}
     if isinstance(subject, Attention):
         given["q"], given["k"], given["v"] = subject.split(given["x"])
-    known = subject.wording(padded=False)
+    known = subject.expressions(padded=False)
     found: dict[str, Any] = {}
-    found["call"] = first = recorded(module, lambda: subject.run(x), known, **given)
+    found["call"] = first = record(module, lambda: subject.run(x), known, **given)
 
     def more(run: Callable[[], Any], words: Mapping[str, str], **told: Tensor) -> dict[str, str]:
         """Arguments that are given only while this runs."""
-        second = recorded(module, run, words, **given, **told)
+        second = record(module, run, words, **given, **told)
         return {name: word for name, word in second.named.items() if first.named.get(name) != word}
 
-    if subject.pads or subject.masked:
+    if subject.pads:
         padding = torch.tensor([[False] * LENGTH, [False] * (LENGTH - 2) + [True] * 2])
-        run, masked = partial(subject.run, x, padding=padding), subject.wording(padded=True)
+        run, masked = partial(subject.run, x, padding=padding), subject.expressions(padded=True)
         with suppress(ValueError):
             found["padding"] = more(run, masked, padding=filled(padding, subject.block, True))
     if subject.placed and subject.block == 1:
@@ -405,17 +419,18 @@ def _module_calls(subject: Vectors, module: nn.Module) -> dict[str, Any]:
     for name, other in list(subject.backends.items())[1:]:  # the same code, with one more argument
         with suppress(ValueError):
             found["backends"][name] = more(partial(other.run, x), known)
-    decoder = getattr(subject, "decoder", None)
-    if subject.caches and decoder is not None:
+    if subject.caches and subject.decoder is not None:
         for piece in (x, x[:, :1]):  # some take single steps only
             with suppress(Exception):  # of a person's code
-                found["stepping"] = _stepping_of(decoder, piece, known)
+                found["stepping"] = _stepping_of(subject.convention, piece, known)
                 break
     return found
 
 
-def _stepping_of(decoder: Decoder, x: Tensor, known: Mapping[str, str]) -> Stepping:
-    if decoder.held and copied(decoder.module) is None:
+def _stepping_of(convention: Convention, x: Tensor, known: Mapping[str, str]) -> Stepping:
+    decoder, module = convention.decoder, convention.module
+    assert decoder is not None and module is not None
+    if decoder.held and try_copy(module) is None:
         raise ValueError("it keeps what it has seen, and cannot be copied")
     words, outputs = dict(known), []
     if decoder.word is not None:
@@ -425,7 +440,7 @@ def _stepping_of(decoder: Decoder, x: Tensor, known: Mapping[str, str]) -> Stepp
         words[decoder.start] = "start" if decoder.counted else count
 
     def run() -> None:
-        outputs.append(decoder.step(x, decoder.new_cache()))
+        outputs.append(convention.step(x, decoder.new_cache()))
 
     if decoder.method:
         told = [*decoder.flags, *filter(None, (decoder.word, decoder.start))]
@@ -433,10 +448,10 @@ def _stepping_of(decoder: Decoder, x: Tensor, known: Mapping[str, str]) -> Stepp
             ("x[:, 0]" if decoder.flat else "x",), {one: words.get(one, "True") for one in told}
         )
     else:
-        call = recorded(decoder.module, run, words, x=x)
+        call = record(module, run, words, x=x)
     word = decoder.word or ""
     gives = bool(decoder.method) or kept_in(outputs[0], word) is not None
-    dtype = f"dtype={decoder.dtype()}"
+    dtype = f"dtype={convention.dtype}"
     return Stepping(
         call=call,
         make=decoder.make.replace("dtype=dtype", dtype) if word else "",

@@ -38,7 +38,7 @@ EXPRESSIONS = (
 KNOWN = {"torch": torch, "sys": sys, "drawn": drawn, "added": added}
 
 
-def evaluated(text: str, **given: Any) -> Any:
+def evaluate(text: str, **given: Any) -> Any:
     return eval(_compiled(text), {**KNOWN, **given})
 
 
@@ -59,7 +59,7 @@ class Call:
         return f"{code}({', '.join([*words, *([more] if more else [])])})"
 
 
-def recorded(
+def record(
     module: nn.Module, run: Callable[[], Any], known: Mapping[str, str], **given: Any
 ) -> Call:
     """What the module was given last while something ran; `known` says some of it by name."""
@@ -90,19 +90,19 @@ def recorded(
         raise ValueError(f"{type(module).__name__} is not called as a module; a script cannot")
     positional, named = calls[-1]
     return Call(
-        tuple(worded(value, given) for value in positional),
-        {name: known.get(name) or worded(value, given) for name, value in named.items()},
+        tuple(expression_of(value, given) for value in positional),
+        {name: known.get(name) or expression_of(value, given) for name, value in named.items()},
     )
 
 
-def worded(value: Any, given: Mapping[str, Any]) -> str:
+def expression_of(value: Any, given: Mapping[str, Any]) -> str:
     if isinstance(value, float) and not math.isfinite(value):
         return f"float('{value}')"
     if isinstance(value, bool | int | float | str | None | torch.dtype):
         return repr(value)
     for text in EXPRESSIONS:
         try:
-            wanted = evaluated(text, **given)
+            wanted = evaluate(text, **given)
         except (NameError, TypeError, IndexError):  # of something that is not given
             continue
         if value is wanted or _same(value, wanted):

@@ -86,7 +86,7 @@ def test_bugs_are_found_and_twins_are_not(monkeypatch):
 def test_the_check_fails_when_a_bug_is_missed(monkeypatch):
     only(monkeypatch, "one-too-many", "polarity-function")
     monkeypatch.setattr(
-        check.Causality, "examine", lambda self, probe: self.finding("pass", "not looked at")
+        Causality, "examine", lambda self, probe: self.finding("pass", "not looked at")
     )
     report = AuditCheck(family="windows", ours=False).run(silent)
     assert report["recall"] == 0.5 and not report["passed"]
@@ -116,7 +116,19 @@ def test_code_that_cannot_be_called_is_neither_caught_nor_clean():
 
     mutant = check.audited(check.Trial("m", refuses, Contract(), ("window",)), "", silent)
     twin = check.audited(check.Trial("t", refuses, Contract()), "", silent)
-    assert not mutant.caught_by and not mutant.failed and twin.failed
+    assert not mutant.caught_by and not mutant.failed
+    report = check.scored([mutant], [twin])
+    assert (report["recall"], report["clean"], report["precision"]) == (0, 0, 0)
+    assert report["incomplete"] == [{"case": "t", "reason": "no width found"}]
+
+
+def test_a_control_that_is_incomplete_is_not_clean():
+    def linear():
+        return subject_for(nn.Linear(8, 8), {}, "linear")
+
+    twin = check.audited(check.Trial("linear", linear, Contract(cache=True)), "", silent)
+    assert not twin.failed and "cache=true" in twin.reason
+    assert check.scored([twin], [twin])["clean"] == 0
 
 
 def test_all_our_attentions_are_controls_but_the_mistakes():

@@ -202,7 +202,7 @@ def test_pairs_that_turn_too_slowly_to_be_seen_are_counted():
 
     code = rotary(slow)
     subject = subject_for(lambda q, k, v: code(q, k, v), {}, "code")
-    subject.dtype = torch.float32
+    subject = subject.in_dtype(torch.float32)
     contract = Contract(positions="rotary", rope_base=1e8, rope_fraction=1.0)
     assert Positions().examine(Probe(subject, contract)).verdict == "pass"
 

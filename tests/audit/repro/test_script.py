@@ -19,7 +19,7 @@ from attnlab.audit.properties import cache
 from attnlab.audit.properties.left_padding import LeftPadding
 from attnlab.audit.repro.script import Printed, used_names
 from attnlab.audit.repro.smallest import examples_of
-from attnlab.audit.sandbox import Request, made_here
+from attnlab.audit.sandbox import Request, audit_here
 from attnlab.audit.subject.adapters import subject_for
 from attnlab.audit.subject.load import from_file
 
@@ -115,7 +115,7 @@ def failures(case, target):
 
 
 def answered(file, name, words, contract):
-    answer = made_here(Request(target=f"{file}:{name}", words=words, contract=contract))
+    answer = audit_here(Request(target=f"{file}:{name}", options=words, contract=contract))
     assert answer.certificate is not None, answer.detail
     failed = [one.name for one in answer.certificate.findings if one.verdict == "fail"]
     assert failed and [one["name"] for one in answer.examples] == failed
@@ -228,7 +228,7 @@ def test_what_float32_is_too_rough_to_show_is_shown_in_float64(gpt2, tmp_path, m
     one = of_model("hf:rwkv", "cache")
     script = tmp_path / one.file
     script.write_text(one.script)
-    assert "with widened():" in one.script
+    assert "with in_float64():" in one.script
     assert [ends(script, folder, monkeypatch) for folder in ("", gpt2)] == [1, 0]
     assert torch.get_default_dtype() is torch.float32
 

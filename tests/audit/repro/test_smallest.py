@@ -12,7 +12,7 @@ from attnlab.audit.contract import Contract
 from attnlab.audit.probe.probe import Probe
 from attnlab.audit.repro.smallest import legal, run, smaller, weight
 from attnlab.audit.repro.stage import for_subject
-from attnlab.audit.sandbox import Request, made_here
+from attnlab.audit.sandbox import Request, audit_here
 from attnlab.audit.subject.adapters import subject_for
 from attnlab.audit.subject.load import from_file
 
@@ -108,8 +108,8 @@ def write(tmp_path):
 
 
 def examples(path, name, declared, *words):
-    request = Request(target=f"{path}:{name}", words=words, contract=Contract(**declared))
-    answer = made_here(request)
+    request = Request(target=f"{path}:{name}", options=words, contract=Contract(**declared))
+    answer = audit_here(request)
     assert answer.certificate is not None, answer.detail
     return {one["name"]: one for one in answer.examples}
 
