@@ -26,12 +26,11 @@ from attnlab.audit.hf.subject import HuggingFace
 from attnlab.audit.properties import precision
 from attnlab.audit.properties.property import Case
 from attnlab.audit.repro.prelude import drawn, prepared
-from attnlab.audit.repro.stage import GIVEN, TOOLS, Heading, Stage, Stepping, _function
+from attnlab.audit.repro.stage import CALLS, GIVEN, TOOLS, Heading, Stage, Stepping, _function
 from attnlab.audit.subject.adapters import HEADS, KV_HEADS, LAYERS
 from attnlab.audit.subject.base import Subject
 from attnlab.audit.subject.calls import Call, record
 
-CALLS = ("run", "run_by", "run_with", "step", "step_by", "loss", "loop")
 WIDTH = 96  # columns of a script's constants
 EXACT = (precision.fails,)  # what float64 is compared with
 

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attnlab.audit.errors import SubjectError, calling
 from attnlab.audit.probe import watch as watching
 from attnlab.audit.probe.tools import label_word, method_of, tool_names
 from attnlab.audit.probe.watch import Watch, _Watch
@@ -32,11 +33,17 @@ from attnlab.audit.subject.base import Attention, Subject, Tokens, Vectors
 from attnlab.audit.subject.calls import KNOWN, Call, record, takes_by_name
 from attnlab.audit.subject.convention import Convention
 from attnlab.audit.subject.decoder import try_copy
+from attnlab.audit.subject.guard import guard_method
 from attnlab.audit.subject.load import expression, from_file, parts_of, settings_of
 
 ROWS, LENGTH = 2, 5  # of the inputs with which a call is recorded
 GIVEN = "padding: Any = None, positions: Any = None"
 METHODS = ("accumulate", "corrupt")
+# tools that call the code: what they raise is the code's
+CALLS = (
+    *("draw", "run", "run_with", "run_by", "step", "step_by", "new_cache"),
+    *("loss", "loop", *METHODS),
+)
 TOOLS = {  # what the text of a stage may name
     **KNOWN,
     **{name: one for name, one in vars(printed).items() if inspect.isfunction(one)},
@@ -133,7 +140,9 @@ class Stage:
         """As a script has them."""
         space = {**self.known(), "code": self.code}
         exec(_compiled(self.text(names)), space)
-        return SimpleNamespace(**{name: space[name] for name in names})
+        found = {name: space[name] for name in names}
+        calls = {name: guard_method(name, found[name]) for name in CALLS if name in found}
+        return SimpleNamespace(**{**found, **calls})
 
     def known(self) -> dict[str, Any]:
         """What the text of it may name."""
@@ -421,7 +430,7 @@ def _module_calls(subject: Vectors, module: nn.Module) -> dict[str, Any]:
             found["backends"][name] = more(partial(other.run, x), known)
     if subject.caches and subject.decoder is not None:
         for piece in (x, x[:, :1]):  # some take single steps only
-            with suppress(Exception):  # of a person's code
+            with suppress(ValueError):  # of the code, or of what a script cannot write
                 found["stepping"] = _stepping_of(subject.convention, piece, known)
                 break
     return found
@@ -466,7 +475,7 @@ def _stepping_of(convention: Convention, x: Tensor, known: Mapping[str, str]) ->
 def _writes_einsums(subject: Vectors) -> bool:
     """Whether heads share keys in an einsum, so that only the einsum shows which."""
     watch = Watch(7)
-    with suppress(Exception), torch.no_grad(), watch:  # of a person's code
+    with suppress(SubjectError), torch.no_grad(), watch:  # some kernels refuse to be watched
         subject.run(subject.draw(1, watch.length, 0))
     return watch.folds
 
@@ -475,7 +484,11 @@ def _fresh(target: str, options: Mapping[str, Any], dtype: torch.dtype) -> Any:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         code = from_file(target, options)
-    return prepared(code, dtype) if isinstance(code, nn.Module) else code
+    if not isinstance(code, nn.Module):
+        return code
+    with calling("to"):
+        code.eval().to(torch.float64)
+    return prepared(code, dtype)
 
 
 def _defaults(made: Any) -> dict[str, Any]:

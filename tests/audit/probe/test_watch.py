@@ -7,7 +7,9 @@ from attnlab.audit.contract import Contract
 from attnlab.audit.errors import SubjectError
 from attnlab.audit.probe.identify import observe
 from attnlab.audit.probe.probe import Probe
+from attnlab.audit.probe.tools import Tools
 from attnlab.audit.probe.watch import Watch, _Watch
+from attnlab.audit.repro.prelude import CannotTell
 from attnlab.audit.subject.adapters import subject_for
 
 
@@ -29,10 +31,15 @@ def probe():
     return Probe(subject_for(Code(), {}, "code"), Contract())
 
 
+def observed(given, length):
+    tools = Tools(given)
+    return observe(tools.run, given.draw(2, length), tools.heads, tools.watch)
+
+
 def test_products_are_noted_and_code_that_raises_shows_nothing():
-    given = probe()
-    assert len(observe(given, given.draw(2, 7))) == 1
-    assert observe(given, given.draw(2, 9)) == []
+    assert len(observed(probe(), 7)) == 1
+    with pytest.raises(CannotTell, match="cannot be seen"):
+        observed(probe(), 9)
 
 
 @pytest.mark.parametrize("watch", [_Watch, Watch])
@@ -47,7 +54,7 @@ def test_a_mistake_of_the_watch_is_raised_after_the_code_has_run(monkeypatch, wa
     assert len(results) == 1
     if watch is Watch:
         with pytest.raises(ZeroDivisionError):
-            observe(given, given.draw(2, 7))
+            observed(given, 7)
     with pytest.raises(SubjectError, match="raised LookupError in `forward` at length 9"), watch(9):
         given.run(given.draw(2, 9))
 

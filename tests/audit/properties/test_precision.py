@@ -47,5 +47,21 @@ def test_an_epsilon_that_depends_on_the_dtype_costs_bits():
     assert found(Norm()).measured > 10
 
 
-def test_outputs_that_are_all_zero_lose_nothing():
-    assert found(lambda q, k, v: v * 0).measured == 0
+def test_outputs_that_are_all_zero_have_nothing_to_lose():
+    one = found(lambda q, k, v: v * 0)
+    assert one.verdict == "cannot tell" and "outputs are 0" in one.detail
+
+
+def test_code_that_does_not_run_in_float32_cannot_be_compared():
+    class Double(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+
+        def forward(self, x):
+            if x.dtype is not torch.float64:
+                raise TypeError("float64 only")
+            return self.layer(x)
+
+    one = found(Double())
+    assert (one.verdict, one.detail) == ("cannot tell", "it does not run in float32")

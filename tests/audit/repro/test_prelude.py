@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from attnlab.audit.repro.prelude import drawn, in_precision, influence, prepared, roughness
-from attnlab.audit.subject.adapters import prepared as prepared_once
+from attnlab.audit.subject.adapters import prepare as prepare_once
 from attnlab.audit.subject.adapters import subject_for
 
 
@@ -16,7 +16,7 @@ def linear():
 def test_weights_are_the_same_in_every_precision_and_by_every_way_there():
     exact, rough = prepared(linear(), torch.float64), prepared(linear(), torch.float32)
     assert torch.equal(exact.weight.float(), rough.weight)
-    other = prepared_once(prepared_once(linear(), torch.float64), torch.float32)  # as audits do
+    other = prepare_once(prepare_once(linear(), torch.float64), torch.float32)  # as audits do
     assert torch.equal(other.weight, rough.weight)
 
 

@@ -10,6 +10,7 @@ import torch
 from attnlab import registry
 from attnlab.audit.contract import Contract
 from attnlab.audit.probe.probe import Probe
+from attnlab.audit.repro import smallest as smallest_module
 from attnlab.audit.repro.smallest import legal, run, smaller, weight
 from attnlab.audit.repro.stage import for_subject
 from attnlab.audit.sandbox import Request, audit_here
@@ -212,6 +213,37 @@ def test_a_function_of_q_k_and_v_gets_fewer_heads(write, tmp_path, monkeypatch, 
     tools = {"monkeypatch": monkeypatch, "capsys": capsys}
     assert exit_code(script, **tools)[0] == 1
     assert exit_code(script, write("", "mended.py"), **tools)[0] == 0
+
+
+def test_a_mistake_of_ours_in_the_evidence_is_not_blamed_on_the_code(write, monkeypatch):
+    def mistaken(stage, finding, case):
+        raise ZeroDivisionError("ours")
+
+    monkeypatch.setattr(smallest_module, "script", mistaken)
+    request = Request(target=f"{write('future')}:attention", contract=Contract(causal=True))
+    answer = audit_here(request)
+    assert answer.verdict == "error" and "ZeroDivisionError: ours" in answer.traceback
+
+
+def test_what_newly_made_code_raises_is_said_of_the_code(tmp_path):
+    path = tmp_path / "once.py"
+    path.write_text(
+        "import pathlib, torch\n"
+        "mark = pathlib.Path(__file__ + '.made')\n"
+        "class Once(torch.nn.Module):\n"
+        "    def __init__(self, dim=8):\n"
+        "        super().__init__()\n"
+        "        self.layer = torch.nn.Linear(dim, dim)\n"
+        "        self.first = not mark.exists()\n"
+        "        mark.touch()\n"
+        "    def forward(self, x):\n"
+        "        if not self.first:\n"
+        "            raise LookupError('only the first one runs')\n"
+        "        return self.layer(x.flip(1))\n"
+    )
+    one = examples(path, "Once", {"causal": True})["causality"]
+    assert not one["script"]
+    assert "raised LookupError in `run`: only the first one runs" in one["reason"]
 
 
 def test_code_that_is_right_has_no_counter_examples(write):
