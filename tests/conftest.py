@@ -5,12 +5,13 @@ import os
 from pathlib import Path
 
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # cli/app.py does the same and says why
-for name in ("COLUMNS", "LINES", "FORCE_COLOR", "TTY_COMPATIBLE"):  # output is read as plain text
-    os.environ.pop(name, None)
 
 import jaxtyping
 import pytest
 import torch
+
+for name in ("COLUMNS", "LINES", "FORCE_COLOR", "TTY_COMPATIBLE"):  # output is read as plain text
+    os.environ.pop(name, None)
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # as many processes as cores: one thread for each
     torch.set_num_threads(1)

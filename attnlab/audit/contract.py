@@ -124,12 +124,12 @@ class Certificate:
     def _open(self, field: str) -> list[str]:
         """Why a field is not established, a reason for each property; none if one of them fails."""
         found = {finding.name: finding for finding in self.findings}
-        asked = {name: found.get(name) for name in ESTABLISHED_BY[field]}
-        if any(one is not None and one.verdict == "fail" for one in asked.values()):
+        deciding = {name: found.get(name) for name in ESTABLISHED_BY[field]}
+        if any(one is not None and one.verdict == "fail" for one in deciding.values()):
             return []
         return [
             f"{name} was not examined" if one is None else one.detail
-            for name, one in asked.items()
+            for name, one in deciding.items()
             if one is None or one.verdict != "pass"
         ]
 

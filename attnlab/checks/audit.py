@@ -77,7 +77,7 @@ class AuditCheck:
     def run(self, tick: Callable[[str], None]) -> dict[str, Any]:
         known = [case for some in cases(self.family).values() for case in some]
         mutants = [
-            audited(trial_of(case, True), f"{number}/{len(known)}", tick)
+            audit_trial(trial_of(case, True), f"{number}/{len(known)}", tick)
             for number, case in enumerate(known, 1)
         ]
         correct = [trial_of(case, False) for case in known]
@@ -85,10 +85,10 @@ class AuditCheck:
             correct += [Trial(one.name, one.subject, one.contract) for one in CONTROLS]
         correct += own_trials() if self.ours else []
         controls = [
-            audited(trial, f"{number}/{len(correct)}", tick)
+            audit_trial(trial, f"{number}/{len(correct)}", tick)
             for number, trial in enumerate(correct, 1)
         ]
-        report = scored(mutants, controls)
+        report = score(mutants, controls)
         blind = self._without_causality(mutants, tick)
         sharp = blind is None or blind < report["recall"]
         report["control_recall_without_causality"] = blind
@@ -103,7 +103,7 @@ class AuditCheck:
         if not affected:
             return None
         others = [one for one in all_properties() if one.name != "causality"]
-        again = [audited(one.trial, "control", tick, others) for one in affected]
+        again = [audit_trial(one.trial, "control", tick, others) for one in affected]
         lost = sum(not one.caught_by for one in again)
         return (sum(bool(one.caught_by) for one in mutants) - lost) / len(mutants)
 
@@ -113,7 +113,7 @@ def trial_of(case: Case, wrong: bool) -> Trial:
     return Trial(name, partial(case.subject, wrong), case.contract, case.reasons if wrong else ())
 
 
-def audited(
+def audit_trial(
     trial: Trial,
     where: str,
     tick: Callable[[str], None],
@@ -122,7 +122,7 @@ def audited(
     """The audit of a trial; `properties` are all that are registered unless some are given."""
     begin = time.perf_counter()
     tick(f"{where} {trial.name}")
-    with _seeded():  # code that drops at random must not touch anybody else's randomness
+    with _seed_rng():  # code that drops at random must not touch anybody else's randomness
         try:
             subject = trial.make()
         except ValueError as error:  # it could not even be called: neither found nor clean
@@ -139,7 +139,7 @@ def audited(
     return Outcome(trial, failed, others, seconds, reason=certificate.reason)
 
 
-def scored(mutants: list[Outcome], controls: list[Outcome]) -> dict[str, Any]:
+def score(mutants: list[Outcome], controls: list[Outcome]) -> dict[str, Any]:
     caught = [one for one in mutants if one.caught_by]
     elsewhere = [one for one in mutants if one.failed and not one.caught_by]
     missed = [one for one in mutants if not one.failed]
@@ -201,7 +201,7 @@ def own_trials() -> list[Trial]:
 
 
 def _own_attention(attention: str, score: str) -> Subject:
-    with _seeded():
+    with _seed_rng():
         settings = registry.load("attention", attention)()
         built = registry.load("score", score)().build(settings.heads, WIDTH // settings.heads)
         module = HeadedAttention(settings, built, width=WIDTH)
@@ -209,7 +209,7 @@ def _own_attention(attention: str, score: str) -> Subject:
 
 
 def _own_model(positions: str, window: int | None) -> Subject:
-    with _seeded():
+    with _seed_rng():
         settings = TransformerSettings(
             vocabulary=61,
             context=1024,
@@ -223,7 +223,7 @@ def _own_model(positions: str, window: int | None) -> Subject:
 
 
 @contextmanager
-def _seeded() -> Iterator[None]:
+def _seed_rng() -> Iterator[None]:
     """Weights that are the same every time."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

@@ -293,7 +293,7 @@ def _list(given: Any, most: int) -> list[Any]:
 def _example(one: Any) -> dict[str, Any]:
     if not isinstance(one, Mapping):
         raise ValueError(f"an example is {shortened(one)}; it must be an object")
-    words = {"name": LONGEST_NAME, "sentence": LONGEST_DETAIL, "reason": LONGEST_DETAIL}
-    words |= {"file": LONGEST_NAME, "script": LONGEST_SCRIPT}
-    found = {key: text({key: one.get(key, "")}, key, most, least=0) for key, most in words.items()}
+    limits = {"name": LONGEST_NAME, "sentence": LONGEST_DETAIL, "reason": LONGEST_DETAIL}
+    limits |= {"file": LONGEST_NAME, "script": LONGEST_SCRIPT}
+    found = {key: text({key: one.get(key, "")}, key, most, least=0) for key, most in limits.items()}
     return {**found, "sizes": _value(one.get("sizes")), "options": _value(one.get("options"))}

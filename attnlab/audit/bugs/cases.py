@@ -42,7 +42,7 @@ class Case:
 
     def subject(self, wrong: bool) -> Subject:
         """Both forms begin with the same weights."""
-        return _seeded(self.name, lambda: self.make(wrong), self.options)
+        return _build(self.name, lambda: self.make(wrong), self.options)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,10 +58,10 @@ class Control:
         return from_dict(Contract, dict(self.declared))
 
     def subject(self) -> Subject:
-        return _seeded(self.name, self.make, self.options)
+        return _build(self.name, self.make, self.options)
 
 
-def _seeded(name: str, make: Callable[[], Any], options: Mapping[str, Any]) -> Subject:
+def _build(name: str, make: Callable[[], Any], options: Mapping[str, Any]) -> Subject:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(chance.number(0, name))
         code = make()

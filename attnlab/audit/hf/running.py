@@ -142,8 +142,8 @@ def step_logits(
     if "logits_to_keep" in takes:
         given["logits_to_keep"] = 0  # all of them
     found = model(**given, return_dict=True)
-    words = {name: word if prepares else name for name, word in CACHES.items()}
-    returned = {word: found[name] for name, word in words.items() if name in found}
+    names = {name: word if prepares else name for name, word in CACHES.items()}
+    returned = {word: found[name] for name, word in names.items() if name in found}
     stateful = getattr(model, "_is_stateful", False)  # some keep it to themselves
     cache.update(tokens=tokens, padding=padded, kept=returned or (kept if stateful else {}))
     return found.logits[:, -size:]

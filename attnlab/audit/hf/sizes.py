@@ -188,7 +188,7 @@ def tiny(config_class: Any, kv_heads: int = KV_HEADS) -> dict[str, Any]:
     with calling("__init__"):
         usual = vars(config_class())
     own = OWN.get(config_class.model_type, {})
-    layers = _shortened(usual)
+    layers = _shorten(usual)
     depth = max([2] + [len(one) for one in (layers | own).values() if isinstance(one, list)])
     found: dict[str, Any] = {}
     for name in inspect.signature(config_class.__init__).parameters:
@@ -230,7 +230,7 @@ def _special(name: str) -> int:
     return SPECIAL[known.index(first)] if first in known else SPECIAL[len(known)]
 
 
-def _shortened(usual: Mapping[str, Any]) -> dict[str, list[Any]]:
+def _shorten(usual: Mapping[str, Any]) -> dict[str, list[Any]]:
     """Lists with an entry a layer, cut down to layers that bring a kind not there before."""
     depth = next((usual[name] for name in DEPTHS if isinstance(usual.get(name), int)), None)
     lists = {

@@ -25,8 +25,9 @@ from attnlab.audit.hf.running import in_float64, loop_logits, quiet, running, st
 from attnlab.audit.hf.subject import HuggingFace
 from attnlab.audit.properties import precision
 from attnlab.audit.properties.property import Case
-from attnlab.audit.repro.prelude import drawn, prepared
-from attnlab.audit.repro.stage import CALLS, GIVEN, TOOLS, Heading, Stage, Stepping, _function
+from attnlab.audit.repro.prelude import prepare, sample
+from attnlab.audit.repro.stage import CALLS, GIVEN, TOOLS, Heading, Stage, _function
+from attnlab.audit.repro.stepping import Stepping
 from attnlab.audit.subject.adapters import HEADS, KV_HEADS, LAYERS
 from attnlab.audit.subject.base import Subject
 from attnlab.audit.subject.calls import Call, record
@@ -35,7 +36,7 @@ WIDTH = 96  # columns of a script's constants
 EXACT = (precision.fails,)  # what float64 is compared with
 
 
-def built(folder: str, name: str, sizes: dict[str, Any], **how: Any) -> Any:
+def build_model(folder: str, name: str, sizes: dict[str, Any], **how: Any) -> Any:
     """The model that is saved in a folder, or else a new one of this class and these sizes."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     import transformers
@@ -87,7 +88,7 @@ class ModelStage(Stage):
             )
             yield plain.again(), replace(case, tolerance=case.tolerance * wider)
 
-    def shaped(self, case: Case) -> Stage:
+    def for_case(self, case: Case) -> Stage:
         return replace(self, usual=case.sizes.get("usual"))
 
     def again(self) -> "ModelStage":
@@ -95,8 +96,8 @@ class ModelStage(Stage):
         wide = in_float64() if self.drawn_in is torch.float64 else nullcontext()
         with quiet(), torch.random.fork_rng(devices=[]), wide:
             with calling("__init__"):
-                code = built(self.folder, self.name, dict(self.options), **how)
-        return replace(self, code=prepared(code, self.dtype))
+                code = build_model(self.folder, self.name, dict(self.options), **how)
+        return replace(self, code=prepare(code, self.dtype))
 
     def with_less(self, names: Sequence[str], less: int, wide: bool) -> "Stage | None":
         name = next((one for one in names if type(self.options.get(one)) is int), None)
@@ -116,8 +117,8 @@ class ModelStage(Stage):
         how = f"attn_implementation={self.implementation!r}, dtype={self.drawn_in}"
         making = ["FOLDER = (sys.argv[1:] or [FOLDER])[0]"]
         making += ["with in_float64():"] * wide
-        making += ["    " * wide + f"code = built(FOLDER, NAME, SIZES, {how})"]
-        making += [f"prepared(code, {self.dtype})"]
+        making += ["    " * wide + f"code = build_model(FOLDER, NAME, SIZES, {how})"]
+        making += [f"prepare(code, {self.dtype})"]
         return Heading(
             title=what,
             usage="[folder of another saved model]",
@@ -170,7 +171,7 @@ def for_model(subject: Subject, target: str, options: Mapping[str, Any]) -> Mode
         masked=subject.pads,
         prepares=how.prepares,
     )
-    x = drawn((2, 5), subject.width, 0, torch.float32)
+    x = sample((2, 5), subject.width, 0, torch.float32)
     call = record(subject.module, partial(subject.run, x), {}, x=x)
     loss = call.text(more="labels=x") if subject.labelled is not None else ""
     return replace(

@@ -96,7 +96,7 @@ class HuggingFace(Tokens):
     def of(
         cls, model: nn.Module, name: str, sizes: Mapping[str, Any] | None = None, folder: str = ""
     ) -> "HuggingFace":
-        return cls(_probe(_described(model, name, sizes or {}, folder)))
+        return cls(_probe(_describe(model, name, sizes or {}, folder)))
 
     def _adopt(self, convention: Convention) -> None:
         assert isinstance(convention, ModelConvention)
@@ -161,7 +161,7 @@ class HuggingFace(Tokens):
         return found
 
 
-def _described(
+def _describe(
     model: nn.Module, name: str, sizes: Mapping[str, Any], folder: str
 ) -> ModelConvention:
     """What its class and its configuration say of a model, before anything was tried."""

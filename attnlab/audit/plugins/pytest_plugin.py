@@ -53,7 +53,7 @@ def pytest_collection_modifyitems(
 ) -> None:
     for text in config.getoption("--attnlab-audit"):
         target, *options = shlex.split(text) or [""]
-        audited = Audited.from_parent(session, name=target, options=tuple(options))
+        audited = AuditCollector.from_parent(session, name=target, options=tuple(options))
         items.extend(audited.collect())
 
 
@@ -65,7 +65,7 @@ def attnlab_audit() -> Callable[..., Any]:
     return assert_contract
 
 
-class Audited(pytest.Collector):
+class AuditCollector(pytest.Collector):
     """Code on the command line."""
 
     def __init__(self, *, options: tuple[str, ...], **given: Any) -> None:
@@ -98,7 +98,7 @@ class Broken(Exception):
 class AuditTest(pytest.Item):
     """A test about the certificate of its parent."""
 
-    parent: Audited
+    parent: AuditCollector
 
     def certificate(self) -> "Certificate":
         answer = self.parent.answer

@@ -104,7 +104,7 @@ class Probe:
         return prelude.roughness(self.run, self.draw(), self.subject.module, self.subject.dtype)
 
     def nudged_run(self, part: float, seed: int) -> Tensor:
-        return prelude.nudged(self.run, self.draw(), self.subject.module, part, seed)
+        return prelude.run_nudged(self.run, self.draw(), self.subject.module, part, seed)
 
     @cached_property
     def tolerance(self) -> float:
@@ -136,16 +136,6 @@ class Probe:
         return prelude.influence(self.run, self.draw, length, seed)
 
 
-def replaced(x: Tensor, other: Tensor, at: slice) -> Tensor:
-    """x with other inputs at some positions."""
-    places = range(x.shape[1])[at]
-    return prelude.replaced(x, other, places.start, places.stop - 1)
-
-
-def movement(one: Tensor, other: Tensor) -> Tensor:
-    """By position [t]: the largest change; infinite where only one of them is a number."""
-    return prelude.moved(one, other).amax(0)
-
-
 def apart(one: Tensor, other: Tensor) -> float:
-    return float(movement(one, other).max()) if one.numel() else 0.0
+    """The largest change; infinite where only one of them is a number."""
+    return float(prelude.movement(one, other).max()) if one.numel() else 0.0

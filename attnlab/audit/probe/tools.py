@@ -70,10 +70,10 @@ class Tools:
         self.watch = None if self.heads else ProbeWatch
 
     def run(self, x: Tensor, padding: Tensor | None = None, positions: Any = None) -> Tensor:
-        return self._probe.run(x, **_given(padding, positions))
+        return self._probe.run(x, **_arguments(padding, positions))
 
     def step(self, x: Tensor, cache: Any, padding: Tensor | None = None) -> Tensor:
-        return self._probe.step(x, cache, **_given(padding, None))
+        return self._probe.step(x, cache, **_arguments(padding, None))
 
     def refusal(self, x: Tensor) -> str:
         try:
@@ -92,7 +92,7 @@ class Tools:
         self, backend: str, x: Tensor, padding: Tensor | None = None, positions: Any = None
     ) -> Tensor:
         with torch.compiler.set_stance("force_eager"):  # faster for so few inputs
-            return self._by(backend).run(x, **_given(padding, positions))
+            return self._by(backend).run(x, **_arguments(padding, positions))
 
     def step_by(self, backend: str, x: Tensor, cache: Any) -> Tensor:
         with torch.compiler.set_stance("force_eager"):
@@ -128,7 +128,7 @@ class Tools:
         return found
 
 
-def _given(padding: Tensor | None, positions: Tensor | None) -> dict[str, Tensor]:
+def _arguments(padding: Tensor | None, positions: Tensor | None) -> dict[str, Tensor]:
     every = {"padding": padding, "positions": positions}
     return {name: value for name, value in every.items() if value is not None}
 

@@ -16,7 +16,7 @@ from attnlab.audit.errors import SubjectError
 from attnlab.audit.probe.probe import Probe
 from attnlab.audit.probe.tools import Tools
 from attnlab.audit.properties.property import Case, Property
-from attnlab.audit.repro.prelude import Result, Tool, moved, positions_in
+from attnlab.audit.repro.prelude import Result, Tool, movement, positions_in
 from attnlab.audit.subject.base import Subject
 
 FLEX = "flex_attention"
@@ -47,7 +47,7 @@ def fails(
         kept[0] = torch.arange(length) < real
         kept[0] = kept[0].flip(0) if side == "left" else kept[0]
         padding, positions = ~kept, positions_in(~kept) if placed else None
-    off = moved(run(x, padding, positions), run_by(backend, x, padding, positions))
+    off = movement(run(x, padding, positions), run_by(backend, x, padding, positions))
     off = off.masked_fill(~kept, 0)
     size, at = float(off.max()), int(off.amax(0).argmax())
     how = f", padding on the {side}" if side else ""
@@ -72,7 +72,7 @@ def stepped_fails(
     x, first, second = draw(batch, sum(pieces), seed), new_cache(), new_cache()
     one = torch.cat([step(piece, first) for piece in x.split(pieces, dim=1)], dim=1)
     other = torch.cat([step_by(backend, piece, second) for piece in x.split(pieces, 1)], dim=1)
-    off = moved(one, other).amax(0)
+    off = movement(one, other).amax(0)
     size, at = float(off.max()), int(off.argmax())
     text = f"{backend} differs from {usual} by {size:.2g} at output {at}"
     return not size <= tolerance, f"{text} when stepped with a cache, in pieces of {pieces}", size
@@ -83,7 +83,7 @@ class Backends(Property):
 
     def excuse(self, probe: Probe) -> Finding | None:
         if len(probe.subject.backends) < 2 and not flexible(probe):
-            return self.passed(probe, [])
+            return self.on_pass(probe, [])
         return super().excuse(probe)
 
     def cases(self, probe: Probe) -> Iterator[Case]:
@@ -105,7 +105,7 @@ class Backends(Property):
     def _other(self, probe: Probe, backend: str) -> Subject:
         return probe.subject.backends.get(backend, probe.subject)
 
-    def passed(self, probe: Probe, tried: list[tuple[Case, Result]]) -> Finding:
+    def on_pass(self, probe: Probe, tried: list[tuple[Case, Result]]) -> Finding:
         others = list(dict.fromkeys(case.sizes["backend"] for case, _ in tried))
         left = f"; {FLEX} was not tried ({refusal(probe)})" if flexible(probe) else ""
         left = "" if FLEX in others else left

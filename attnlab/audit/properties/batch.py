@@ -7,7 +7,7 @@ import torch
 from attnlab.audit.contract import Finding
 from attnlab.audit.probe.probe import Probe
 from attnlab.audit.properties.property import Case, Property
-from attnlab.audit.repro.prelude import Result, Tool, moved
+from attnlab.audit.repro.prelude import Result, Tool, movement
 
 CHANGES = {
     "neighbours": "its neighbours change",
@@ -24,11 +24,11 @@ def fails(
     together = run(x)
     if change == "neighbours":
         others = torch.cat([x[:1], draw(batch, length, seed + 100)[1:]])
-        off = moved(run(others)[:1], together[:1])
+        off = movement(run(others)[:1], together[:1])
     elif change == "alone":
-        off = moved(run(x[:1]), together[:1])
+        off = movement(run(x[:1]), together[:1])
     else:
-        off = moved(run(x.flip(0)).flip(0), together)
+        off = movement(run(x.flip(0)).flip(0), together)
     size, at = float(off.max()), int(off.amax(0).argmax())
     what = f"a row's output {at} moves by {size:.2g} when {CHANGES[change]}"
     return size > tolerance, f"{what}, of {length}", size
@@ -42,5 +42,5 @@ class Batch(Property):
             for change in CHANGES:
                 yield self.case(probe, fails, change=change, batch=3, length=length)
 
-    def passed(self, probe: Probe, tried: list[tuple[Case, Result]]) -> Finding:
+    def on_pass(self, probe: Probe, tried: list[tuple[Case, Result]]) -> Finding:
         return self.finding("pass", "rows are the same alone, with others and in any order")

@@ -7,7 +7,7 @@ from attnlab.audit.contract import Finding, Verdict
 from attnlab.audit.errors import SubjectError
 from attnlab.audit.probe.probe import Probe
 from attnlab.audit.properties.property import Case, Property
-from attnlab.audit.repro.prelude import CannotTell, Result, Tool, moved
+from attnlab.audit.repro.prelude import CannotTell, Result, Tool, movement
 
 # past blocks of 32 and 64, a single step at each edge
 LONG = [31, 1, 1, 1, 29, 1, 1, 1, 1]
@@ -36,18 +36,18 @@ def fails(
     for piece in x.split(pieces, dim=1):
         end += piece.shape[1]
         found = step(piece, cache)[:, -piece.shape[1] :]  # some give the last one only
-        change = moved(found, whole[:, end - found.shape[1] : end]).amax(0)
+        change = movement(found, whole[:, end - found.shape[1] : end]).amax(0)
         worst = max(worst, float(change.max()))
         if worst > tolerance:
             at = int((change > tolerance).nonzero()[0])
             place, size = end - found.shape[1] + at, float(change[at])
             name = "a second text" if warm else "the text"
             seen = f"differs by {size:.2g} at position {place} from the whole"
-            return True, f"{name} in pieces of {shown(pieces)} {seen}", size
+            return True, f"{name} in pieces of {shorten(pieces)} {seen}", size
     return False, f"in pieces of {pieces} the outputs are those of the whole text", worst
 
 
-def shown(pieces: list[int]) -> str:
+def shorten(pieces: list[int]) -> str:
     return ", ".join(map(str, pieces[:6])) + (", …" if len(pieces) > 6 else "")
 
 
@@ -79,7 +79,7 @@ class Cache(Property):
         except CannotTell as reason:  # of the shapes of its steps
             return False, str(reason), None
 
-    def passed(self, probe: Probe, tried: list[tuple[Case, Result]]) -> Finding:
+    def on_pass(self, probe: Probe, tried: list[tuple[Case, Result]]) -> Finding:
         sizes = [size for _, (_, _, size) in tried if size is not None]
         refused = [(case, why) for case, (_, why, size) in tried if size is None]
         if not sizes:
@@ -89,7 +89,7 @@ class Cache(Property):
         if refused:
             case, why = refused[0]
             detail += f"; {len(refused)} of {len(tried)} ways to cut the text are refused, as in "
-            detail += f"pieces of {shown(case.sizes['pieces'])} ({why})"
+            detail += f"pieces of {shorten(case.sizes['pieces'])} ({why})"
         return self.finding("pass", detail, measured=max(sizes))
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from attnlab.audit.contract import Finding
 from attnlab.audit.probe.probe import BLOCK_EDGES, LENGTHS, SIZES, Probe
 from attnlab.audit.properties.property import Case, Property
-from attnlab.audit.repro.prelude import Result, Tool, moved, replaced
+from attnlab.audit.repro.prelude import Result, Tool, movement, replace_inputs
 
 
 def fails(
@@ -30,7 +30,7 @@ def fails(
     before = run(x)
     for cut in cuts:
         last = min(cut + changed, length) - 1
-        change = moved(run(replaced(x, other, cut, last)), before)[:, :cut].amax(0)
+        change = movement(run(replace_inputs(x, other, cut, last)), before)[:, :cut].amax(0)
         size, at = float(change.max()), int(change.argmax())
         if size > tolerance * factor:
             which = f"input {cut} changes" if cut == last else f"inputs {cut} to {last} change"
@@ -55,24 +55,24 @@ class Causality(Property):
         for length in sorted({*LENGTHS, 3, 5} - {1}):
             for seed in range(2):
                 for factor in SIZES if probe.subject.continuous else SIZES[:1]:
-                    yield self._changed(probe, length, cuts(length), factor, seed)
+                    yield self._change_from(probe, length, cuts(length), factor, seed)
         for length in probe.lengths:
             if length in BLOCK_EDGES:
-                yield self._changed(probe, length, edges(length), 1.0, 0)
+                yield self._change_from(probe, length, edges(length), 1.0, 0)
 
-    def _changed(
+    def _change_from(
         self, probe: Probe, length: int, places: list[int], factor: float, seed: int
     ) -> Case:
         sizes = {"batch": 2, "length": length, "cuts": places, "changed": length}
         return self.case(probe, fails, **sizes, factor=factor, seed=seed)
 
-    def failed(self, probe: Probe, case: Case, result: Result) -> Finding | None:
+    def on_failure(self, probe: Probe, case: Case, result: Result) -> Finding | None:
         if self.declared(probe) is None and sees_both_ways(probe):
             detail = f"sees both ways: {result[1]}; declare causal=true if it must not"
             return self.finding("pass", detail, measured=False)
-        return super().failed(probe, case, result)
+        return super().on_failure(probe, case, result)
 
-    def passed(self, probe: Probe, tried: list[tuple[Case, Result]]) -> Finding:
+    def on_pass(self, probe: Probe, tried: list[tuple[Case, Result]]) -> Finding:
         how = f"{len(probe.lengths)} lengths up to {probe.lengths[-1]}"
         if probe.subject.continuous:
             how += f", inputs up to ×{SIZES[-1]:g}"

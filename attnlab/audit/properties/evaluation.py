@@ -5,14 +5,14 @@ from collections.abc import Iterator
 from attnlab.audit.contract import Finding
 from attnlab.audit.probe.probe import Probe
 from attnlab.audit.properties.property import Case, Property
-from attnlab.audit.repro.prelude import Result, Tool, moved
+from attnlab.audit.repro.prelude import Result, Tool, movement
 
 
 def fails(run: Tool, draw: Tool, *, batch: int, length: int, seed: int, tolerance: float) -> Result:
     """Run the same inputs four times: the outputs are equal, up to the order of sums."""
     x = draw(batch, length, seed)
     before = run(x)
-    size = max(float(moved(run(x), before).max()) for _ in range(3))
+    size = max(float(movement(run(x), before).max()) for _ in range(3))
     return size > tolerance, f"identical calls in evaluation mode differ by {size:.2g}", size
 
 
@@ -30,6 +30,6 @@ class Evaluation(Property):
             how = {"batch": 2, "length": length, "tolerance": probe.allowed_noise}
             yield self.case(probe, fails, **how)
 
-    def passed(self, probe: Probe, tried: list[tuple[Case, Result]]) -> Finding:
+    def on_pass(self, probe: Probe, tried: list[tuple[Case, Result]]) -> Finding:
         worst = max(size for _, (_, _, size) in tried)
         return self.finding("pass", "identical calls give identical outputs", measured=worst)

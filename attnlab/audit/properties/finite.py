@@ -37,7 +37,7 @@ class Finite(Property):
             for factor in SIZES if probe.subject.continuous else SIZES[:1]:
                 yield self.case(probe, fails, batch=2, length=length, factor=factor)
 
-    def passed(self, probe: Probe, tried: list[tuple[Case, Result]]) -> Finding:
+    def on_pass(self, probe: Probe, tried: list[tuple[Case, Result]]) -> Finding:
         largest = f" and inputs ×{SIZES[-1]:g}" if probe.subject.continuous else ""
         lengths = f"{len(probe.lengths)} lengths up to {probe.lengths[-1]}"
         return self.finding("pass", f"finite for {lengths}{largest}")

@@ -19,7 +19,15 @@ from attnlab.audit.probe.identify import OTHER_HEADS, SEEN_LENGTH, UNSEEN, diffe
 from attnlab.audit.probe.probe import Probe
 from attnlab.audit.probe.tools import Tools
 from attnlab.audit.properties.property import Case, Property
-from attnlab.audit.repro.prelude import CannotTell, Result, Shape, Tool, influence, moved, replaced
+from attnlab.audit.repro.prelude import (
+    CannotTell,
+    Result,
+    Shape,
+    Tool,
+    influence,
+    movement,
+    replace_inputs,
+)
 from attnlab.audit.subject.adapters import HEADS, KV_HEADS
 from attnlab.audit.subject.base import Attention
 
@@ -48,7 +56,7 @@ def reading_fails(
         changed, own = x.clone(), slice(part * d, (part + 1) * d)
         changed[:, places, own] = other[:, places, own]
         parts = (one.unflatten(-1, (h, d)).transpose(1, 2)[0] for one in (run(changed), before))
-        return (moved(*parts) > tolerance).nonzero().tolist()  # type: ignore[no-any-return]
+        return (movement(*parts) > tolerance).nonzero().tolist()  # type: ignore[no-any-return]
 
     idle = None
     for head in range(h):
@@ -83,7 +91,7 @@ def reading_fails(
     elif keys != values:
         wrong = f"heads read keys as {keys} and values as {values}"
     elif found != neighbours(h, g):
-        wrong = f"query heads read key/value heads {found}, {described(found, g)}"
+        wrong = f"query heads read key/value heads {found}, {describe_map(found, g)}"
     elif idle is not None:
         wrong = f"the output of head {idle} does not depend on its queries"
     text = wrong or f"query heads read key/value heads {found}"
@@ -120,7 +128,7 @@ def landing_fails(
     x, other = draw(batch, length, seed), draw(batch, length, seed + 100)
     before = observe(run, x, heads, watch)[0]
     for at in range(1, length - 1):
-        after = observe(run, replaced(x, other, at, at), heads, watch)[0]
+        after = observe(run, replace_inputs(x, other, at, at), heads, watch)[0]
         for what in ("q", "k", "v"):
             change = differ(getattr(before, what), getattr(after, what)).any(0)  # [h, t]
             # some code gives a head the token before instead of its own
@@ -147,13 +155,13 @@ def length_fails(
     if not 1 < short < length:
         raise ValueError("two lengths are compared")
 
-    def seen(text: int) -> tuple[Tensor, Tensor]:
+    def who_moves(text: int) -> tuple[Tensor, Tensor]:
         one, other = (influence(run, draw, size, text) > tolerance for size in (short, length))
         return one, other[:short, :short]
 
-    found = seen(seed)
+    found = who_moves(seed)
     wrong = (found[0] != found[1]).nonzero().tolist()
-    if not wrong or not all(map(torch.equal, found, seen(seed + 1))):
+    if not wrong or not all(map(torch.equal, found, who_moves(seed + 1))):
         return False, f"who moves whom is the same in texts of {short} and of {length}", None
     i, j = wrong[0]
     one, other = (short, length) if bool(found[0][i, j]) else (length, short)
@@ -192,7 +200,7 @@ def sharing_fails(
         if not alike and g > 1:
             return True, f"heads share keys as {keys} and values as {values}", keys
         if alike and g > 1 and keys != neighbours(h, g) and not tiled:
-            return True, f"query heads read key/value heads {keys}, {described(keys, g)}", keys
+            return True, f"query heads read key/value heads {keys}, {describe_map(keys, g)}", keys
         if kv_heads is not None and g != kv_heads:
             text = f"{g} different key/value heads are read, and there must be {kv_heads}"
             return True, text, keys
@@ -215,7 +223,7 @@ def neighbours(heads: int, kv_heads: int) -> list[int]:
     return [head // (heads // kv_heads) for head in range(heads)]
 
 
-def described(found: list[int], kv_heads: int) -> str:
+def describe_map(found: list[int], kv_heads: int) -> str:
     wanted = neighbours(len(found), kv_heads)
     if found == [head % kv_heads for head in range(len(found))]:
         return f"tiled; neighbours share one, as in {wanted}"
@@ -283,7 +291,7 @@ class Heads(Property):
                 raise
             return False, f"it takes no such heads: {error}", None
 
-    def passed(self, probe: Probe, tried: list[tuple[Case, Result]]) -> Finding:
+    def on_pass(self, probe: Probe, tried: list[tuple[Case, Result]]) -> Finding:
         if isinstance(probe.subject, Attention):
             return self._passed_function(tried)
         declared = self.declared(probe) is not None or probe.contract.heads is not None
@@ -300,7 +308,9 @@ class Heads(Property):
             return self.finding("cannot tell", UNSEEN)
         detail, count = f"{sentence}; {STEADY}", len(set(keys))
         if keys != neighbours(len(keys), count):
-            detail += f"; mind that heads are {described(keys, count)}: declare kv_heads to have it"
+            detail += (
+                f"; mind that heads are {describe_map(keys, count)}: declare kv_heads to have it"
+            )
         return self.finding("pass", detail, measured=keys)
 
     def _passed_function(self, tried: list[tuple[Case, Result]]) -> Finding:

@@ -14,7 +14,7 @@ from attnlab.audit.contract import Finding
 from attnlab.audit.probe.probe import Probe
 from attnlab.audit.properties import padding
 from attnlab.audit.properties.property import Case, Property
-from attnlab.audit.repro.prelude import Result, Tool, moved
+from attnlab.audit.repro.prelude import Result, Tool, movement
 
 LENGTH, REAL, STEPS = 13, 8, 4
 
@@ -43,7 +43,7 @@ def fails(
     pieces = zip(x.split(sizes, 1), mask.split(sizes, 1), strict=True)
     found = torch.cat([step(piece, cache, hidden) for piece, hidden in pieces], dim=1)
     alone = run(x[:1, length - real :], None, torch.arange(real)[None] if placed else None)
-    change = moved(found[:1, length - real :], alone).amax(0)
+    change = movement(found[:1, length - real :], alone).amax(0)
     size, at = float(change.max()), int(change.argmax())
     seen = f"output {at} of {real} differs by {size:.2g} from that of the text alone"
     return size > tolerance, f"decoded behind {length - real} of padding, {seen}", size
@@ -65,7 +65,7 @@ class LeftPadding(Property):
         if probe.subject.caches:
             yield self.case(probe, fails, batch=2, steps=STEPS, **sizes)
 
-    def failed(self, probe: Probe, case: Case, result: Result) -> Finding | None:
+    def on_failure(self, probe: Probe, case: Case, result: Result) -> Finding | None:
         _, detail, measured = result
         compares = case.sizes.get("change") not in ("content", "row")  # with the text alone
         if compares and not probe.subject.placed:
@@ -74,7 +74,7 @@ class LeftPadding(Property):
         if "left" not in probe.subject.sides:
             detail += "; the library says that padding may stand on the right only"
             return self.finding("not applicable", detail, measured=measured)
-        return super().failed(probe, case, result)
+        return super().on_failure(probe, case, result)
 
-    def passed(self, probe: Probe, tried: list[tuple[Case, Result]]) -> Finding:
+    def on_pass(self, probe: Probe, tried: list[tuple[Case, Result]]) -> Finding:
         return self.finding("pass", "a text behind padding gives what it gives alone")

@@ -20,7 +20,7 @@ from attnlab.audit.errors import SubjectError
 from attnlab.audit.probe.probe import Probe, apart
 from attnlab.audit.probe.tools import Tools
 from attnlab.audit.properties.property import Case, Property
-from attnlab.audit.repro.prelude import Result, Tool, moved, replaced
+from attnlab.audit.repro.prelude import CannotTell, Result, Tool, movement, replace_inputs
 from attnlab.audit.subject.adapters import POSITIONS
 from attnlab.audit.subject.base import Subject
 
@@ -109,7 +109,7 @@ def fails(
         after, why = packed(x[:, own], [pieces[text]]), "it stands alone"
     else:
         after, why = packed(changed, pieces)[:, own], "the texts beside it change"
-    off = moved(after, before)
+    off = movement(after, before)
     size, at = float(off.max()), int(off.amax(0).argmax())
     seen = f"output {at} of text {text} moves by {size:.2g} when {why}"
     name = "its own packed" if way is None else way[0]
@@ -142,14 +142,14 @@ class Packing(Property):
                     sizes = {"change": change, "text": text, "pieces": list(pieces)}
                     yield self.case(probe, fails, **how, **sizes)
 
-    def failed(self, probe: Probe, case: Case, result: Result) -> Finding | None:
+    def on_failure(self, probe: Probe, case: Case, result: Result) -> Finding | None:
         """A later text may differ from alone where nothing tells the code that it begins anew."""
         sizes, far = case.sizes, probe.contract.positions in FAR
         later = sizes["change"] == "alone" and sizes["text"] > 0
         restarts = sizes["way"] is None or far or any(one in POSITIONS for one in sizes["takes"])
-        return None if later and not restarts else super().failed(probe, case, result)
+        return None if later and not restarts else super().on_failure(probe, case, result)
 
-    def passed(self, probe: Probe, tried: list[tuple[Case, Result]]) -> Finding:
+    def on_pass(self, probe: Probe, tried: list[tuple[Case, Result]]) -> Finding:
         if not tried:
             return self.finding("not applicable", UNTOLD)
         way = tried[0][0].sizes["way"]
@@ -169,7 +169,7 @@ def way_of(probe: Probe) -> Way | None:
             if not way[1] or _shuts_out(probe, call, takes, way):
                 call(probe.draw(1, 5), **arguments(way, (3, 2), takes, False, probe.subject.dtype))
                 return way
-        except SubjectError:  # it takes something else by this name
+        except (SubjectError, CannotTell):  # it takes something else by this name
             continue
     return None
 
@@ -197,7 +197,7 @@ def _shuts_out(probe: Probe, call: Callable[..., Tensor], takes: list[str], way:
         return False
     for at in (0, ALONE // 2, ALONE - 2):
         kept = [n for n in range(ALONE) if n != at]
-        after = call(replaced(x, other, at, at), **given)
+        after = call(replace_inputs(x, other, at, at), **given)
         if apart(after[:, kept], before[:, kept]) > probe.tolerance:
             return False
     # one that sees nothing at all, or everything, would be told apart by any mask

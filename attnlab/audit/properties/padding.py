@@ -13,7 +13,7 @@ from torch import Tensor
 from attnlab.audit.contract import Finding, Verdict
 from attnlab.audit.probe.probe import Probe
 from attnlab.audit.properties.property import Case, Property
-from attnlab.audit.repro.prelude import Result, Tool, moved, positions_in
+from attnlab.audit.repro.prelude import Result, Tool, movement, positions_in
 
 CHANGES = {
     "empty": "a mask without padding is given",
@@ -46,24 +46,27 @@ def fails(
     mask[0] = True
     mask[0, kept] = False
 
-    def masked(text: Tensor, padding: Tensor) -> Tensor:
+    def run_masked(text: Tensor, padding: Tensor) -> Tensor:
         """With positions from 0 on, where they can be told: by itself it may begin elsewhere."""
         return run(text, padding, positions_in(padding) if placed else None)
 
     if change == "empty":
-        off = moved(run(x, nothing), run(x))
+        off = movement(run(x, nothing), run(x))
     elif change == "row":
-        off = moved(masked(x, mask)[1:], masked(x, nothing)[1:])
+        off = movement(run_masked(x, mask)[1:], run_masked(x, nothing)[1:])
     elif change == "added":
-        off = moved(masked(x, mask)[:1, kept], masked(x[:1, kept], nothing[:1, kept]))
+        off = movement(run_masked(x, mask)[:1, kept], run_masked(x[:1, kept], nothing[:1, kept]))
     elif change == "nan":
-        lost, numbers = masked(x, mask)[:1, kept].isnan().any(-1), not bool(run(x).isnan().any())
+        lost, numbers = (
+            run_masked(x, mask)[:1, kept].isnan().any(-1),
+            not bool(run(x).isnan().any()),
+        )
         off = torch.where(lost & numbers, torch.inf, 0.0)
     else:
         # not NaN: a weight of 0 times NaN is NaN in plain PyTorch, and nobody's mistake
         content = 1e3 * other if change == "large" and x.is_floating_point() else other
         changed = torch.where(mask if x.dim() == 2 else mask[..., None], content, x)
-        off = moved(masked(changed, mask)[:1, kept], masked(x, mask)[:1, kept])
+        off = movement(run_masked(changed, mask)[:1, kept], run_masked(x, mask)[:1, kept])
     size, at = float(off.max()), int(off.amax(0).argmax())
     text = f"real output {at} moves by {size:.2g} when {CHANGES[change]}"
     text += "" if change == "empty" else f" (padding on the {side})"
@@ -102,5 +105,5 @@ class Padding(Property):
         continued = bool(self.declared(probe)) and probe.contract.causal is not False
         return side == "right" or probe.subject.placed or known or continued
 
-    def passed(self, probe: Probe, tried: list[tuple[Case, Result]]) -> Finding:
+    def on_pass(self, probe: Probe, tried: list[tuple[Case, Result]]) -> Finding:
         return self.finding("pass", "padding is never read, and none is as good as no mask")

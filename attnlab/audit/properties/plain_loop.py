@@ -10,7 +10,7 @@ from torch import Tensor
 from attnlab.audit.contract import Finding
 from attnlab.audit.probe.probe import Probe
 from attnlab.audit.properties.property import Case, Property
-from attnlab.audit.repro.prelude import Result, Tool, moved
+from attnlab.audit.repro.prelude import Result, Tool, movement
 
 LENGTH, STEPS = 7, 3  # within any window of a tiny model: what lies beyond is for the cache
 
@@ -31,7 +31,7 @@ def fails(
     found = loop(x, length - steps)
     if found is None:
         return False, "it gives no cache back", None
-    change = moved(found, run(x)).amax(0)
+    change = movement(found, run(x)).amax(0)
     size, at = float(change.max()), int(change.argmax())
     text = f"decoded with a cache and no positions, output {at} of {length} moves by {size:.2g}"
     return size > tolerance, text, size
@@ -48,7 +48,7 @@ class PlainLoop(Property):
     def cases(self, probe: Probe) -> Iterator[Case]:
         yield self.case(probe, fails, batch=2, length=LENGTH, steps=STEPS)
 
-    def passed(self, probe: Probe, tried: list[tuple[Case, Result]]) -> Finding:
+    def on_pass(self, probe: Probe, tried: list[tuple[Case, Result]]) -> Finding:
         (_, (_, sentence, off)) = tried[0]
         if off is None:
             return self.finding("not applicable", sentence)

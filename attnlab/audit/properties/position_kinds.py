@@ -36,7 +36,7 @@ from attnlab.audit.probe.identify import (
 )
 from attnlab.audit.probe.probe import Probe
 from attnlab.audit.probe.tools import Tools
-from attnlab.audit.repro.prelude import CannotTell, Tool, moved, replaced
+from attnlab.audit.repro.prelude import CannotTell, Tool, movement, replace_inputs
 from attnlab.audit.subject.base import Attention
 
 ROWS = 8  # texts that are compared: more than two coordinates could be explained by
@@ -73,12 +73,12 @@ def base_of(turned: Turning) -> str:
     """Frequencies in float32 give a base to five digits or so."""
     base = turned.base
     if not base:
-        return f"none ({_listed(turned.frequencies)})"
+        return f"none ({_list(turned.frequencies)})"
     near = float(f"{base:.3g}")
     return f"{near if abs(base / near - 1) < 1e-3 else base:.6g}"
 
 
-def identified(probe: Probe) -> Found:
+def identify_positions(probe: Probe) -> Found:
     if isinstance(probe.subject, Attention):
         return _of_function(probe, probe.subject)
     x = constant(probe, ROWS, SEEN_LENGTH)
@@ -112,13 +112,13 @@ def _of_function(probe: Probe, subject: Attention) -> Found:
             return Found("none", "the order of earlier inputs does not matter")
         return Found(None, "weights are no softmax of products of queries and keys")
     turned = [turning(matrix, forms.floor) for matrix in forms.matrix]
-    return replace(_named(turned, forms.bias, forms.floor), heads=len(turned))
+    return replace(_name_kind(turned, forms.bias, forms.floor), heads=len(turned))
 
 
 def _edge(probe: Probe, x: Tensor, before: Applied) -> int:
     """From where on equal inputs have equal pasts: a convolution before attention looks back."""
     try:
-        changed = _observe(probe, replaced(x, probe.draw(ROWS, SEEN_LENGTH, 9), 0, 0))
+        changed = _observe(probe, replace_inputs(x, probe.draw(ROWS, SEEN_LENGTH, 9), 0, 0))
     except CannotTell:
         return SEEN_LENGTH
     parts = [(getattr(before, what), getattr(changed[0], what)) for what in ("q", "k", "v")]
@@ -152,7 +152,7 @@ def _of_layer(probe: Probe, one: Applied, layer: int, start: int) -> Found:
     logs = one.weights[0, :, start:, start:].double().log()
     bias = logs - logs.diagonal(dim1=-2, dim2=-1)[..., None]
     bias = torch.where(bias.isfinite(), bias, torch.nan)
-    return replace(_named(turned, bias, grain(one.weights, floor)), bent=bent)
+    return replace(_name_kind(turned, bias, grain(one.weights, floor)), bent=bent)
 
 
 def _steady(parts: Tensor, floor: float, like: Tensor | None = None) -> bool:
@@ -161,7 +161,7 @@ def _steady(parts: Tensor, floor: float, like: Tensor | None = None) -> bool:
     return float((parts - parts[:, :, :1]).abs().max()) <= floor * size
 
 
-def _named(turned: list[Turning | None], bias: Tensor, floor: float) -> Found:
+def _name_kind(turned: list[Turning | None], bias: Tensor, floor: float) -> Found:
     """From the forms of each head, and from biases [h, t, t] against the own key's."""
     known = [one for one in turned if one is not None]
     if len(known) < len(turned):
@@ -181,7 +181,7 @@ def _named(turned: list[Turning | None], bias: Tensor, floor: float) -> Found:
         return Found("relative", "scores depend on the distance of query and key")
     what = {"half-split": "coordinates n and n + half", "interleaved": "coordinates 2n and 2n + 1"}
     layout = f"{one.layout} ({what[one.layout]})" if one.layout else "in pairs"
-    base = f"base {base_of(one)}" if one.base else f"frequencies {_listed(one.frequencies)}"
+    base = f"base {base_of(one)}" if one.base else f"frequencies {_list(one.frequencies)}"
     detail = f"rotary: {layout}, {base}, {one.fraction:.3g} of the head width"
     return Found("rotary", detail, wrong=growing(one), turned=one)
 
@@ -222,12 +222,10 @@ def _bias(bias: Tensor, floor: float) -> Found:
     if float((bias - line)[back].abs().max()) > 10 * floor * length:
         return Found("relative", "scores have a bias by distance, another one for each")
     slopes = [-slope for slope in slopes]
-    detail = f"a bias falls by {_listed(slopes)} with each position (by head)"
+    detail = f"a bias falls by {_list(slopes)} with each position (by head)"
     wrong = ""
     if min(slopes) < -floor:
-        wrong = (
-            f"the bias grows with the distance, by {_listed([-one for one in slopes])} (by head)"
-        )
+        wrong = f"the bias grows with the distance, by {_list([-one for one in slopes])} (by head)"
     return Found("alibi", detail, wrong=wrong, slopes=tuple(slopes))
 
 
@@ -245,10 +243,10 @@ def wrong_slopes(slopes: tuple[float, ...]) -> str:
     for wanted in families:
         if all(abs(a / b - 1) < 1e-2 for a, b in zip(slopes, wanted, strict=True)) and ratio < 1:
             return ""
-    return f"slopes are {_listed(slopes)}, and for {heads} heads {_listed(families[0])}"
+    return f"slopes are {_list(slopes)}, and for {heads} heads {_list(families[0])}"
 
 
-def _listed(numbers: Any) -> str:
+def _list(numbers: Any) -> str:
     shown = [f"{number:.4g}" for number in list(numbers)[:6]]
     return ", ".join(shown) + (", …" if len(numbers) > 6 else "")
 
@@ -264,8 +262,8 @@ def order_moves(run: Tool, draw: Tool, length: int, seed: int) -> tuple[float, f
     x, other = draw(2, length, seed), draw(2, length, seed + 100)
     order = [*reversed(range(length - 1)), length - 1]
     before, turned = run(x)[:, -1:], run(x[:, order])[:, -1:]
-    changed = run(replaced(x, other, 0, length - 2))[:, -1:]
-    return float(moved(changed, before).max()), float(moved(turned, before).max())
+    changed = run(replace_inputs(x, other, 0, length - 2))[:, -1:]
+    return float(movement(changed, before).max()), float(movement(turned, before).max())
 
 
 def _from_outside(probe: Probe) -> Found:
@@ -288,7 +286,7 @@ def _shift(probe: Probe) -> float | None:
     """How far outputs move when all positions move; None if it does not take such positions."""
     try:
         return shift_moves(Tools(probe).run, probe.draw, SEEN_LENGTH, 3)
-    except SubjectError:
+    except (SubjectError, CannotTell):
         return None
 
 
@@ -296,4 +294,4 @@ def shift_moves(run: Tool, draw: Tool, length: int, seed: int) -> float:
     """How far outputs move, as a part of their size, when all positions move by a little."""
     x, places = draw(2, length, seed), torch.arange(length).expand(2, -1)
     here, there = run(x, None, places), run(x, None, places + 5)
-    return float(moved(here, there).max()) / (float(here.abs().max()) or 1.0)
+    return float(movement(here, there).max()) / (float(here.abs().max()) or 1.0)

@@ -24,7 +24,7 @@ from attnlab.audit.probe.tools import Tools
 from attnlab.audit.properties.position_kinds import (
     Found,
     base_of,
-    identified,
+    identify_positions,
     order_moves,
     shift_moves,
     wrong_slopes,
@@ -39,7 +39,7 @@ LENGTH = 7
 CLOSE = 2.0**-6  # of the scores' size; tables may be in a half precision
 BASES = (1e4, 5e5, 1e6, 1e3, 100.0)  # that are tried where none is declared
 
-OUTSIDE = ("unmoved", "orderless", "ordered")  # what is asked of outputs
+OUTSIDE = ("unmoved", "orderless", "ordered")  # what outputs must be
 FITS = {
     "none": ("none",),
     "absolute": ("absolute",),
@@ -200,15 +200,15 @@ class Positions(Property):
         excuse = self.excuse(probe)
         if excuse is not None:
             return excuse
-        found = identified(probe)
-        suspect = found.wrong or broken(probe.contract, found)
+        found = identify_positions(probe)
+        suspect = found.wrong or find_breach(probe.contract, found)
         measured = found.plain()
         for case in self._suspects(probe, found) if suspect else self._drifts(probe, found):
             wrong, sentence, _ = self.run(probe, case)
             if wrong:
                 detail = f"{sentence}; {suspect}" if suspect else sentence
                 return self.finding("fail", detail, measured=measured, example=case)
-        unknown = undecided(probe.contract, found)
+        unknown = find_doubt(probe.contract, found)
         if suspect:
             unknown = f"{suspect}; but texts that say the same everywhere do not show it"
         if unknown:
@@ -218,7 +218,7 @@ class Positions(Property):
         return self.finding("pass", detail, measured=measured)
 
     def cases(self, probe: Probe) -> Iterator[Case]:
-        found = identified(probe)
+        found = identify_positions(probe)
         yield from self._suspects(probe, found)
         yield from self._drifts(probe, found)
 
@@ -273,9 +273,9 @@ class Positions(Property):
             return False, error.reason, None
 
 
-def broken(contract: Contract, found: Found) -> str:
+def find_breach(contract: Contract, found: Found) -> str:
     """What is declared and is not so."""
-    if found.kind is None or hidden(contract, found):
+    if found.kind is None or kind_unseen(contract, found):
         return ""
     if contract.positions is not None and found.kind not in FITS[contract.positions]:
         return f"declared to be {contract.positions}; {found.detail}"
@@ -303,18 +303,18 @@ def broken(contract: Contract, found: Found) -> str:
     return f"the base of the rotations is {base_of(turned)}, and {base:.6g} is declared"
 
 
-def hidden(contract: Contract, found: Found) -> bool:
+def kind_unseen(contract: Contract, found: Found) -> bool:
     """Whether outputs show that positions are relative, and not of which kind."""
     rotary = (contract.rope_layout, contract.rope_base, contract.rope_fraction)
-    asked = contract.positions in ("rotary", "alibi") or any(one is not None for one in rotary)
-    return found.outside and found.kind == "relative" and asked
+    wanted = contract.positions in ("rotary", "alibi") or any(one is not None for one in rotary)
+    return found.outside and found.kind == "relative" and wanted
 
 
-def undecided(contract: Contract, found: Found) -> str:
+def find_doubt(contract: Contract, found: Found) -> str:
     """What is declared and cannot be told, or why nothing can be."""
     if found.kind is None:
         return found.detail
-    if hidden(contract, found):
+    if kind_unseen(contract, found):
         return f"{found.detail}; which kind they are of cannot be seen"
     if found.turned is None or found.kind != "rotary":
         return ""

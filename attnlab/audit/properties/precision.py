@@ -15,9 +15,9 @@ from attnlab.audit.repro.prelude import (
     Result,
     Tool,
     in_precision,
-    moved,
-    nudged,
+    movement,
     roughness,
+    run_nudged,
 )
 
 # A step in half precision has 13 bits (float16) or 16 (bfloat16) fewer than float32; sums over a
@@ -43,12 +43,12 @@ def fails(
     with in_precision(model, torch.float32):
         coarse = run(x.float() if x.is_floating_point() else x)
     # by a change that half precision would notice, brought down to that of float32
-    change = float(moved(nudged(run, x, model, 2.0**-8, 0), fine).max())
+    change = float(movement(run_nudged(run, x, model, 2.0**-8, 0), fine).max())
     explained = max(change * eps * 2**8, eps * float(fine.abs().max()))
     if not explained > 0:
         raise CannotTell("outputs are 0, or no numbers: nothing can be lost")
     # of the middle position: a token that goes to another expert has not lost precision
-    lost = float(moved(coarse, fine).amax(0).median())
+    lost = float(movement(coarse, fine).amax(0).median())
     # a step in half precision may be the same in both copies; then it shows as roughness, which
     # in code that is known to be exact is choices that jump
     if not exact:

@@ -18,7 +18,7 @@ from attnlab.audit.probe.identify import constant, observe
 from attnlab.audit.probe.probe import Probe
 from attnlab.audit.probe.tools import Tools
 from attnlab.audit.properties.property import Case, Property
-from attnlab.audit.repro.prelude import CannotTell, Result, Tool, moved, replaced
+from attnlab.audit.repro.prelude import CannotTell, Result, Tool, movement, replace_inputs
 
 WHOLE = (37, 70, 129)  # lengths of whole texts; of beginnings, all that are tried
 
@@ -38,14 +38,16 @@ def fails(
     x = draw(batch, longer, seed)
     places = torch.arange(longer).expand(batch, -1) if placed else None
 
-    def begun(text: Tensor) -> Tensor:
+    def run_start(text: Tensor) -> Tensor:
         return run(text, None, None if places is None else places[:, : text.shape[1]])[:, :length]
 
-    whole = begun(x)
-    future = moved(begun(replaced(x, draw(batch, longer, seed + 100), length, longer - 1)), whole)
+    whole = run_start(x)
+    future = movement(
+        run_start(replace_inputs(x, draw(batch, longer, seed + 100), length, longer - 1)), whole
+    )
     if float(future.max()) > tolerance:
         return False, f"outputs before {length} move with later inputs: it is not causal", None
-    change = moved(begun(x[:, :length]), whole).amax(0)
+    change = movement(run_start(x[:, :length]), whole).amax(0)
     size, at = float(change.max()), int(change.argmax())
     text = f"output {at} is {size:.2g} off in a text of {length} from that in one of {longer}"
     return size > tolerance, f"{text}, though no later input moves it", size
@@ -63,28 +65,28 @@ class Prefix(Property):
         for length, longer in pairs(probe):
             yield self.case(probe, fails, batch=2, length=length, longer=longer, placed=False)
 
-    def failed(self, probe: Probe, case: Case, result: Result) -> Finding | None:
+    def on_failure(self, probe: Probe, case: Case, result: Result) -> Finding | None:
         if probe.subject.block > 1:
             more = "; it takes whole blocks only, and their number may count"
             return self.finding("cannot tell", result[1] + more, measured=result[2])
         doubt = self._doubt(probe, case)
         if doubt:
             return self.finding("cannot tell", f"{result[1]}; {doubt}", measured=result[2])
-        return super().failed(probe, case, result)
+        return super().on_failure(probe, case, result)
 
     def _doubt(self, probe: Probe, case: Case) -> str:
         """Absolute positions may be counted from the end, and that is somebody's choice."""
-        told = replace(case, sizes={**case.sizes, "placed": True})
+        placed = replace(case, sizes={**case.sizes, "placed": True})
         try:
-            if probe.subject.placed:  # then it shows when they are told
-                ends = not self.run(probe, told)[0]
+            if probe.subject.placed:  # then it shows when they are given
+                ends = not self.run(probe, placed)[0]
             else:
                 ends = counts_from_the_end(probe)
         except CannotTell:
             ends = not scaled_by_length(probe, case)
         return "positions that are counted from the end of the text would do that" if ends else ""
 
-    def passed(self, probe: Probe, tried: list[tuple[Case, Result]]) -> Finding:
+    def on_pass(self, probe: Probe, tried: list[tuple[Case, Result]]) -> Finding:
         sizes = [size for _, (_, _, size) in tried if size is not None]
         if not sizes:
             return self.finding("not applicable", "outputs move with later inputs")
@@ -127,7 +129,7 @@ def scaled_by_length(probe: Probe, case: Case) -> bool:
     length, longer = case.sizes["length"], case.sizes["longer"]
     x = probe.draw(2, longer)
     short, whole = probe.run(x[:, :length]), probe.run(x)[:, :length]
-    if length > 1 and float(moved(short, whole)[:, 0].max()) <= probe.tolerance:
+    if length > 1 and float(movement(short, whole)[:, 0].max()) <= probe.tolerance:
         return True
     factor = float((short * whole).sum() / whole.square().sum())
-    return float(moved(short, factor * whole).max()) <= probe.tolerance
+    return float(movement(short, factor * whole).max()) <= probe.tolerance

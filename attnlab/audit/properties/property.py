@@ -55,8 +55,8 @@ class Property(ABC):
     def cases(self, probe: Probe) -> Iterator[Case]:
         """In the order in which they are tried."""
 
-    def passed(self, probe: Probe, tried: list[tuple[Case, Result]]) -> Finding:
-        """What is told when no case fails; by default, what the last one showed."""
+    def on_pass(self, probe: Probe, tried: list[tuple[Case, Result]]) -> Finding:
+        """The finding when no case fails; by default, what the last one showed."""
         _, sentence, measured = tried[-1][1]
         return self.finding("pass", sentence, measured=measured)
 
@@ -73,11 +73,11 @@ class Property(ABC):
                 result = self.run(probe, case)
             except CannotTell as reason:
                 return self.finding("cannot tell", str(reason))
-            found = self.failed(probe, case, result) if result[0] else None
+            found = self.on_failure(probe, case, result) if result[0] else None
             if found is not None:
                 return found
             tried.append((case, result))
-        return self.passed(probe, tried)
+        return self.on_pass(probe, tried)
 
     def excuse(self, probe: Probe) -> Finding | None:
         """Why it is not examined, if it is not."""
@@ -87,8 +87,8 @@ class Property(ABC):
     def run(self, probe: Probe, case: Case) -> Result:
         return case.run(Tools(probe))
 
-    def failed(self, probe: Probe, case: Case, result: Result) -> Finding | None:
-        """What is told of a case that fails; None where it is somebody's choice, to go on."""
+    def on_failure(self, probe: Probe, case: Case, result: Result) -> Finding | None:
+        """The finding of a case that fails; None where it is somebody's choice, to go on."""
         _, sentence, measured = result
         return self.finding("fail", sentence, measured=measured, example=case)
 

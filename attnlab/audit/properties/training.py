@@ -116,11 +116,11 @@ def parts_fails(
     if ragged:
         ends = torch.tensor([length, *range(2, batch + 1)]).clamp(max=length)
         padding = torch.arange(length) >= ends[:, None]
-    whole = accumulated(accumulate, model, x, padding, 1)
+    whole = gradient_of(accumulate, model, x, padding, 1)
     # the same rows in another order: equal but for the order of the sums
     hidden = None if padding is None else padding.flip(0)
-    turned = accumulated(accumulate, model, x.flip(0), hidden, 1)
-    found = accumulated(accumulate, model, x, padding, parts)
+    turned = gradient_of(accumulate, model, x.flip(0), hidden, 1)
+    found = gradient_of(accumulate, model, x, padding, parts)
     eps = torch.finfo(next(model.parameters()).dtype).eps * float(whole.abs().max())
     allowed = 16 * max(float((turned - whole).abs().max()), eps)
     off = float((found - whole).abs().max())
@@ -130,7 +130,7 @@ def parts_fails(
     return not off <= allowed, f"{text} ({times:.3g} times as long as in one)", off
 
 
-def accumulated(
+def gradient_of(
     accumulate: Callable[..., Any], model: nn.Module, x: Tensor, padding: Tensor | None, parts: int
 ) -> Tensor:
     """What it leaves in the parameters, as one vector; they are left without any."""
@@ -247,5 +247,5 @@ class Training(Property):
             result = self.run(probe, case)
         except CannotTell as why:
             return self.finding("cannot tell", str(why))
-        found = self.failed(probe, case, result) if result[0] else None
+        found = self.on_failure(probe, case, result) if result[0] else None
         return found or self.finding("pass", result[1])

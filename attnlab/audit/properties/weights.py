@@ -65,7 +65,7 @@ def fails(
         if float(sums.max() - sums.min()) < HALF and float(weights.min()) >= 0:
             text = f"rows add up to {off:.4g} everywhere: something multiplies them after softmax"
             return True, text, seen
-        if heads is not None and exponentials(run, x, heads) and not sunk(run, x, heads):
+        if heads is not None and exponentials(run, x, heads) and not has_sink(run, x, heads):
             text = f"weights are exponentials of scores, but rows add up to {off:.4g}"
             return True, text, seen
     return False, "weights add up to 1 over no other axis", seen
@@ -99,7 +99,7 @@ def exponentials(run: Tool, x: Tensor, heads: Shape) -> bool:
     return off <= 100 * torch.finfo(x.dtype).eps ** 0.5 * (1 + most)
 
 
-def sunk(run: Tool, x: Tensor, heads: Shape) -> bool:
+def has_sink(run: Tool, x: Tensor, heads: Shape) -> bool:
     """Whether what is missing from 1 goes to a key of constant score: a sink.
 
     With a first key of 0, what is missing is the same multiple of its weight in any text.
@@ -122,11 +122,11 @@ class Weights(Property):
         causal = bool(probe.contract.causal)
         yield self.case(probe, fails, causal=causal, batch=2, length=length)
 
-    def failed(self, probe: Probe, case: Case, result: Result) -> Finding | None:
+    def on_failure(self, probe: Probe, case: Case, result: Result) -> Finding | None:
         _, sentence, measured = result
         return self.finding("fail", sentence, measured=measured[0], example=case)
 
-    def passed(self, probe: Probe, tried: list[tuple[Case, Result]]) -> Finding:
+    def on_pass(self, probe: Probe, tried: list[tuple[Case, Result]]) -> Finding:
         (_, (_, _, (worst, lowest, most))) = tried[0]
         if abs(worst - 1) < HALF:
             detail = f"rows add up to 1 over the keys (worst {worst:.9g})"

@@ -29,9 +29,9 @@ class CannotTell(Exception):
     """What a check needs cannot be measured of this code; the message says why."""
 
 
-def loaded(folder: Path, words: list[str], file: str) -> Any:
+def load_file(folder: Path, arguments: list[str], file: str) -> Any:
     """The file as a module: named on the command line, beside the script, or where it was."""
-    places = [Path(words[0])] if words else [folder / Path(file).name, Path(file)]
+    places = [Path(arguments[0])] if arguments else [folder / Path(file).name, Path(file)]
     path = next((place for place in places if place.is_file()), None)
     if path is None:
         print(f"no file {places[-1]}; give its path on the command line")
@@ -46,7 +46,7 @@ def loaded(folder: Path, words: list[str], file: str) -> Any:
     return module
 
 
-def prepared(code: nn.Module, dtype: torch.dtype) -> nn.Module:
+def prepare(code: nn.Module, dtype: torch.dtype) -> nn.Module:
     """In evaluation mode, and with no weight at 0: a closed gate would hide what is behind it."""
     code.eval().to(torch.float64)  # rounded once, at the end: weights do not depend on the dtype
     generator = torch.Generator().manual_seed(1)
@@ -61,7 +61,7 @@ def prepared(code: nn.Module, dtype: torch.dtype) -> nn.Module:
     return code.to(dtype)
 
 
-def drawn(shape: tuple[int, ...], tokens: int | None, seed: int, dtype: torch.dtype) -> Tensor:
+def sample(shape: tuple[int, ...], tokens: int | None, seed: int, dtype: torch.dtype) -> Tensor:
     """Inputs of a seed: tokens [b, t] below a number, or vectors of this shape."""
     generator = torch.Generator().manual_seed(seed)
     if tokens is not None:
@@ -91,7 +91,7 @@ def scalar_in(found: Any) -> Tensor:
     raise ValueError("the code was given labels and gave no loss; return one: (logits, loss)")
 
 
-def moved(one: Tensor, other: Tensor) -> Tensor:
+def movement(one: Tensor, other: Tensor) -> Tensor:
     """By row and position [b, t]: the largest change; infinite where only one is a number."""
     sizes = zip(one.shape, other.shape, strict=False)
     if one.dim() != other.dim() or any(a != b and 1 not in (a, b) for a, b in sizes):
@@ -102,7 +102,7 @@ def moved(one: Tensor, other: Tensor) -> Tensor:
     return torch.nan_to_num(change, nan=float("inf"))
 
 
-def replaced(x: Tensor, other: Tensor, first: int, last: int) -> Tensor:
+def replace_inputs(x: Tensor, other: Tensor, first: int, last: int) -> Tensor:
     """x with other inputs from first to last."""
     changed, at = x.clone(), slice(first, last + 1)
     if x.is_floating_point():
@@ -114,7 +114,7 @@ def replaced(x: Tensor, other: Tensor, first: int, last: int) -> Tensor:
     return changed
 
 
-def nudged(run: Tool, x: Tensor, model: nn.Module | None, part: float, seed: int) -> Tensor:
+def run_nudged(run: Tool, x: Tensor, model: nn.Module | None, part: float, seed: int) -> Tensor:
     """Outputs when every input (of tokens: every weight) is larger or smaller by this part."""
     generator = torch.Generator().manual_seed(seed)
 
@@ -150,8 +150,8 @@ def roughness(run: Tool, x: Tensor, model: nn.Module | None, dtype: torch.dtype)
     largest = float(before.abs().nan_to_num(posinf=0).max())
 
     def bend(part: float) -> float:
-        up, down = (nudged(run, x, model, size, 0) for size in (part, -part))
-        return float(moved(up + down, 2 * before).max())
+        up, down = (run_nudged(run, x, model, size, 0) for size in (part, -part))
+        return float(movement(up + down, 2 * before).max())
 
     for part in (torch.finfo(dtype).eps ** 0.5, 2.0**-20, 2.0**-10):
         near, far = bend(part), bend(8 * part)
@@ -170,7 +170,7 @@ def influence(run: Tool, draw: Tool, length: int, seed: int) -> Tensor:
     for number in (100, 200, 300):  # one might happen not to matter
         other = draw(1, length, seed + number)
         for j in range(length):
-            change = moved(run(replaced(x, other, j, j)), before)[0]
+            change = movement(run(replace_inputs(x, other, j, j)), before)[0]
             matrix[:, j] = torch.maximum(matrix[:, j], change)
     return matrix
 
@@ -199,7 +199,7 @@ def in_precision(model: nn.Module | None, dtype: torch.dtype) -> Iterator[None]:
             one._buffers.update(buffers)
 
 
-def filled(x: Tensor, block: int, value: float = 0) -> Tensor:
+def fill_blocks(x: Tensor, block: int, value: float = 0) -> Tensor:
     """Longer by zeros up to a whole number of blocks, for code that takes no other lengths."""
     more = -x.shape[1] % block
     if not more:
@@ -207,7 +207,7 @@ def filled(x: Tensor, block: int, value: float = 0) -> Tensor:
     return torch.cat((x, x.new_full((len(x), more, *x.shape[2:]), value)), dim=1)
 
 
-def added(padding: Tensor, x: Tensor) -> Tensor:
+def additive_mask(padding: Tensor, x: Tensor) -> Tensor:
     """A mask to add to scores: 0, and the least number where padding is."""
     dtype = x.dtype if x.is_floating_point() else torch.get_default_dtype()
     return torch.zeros(padding.shape, dtype=dtype).masked_fill(padding, torch.finfo(dtype).min)

@@ -30,12 +30,12 @@ def script(stage: Stage, finding: Finding, case: Case) -> str:
     given = ", ".join(f"{key}={value!r}" for key, value in case.sizes.items())
     detail = " ".join(finding.detail.split()).replace("\\", "/").replace('"', "'")
     ending = f"""
-def broken_down(*error: Any) -> None:
+def report_crash(*error: Any) -> None:
     sys.__excepthook__(*error)
     os._exit(2)  # 1 would mean that it is still wrong
 
 
-sys.excepthook = broken_down
+sys.excepthook = report_crash
 {heading.making}
 
 
@@ -51,11 +51,11 @@ fails, sentence, _ = {case.fails.__name__}(
 print(("wrong: " if fails else "mended: ") + sentence)
 sys.exit(1 if fails else 0)
 """
-    printed = Printed()
+    definitions = Definitions()
     for home in stage.homes():
-        printed.add(ending, home)
-    printed.define(case.fails.__name__, sys.modules[case.fails.__module__])
-    constants = [heading.constants, *printed.constants.values()]
+        definitions.add(ending, home)
+    definitions.define(case.fails.__name__, sys.modules[case.fails.__module__])
+    constants = [heading.constants, *definitions.constants.values()]
     limit = f"TOLERANCE = {case.tolerance!r}  # what rounding explains; more is a difference"
     heading_text = f'''"""{heading.title}, {finding.name}: {detail}
 
@@ -66,27 +66,27 @@ sys.exit(1 if fails else 0)
 Exit code 1 while it is so, 0 once it is mended, 2 if the code is not found or breaks down.
 Needs {heading.needs}.
 """'''
-    parts = [heading_text, printed.import_lines(), "\n".join([*constants, limit])]
-    body = "\n\n\n".join(printed.definitions.values())
+    parts = [heading_text, definitions.import_lines(), "\n".join([*constants, limit])]
+    body = "\n\n\n".join(definitions.functions.values())
     return "\n\n".join(parts) + f"\n\n\n{body}\n\n{ending}"
 
 
-class Printed:
+class Definitions:
     """Definitions that a script needs, each after those that it names."""
 
     def __init__(self) -> None:
         self.constants: dict[str, str] = {}
-        self.definitions: dict[str, str] = {}
+        self.functions: dict[str, str] = {}
         self._imports = {("os", ""), ("sys", ""), ("torch", ""), ("typing", "Any")}
         self._homes: dict[str, str] = {}
 
     def add(self, text: str, home: ModuleType) -> None:
         """What a text names of what there is in a module."""
-        for name in sorted(used_names(text) & _defined(home).keys()):
+        for name in sorted(used_names(text) & _definitions(home).keys()):
             self.define(name, home)
 
     def define(self, name: str, home: ModuleType) -> None:
-        node, text = _defined(home)[name]
+        node, text = _definitions(home)[name]
         if isinstance(node, ast.Import):
             self._imports.add((text, ""))
             return
@@ -98,9 +98,9 @@ class Printed:
             return
         known = self._homes.setdefault(name, home.__name__)
         assert known == home.__name__, f"{name} is defined in {known} and in {home.__name__}"
-        if name in self.constants or name in self.definitions:
+        if name in self.constants or name in self.functions:
             return
-        kind = self.constants if isinstance(node, ast.Assign) else self.definitions
+        kind = self.constants if isinstance(node, ast.Assign) else self.functions
         kind[name] = ""  # it may name itself
         self.add(text, home)
         kind[name] = text
@@ -124,7 +124,7 @@ class Printed:
 
 
 @cache
-def _defined(home: ModuleType) -> dict[str, tuple[ast.stmt, str]]:
+def _definitions(home: ModuleType) -> dict[str, tuple[ast.stmt, str]]:
     """By name: the statement of a module that defines it, and its text; of imports, from where."""
     source = inspect.getsource(home)
     lines = source.splitlines()

@@ -33,7 +33,7 @@ CLEAR = (1e6, 1e2)  # times the tolerance; float32 does not leave room for the f
 Sizes = dict[str, Any]
 COUNTS = ("length", "batch", "real", "short", "longer", "steps", "parts")  # each may be less
 PLACES = ("length", "longer", "real")  # all may be less by the same, and cuts
-SHOWN = (*COUNTS, "pieces", "factor", "warm")  # of a case that is told; the rest decides what it is
+SHOWN = (*COUNTS, "pieces", "factor", "warm")  # of a case; the rest decides what it is
 UNREPEATED = (
     "newly made, the code did not fail again: what it does depends on chance, or on what it ran "
     "before"
@@ -76,10 +76,10 @@ def _example(
         raise ValueError(f"the finding of {finding.name} names no case that failed")
     if not math.isfinite(case.tolerance):  # outputs that are no numbers have none
         case = replace(case, tolerance=SAFETY * torch.finfo(subject.dtype).eps)
-    stage = staging.for_subject(subject, target, options).shaped(case)
+    stage = staging.for_subject(subject, target, options).for_case(case)
     missing = stage.lacks(case)
     if missing:
-        reason = f"how it is told of {missing} is known to an adapter, which a script would need"
+        reason = f"how it is given {missing} is known to an adapter, which a script would need"
         return Example(name=finding.name, reason=reason)
     if not run(stage.again(), case)[0]:
         return Example(name=finding.name, reason=UNREPEATED)

@@ -22,17 +22,16 @@ import torch
 from torch import Tensor, nn
 
 from attnlab.audit.errors import SubjectError, calling
-from attnlab.audit.probe import watch as watching
+from attnlab.audit.probe import watch as watch_module
 from attnlab.audit.probe.tools import label_word, method_of, tool_names
 from attnlab.audit.probe.watch import Watch, _Watch
 from attnlab.audit.properties.property import Case
-from attnlab.audit.repro import prelude as printed
-from attnlab.audit.repro.prelude import drawn, filled, kept_in, prepared
+from attnlab.audit.repro import prelude
+from attnlab.audit.repro.prelude import fill_blocks, prepare, sample
+from attnlab.audit.repro.stepping import Stepping, stepping_of
 from attnlab.audit.subject.adapters import HEADS, KV_HEADS
 from attnlab.audit.subject.base import Attention, Subject, Tokens, Vectors
 from attnlab.audit.subject.calls import KNOWN, Call, record, takes_by_name
-from attnlab.audit.subject.convention import Convention
-from attnlab.audit.subject.decoder import try_copy
 from attnlab.audit.subject.guard import guard_method
 from attnlab.audit.subject.load import expression, from_file, parts_of, settings_of
 
@@ -46,7 +45,7 @@ CALLS = (
 )
 TOOLS = {  # what the text of a stage may name
     **KNOWN,
-    **{name: one for name, one in vars(printed).items() if inspect.isfunction(one)},
+    **{name: one for name, one in vars(prelude).items() if inspect.isfunction(one)},
     "Any": Any,
     "copy": copy,
     "_Watch": _Watch,
@@ -63,55 +62,6 @@ class Heading:
     needs: str
     constants: str
     making: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Stepping:
-    """How code decodes, in words: `kept` is what it is given back, `start` where it goes on."""
-
-    call: Call
-    make: str = ""  # what is kept at first; empty if nothing is given to the code
-    word: str = ""  # by which it is looked for among what the code gives; empty if it is not there
-    counts: bool = False
-    held: bool = False  # the code keeps it: every text has a copy of its own
-    setup: str = ""  # by which that copy makes room
-    method: str = ""  # that takes one position at a time
-
-    def new(self) -> list[str]:
-        """The body of new_cache."""
-        entries = []
-        if self.make:
-            entries.append('"kept": ' + ("None" if "len(x)" in self.make else self.make))
-        if self.held:
-            entries.append('"code": copy.deepcopy(code)')
-        entries += ['"start": 0'] if self.counts or self.setup or "len(x)" in self.make else []
-        return [f"return {{{', '.join(entries)}}}"]
-
-    def step(self, outputs: str) -> list[str]:
-        """The body of step."""
-        told = '"""The outputs of x, which goes on where the cache ends."""'
-        lines, counts = [], '"start"' in self.new()[0]
-        if self.held:
-            lines += ['code = cache["code"]  # it keeps what it has seen itself']
-        if self.setup:
-            lines += ['if cache["start"] == 0:', f"    {self.setup}"]
-            lines += ["    code.to(next(code.parameters()).dtype)"]
-        if "len(x)" in self.make:
-            lines += ['if cache["start"] == 0:', f'    cache["kept"] = {self.make}']
-        names = ["kept"] * bool(self.make) + ["start"] * counts
-        if names:
-            values = ", ".join(f'cache["{name}"]' for name in names)
-            lines += [f"{', '.join(names)} = {values}"]
-        lines += [f"found = {self.call.text(f'code.{self.method}' if self.method else 'code')}"]
-        if self.word:
-            lines += [f"given = kept_in(found, {self.word!r})"]
-            lines += ['cache["kept"] = kept if given is None else given']
-        lines += ['cache["start"] = start + x.shape[1]'] * counts
-        if not self.method:
-            return [told, *lines, f"return {outputs}"]
-        lines += ["outputs.append(tensor_in(found).reshape(len(x), 1, -1))"]
-        loop = ["outputs = []", "for x in x.split(1, dim=1):  # it takes one position at a time"]
-        return [told, *loop, *(f"    {line}" for line in lines), "return torch.cat(outputs, dim=1)"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +89,7 @@ class Stage:
     def tools(self, names: Sequence[str]) -> SimpleNamespace:
         """As a script has them."""
         space = {**self.known(), "code": self.code}
-        exec(_compiled(self.text(names)), space)
+        exec(_compile(self.text(names)), space)
         found = {name: space[name] for name in names}
         calls = {name: guard_method(name, found[name]) for name in CALLS if name in found}
         return SimpleNamespace(**{**found, **calls})
@@ -150,7 +100,7 @@ class Stage:
 
     def homes(self) -> list[ModuleType]:
         """Where a script finds what the text of it names."""
-        return [printed, watching, sys.modules[Stage.__module__]]
+        return [prelude, watch_module, sys.modules[Stage.__module__]]
 
     def lacks(self, case: Case) -> str:
         """What of a case it has no words for; empty if it can run it."""
@@ -161,14 +111,14 @@ class Stage:
             "positions": (case.sizes.get("placed"), self.positions),
             "labels": ("loss" in tools, self.loss or self.labelled or None),
         }
-        missing = [name for name, (asked, words) in needed.items() if asked and words is None]
+        missing = [name for name, (wanted, how) in needed.items() if wanted and how is None]
         return missing[0] if missing and self.call is not None else ""
 
     def simpler(self, case: Case) -> "Iterator[tuple[Stage, Case]]":
         """Ways to make the code that a script would tell in fewer lines."""
         return iter(())
 
-    def shaped(self, case: Case) -> "Stage":
+    def for_case(self, case: Case) -> "Stage":
         """With the heads, or the other backend, of a case."""
         if case.shape is not None and self.heads is not None:
             return self.with_heads((*case.shape, self.heads[2]))
@@ -208,9 +158,9 @@ class Stage:
     def heading(self, tools: Sequence[str]) -> Heading:
         path, name = parts_of(self.target)
         file = Path(path).name
-        making = ["module = loaded(Path(__file__).parent, sys.argv[1:], FILE)"]
+        making = ["module = load_file(Path(__file__).parent, sys.argv[1:], FILE)"]
         making += [f"code = {expression(self.target, self.options)}"]
-        making += [f"prepared(code, {self.dtype})"] * isinstance(self.code, nn.Module)
+        making += [f"prepare(code, {self.dtype})"] * isinstance(self.code, nn.Module)
         return Heading(
             title=f"{name} in {file}",
             usage=f"[path of {file}]",
@@ -245,7 +195,7 @@ class Stage:
             return self._own_calls(tools)
         tokens = str(self.width) if self.tokens else "None"
         shape = f"(batch, length, {self.width})"
-        body = [f"return drawn({shape}, {tokens}, seed, {self.dtype})"]
+        body = [f"return sample({shape}, {tokens}, seed, {self.dtype})"]
         lines = _function("draw(batch: int, length: int, seed: int)", body)
         if "run" in tools or "refusal" in tools:
             lines += self._run(f"run(x: Any, {GIVEN})", {})
@@ -304,13 +254,17 @@ class Stage:
     def _run(self, signature: str, more: Mapping[str, str] | None) -> list[str]:
         """A function of a script that calls the code: with `more`, or with what it is given."""
         assert self.call is not None
-        told = {} if more is None else {**(self.padding or {}), **(self.positions or {})}
+        optional = {} if more is None else {**(self.padding or {}), **(self.positions or {})}
         body, cut = [], ""
         if self.block > 1:
             cut = "[:, :length]"
-            body += [f"length, x = x.shape[1], filled(x, {self.block})  # a multiple, as it wants"]
+            body += [
+                f"length, x = x.shape[1], fill_blocks(x, {self.block})  # a multiple, as it wants"
+            ]
             if self.padding and more is not None:
-                body += [f"padding = None if padding is None else filled(padding, {self.block}, 1)"]
+                body += [
+                    f"padding = None if padding is None else fill_blocks(padding, {self.block}, 1)"
+                ]
             if self.positions and more is not None:
                 body += ["if positions is not None and positions.shape[1] < x.shape[1]:"]
                 body += ["    positions = torch.arange(x.shape[1]).expand(len(x), -1)"]
@@ -319,16 +273,16 @@ class Stage:
             body += [f"parts = x.unflatten(-1, (-1, {d})).transpose(1, 2)"]
             body += [f"q, k, v = parts.split([{h}, {g}, {g}], dim=1)"]
         named = {**self.call.named, **(more or {})}
-        usual = {name: word for name, word in named.items() if name not in told}
-        others = {name: word for name, word in named.items() if name in told}
-        if told:
+        usual = {name: word for name, word in named.items() if name not in optional}
+        others = {name: word for name, word in named.items() if name in optional}
+        if optional:
             start = ", ".join(f'"{name}": {word}' for name, word in others.items())
             body += [f"given: dict[str, Any] = {{{start}}}"]
             for what, arguments in (("padding", self.padding), ("positions", self.positions)):
                 if arguments:
                     pairs = ", ".join(f"{name}={word}" for name, word in arguments.items())
                     body += [f"if {what} is not None:", f"    given.update({pairs})"]
-        rest = "**given" if told else ""
+        rest = "**given" if optional else ""
         if more is None:  # what is usual may be among the arguments
             start = "".join(f'"{name}": {word}, ' for name, word in usual.items())
             rest, usual = f"**{{{start}**arguments}}", {}
@@ -353,7 +307,7 @@ REFUSAL = _function(
 
 
 @lru_cache(maxsize=256)
-def _compiled(text: str) -> CodeType:
+def _compile(text: str) -> CodeType:
     return compile(text, "<stage>", "exec")
 
 
@@ -401,24 +355,24 @@ def _losses(subject: Subject, code: Any) -> dict[str, Any]:
 def _module_calls(subject: Vectors, module: nn.Module) -> dict[str, Any]:
     """How it is called, and where words can be found for it: with padding, otherwise, in steps."""
     shape = (ROWS, LENGTH, subject.width)
-    x = drawn(shape, subject.width if isinstance(subject, Tokens) else None, 0, subject.dtype)
-    given = {"x": filled(x, subject.block)}
+    x = sample(shape, subject.width if isinstance(subject, Tokens) else None, 0, subject.dtype)
+    given = {"x": fill_blocks(x, subject.block)}
     if isinstance(subject, Attention):
         given["q"], given["k"], given["v"] = subject.split(given["x"])
     known = subject.expressions(padded=False)
     found: dict[str, Any] = {}
     found["call"] = first = record(module, lambda: subject.run(x), known, **given)
 
-    def more(run: Callable[[], Any], words: Mapping[str, str], **told: Tensor) -> dict[str, str]:
+    def more(run: Callable[[], Any], known: Mapping[str, str], **also: Tensor) -> dict[str, str]:
         """Arguments that are given only while this runs."""
-        second = record(module, run, words, **given, **told)
+        second = record(module, run, known, **given, **also)
         return {name: word for name, word in second.named.items() if first.named.get(name) != word}
 
     if subject.pads:
         padding = torch.tensor([[False] * LENGTH, [False] * (LENGTH - 2) + [True] * 2])
         run, masked = partial(subject.run, x, padding=padding), subject.expressions(padded=True)
         with suppress(ValueError):
-            found["padding"] = more(run, masked, padding=filled(padding, subject.block, True))
+            found["padding"] = more(run, masked, padding=fill_blocks(padding, subject.block, True))
     if subject.placed and subject.block == 1:
         places = (torch.arange(LENGTH) + 3).expand(ROWS, -1)
         run = partial(subject.run, x, positions=places)
@@ -431,45 +385,9 @@ def _module_calls(subject: Vectors, module: nn.Module) -> dict[str, Any]:
     if subject.caches and subject.decoder is not None:
         for piece in (x, x[:, :1]):  # some take single steps only
             with suppress(ValueError):  # of the code, or of what a script cannot write
-                found["stepping"] = _stepping_of(subject.convention, piece, known)
+                found["stepping"] = stepping_of(subject.convention, piece, known)
                 break
     return found
-
-
-def _stepping_of(convention: Convention, x: Tensor, known: Mapping[str, str]) -> Stepping:
-    decoder, module = convention.decoder, convention.module
-    assert decoder is not None and module is not None
-    if decoder.held and try_copy(module) is None:
-        raise ValueError("it keeps what it has seen, and cannot be copied")
-    words, outputs = dict(known), []
-    if decoder.word is not None:
-        words[decoder.word] = "kept"
-    if decoder.start is not None:
-        count = "torch.arange(start, start + x.shape[1])"
-        words[decoder.start] = "start" if decoder.counted else count
-
-    def run() -> None:
-        outputs.append(convention.step(x, decoder.new_cache()))
-
-    if decoder.method:
-        told = [*decoder.flags, *filter(None, (decoder.word, decoder.start))]
-        call = Call(
-            ("x[:, 0]" if decoder.flat else "x",), {one: words.get(one, "True") for one in told}
-        )
-    else:
-        call = record(module, run, words, x=x)
-    word = decoder.word or ""
-    gives = bool(decoder.method) or kept_in(outputs[0], word) is not None
-    dtype = f"dtype={convention.dtype}"
-    return Stepping(
-        call=call,
-        make=decoder.make.replace("dtype=dtype", dtype) if word else "",
-        word=word if gives else "",
-        counts=decoder.start is not None,
-        held=decoder.held,
-        setup=decoder.setup.replace("dtype=dtype", dtype),
-        method=decoder.method,
-    )
 
 
 def _writes_einsums(subject: Vectors) -> bool:
@@ -488,7 +406,7 @@ def _fresh(target: str, options: Mapping[str, Any], dtype: torch.dtype) -> Any:
         return code
     with calling("to"):
         code.eval().to(torch.float64)
-    return prepared(code, dtype)
+    return prepare(code, dtype)
 
 
 def _defaults(made: Any) -> dict[str, Any]:

@@ -69,7 +69,7 @@ def prepare(module: nn.Module, dtype: torch.dtype) -> nn.Module:
     with calling("to"):
         module.eval().to(torch.float64)
     _prepared.add(module)
-    return prelude.prepared(module, dtype)
+    return prelude.prepare(module, dtype)
 
 
 def _function_subject(code: Any, options: Mapping[str, Any], name: str) -> Subject:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from attnlab.audit.repro.prelude import drawn, filled
+from attnlab.audit.repro.prelude import fill_blocks, sample
 from attnlab.audit.subject.convention import AttentionConvention, Convention
 from attnlab.audit.subject.tensors import first_tensor as first_tensor
 from attnlab.audit.subject.tensors import normal as normal
@@ -119,14 +119,14 @@ class Vectors(Subject):
         return self.with_convention(replace(self.convention, dtype=dtype))
 
     def draw(self, batch: int, length: int, seed: int) -> Tensor:
-        return drawn((batch, length, self.width), None, seed, self.dtype)
+        return sample((batch, length, self.width), None, seed, self.dtype)
 
     def run(
         self, x: Tensor, *, padding: Tensor | None = None, positions: Tensor | None = None
     ) -> Tensor:
-        given = filled(x, self.block)
+        given = fill_blocks(x, self.block)
         if given.shape[1] > x.shape[1]:
-            padding = None if padding is None else filled(padding, self.block, True)
+            padding = None if padding is None else fill_blocks(padding, self.block, True)
             positions = (
                 None if positions is None else torch.arange(given.shape[1]).expand(len(x), -1)
             )
@@ -154,7 +154,7 @@ class Tokens(Vectors):
     """Inputs are tokens; `width` counts them."""
 
     def draw(self, batch: int, length: int, seed: int) -> Tensor:
-        return drawn((batch, length), self.width, seed, self.dtype)
+        return sample((batch, length), self.width, seed, self.dtype)
 
     @property
     def continuous(self) -> bool:

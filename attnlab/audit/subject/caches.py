@@ -68,7 +68,8 @@ def _makers(module: nn.Module, sizes: Mapping[str, int | None]) -> dict[str, str
     return {
         one: text
         for one in _methods(module)
-        if MAKERS.fullmatch(one) and (text := _called(getattr(module, one), f"code.{one}", sizes))
+        if MAKERS.fullmatch(one)
+        and (text := _call_text(getattr(module, one), f"code.{one}", sizes))
     }
 
 
@@ -77,18 +78,18 @@ def _by_parameters(place: _Place, makers: Sequence[str], flat: bool) -> Iterator
     takes = list(place.parameters)[1:]
     flags = tuple(one for one in takes if FLAGS.fullmatch(one))
     starts = [one for one in takes if STARTS.fullmatch(one)]
-    words = [
+    names = [
         one
         for one in takes
         if CACHES.fullmatch(one) and one not in (*flags, *starts) and "mask" not in one
     ]
-    if place.method and not words and len(takes) == 1 and not (flags or starts):
-        words = takes  # what else would a step be given?
+    if place.method and not names and len(takes) == 1 and not (flags or starts):
+        names = takes  # what else would a step be given?
     common = Decoder(flags=flags, method=place.method, flat=flat)
     begins: list[tuple[str | None, bool]] = [
-        (one, counted) for one in starts[:1] for counted in _counted(place.parameters[one])
+        (one, counted) for one in starts[:1] for counted in _start_kinds(place.parameters[one])
     ] or [(None, False)]
-    for word in words:
+    for word in names:
         for make, (start, counted) in itertools.product(
             _new_caches(place, word, makers), [*begins, *([(None, False)] if starts else [])]
         ):
@@ -98,7 +99,7 @@ def _by_parameters(place: _Place, makers: Sequence[str], flat: bool) -> Iterator
             yield replace(common, start=start, counted=counted, held=True, setup=setup)
 
 
-def _counted(parameter: inspect.Parameter) -> tuple[bool, bool]:
+def _start_kinds(parameter: inspect.Parameter) -> tuple[bool, bool]:
     """Whether a start is a number: the likelier first."""
     said = parameter.annotation
     number = said is int or said == "int" or type(parameter.default) is int
@@ -111,7 +112,7 @@ def _new_caches(place: _Place, word: str, makers: Sequence[str]) -> list[str]:
     """What may be given as a new cache."""
     layers = place.sizes.get("layers") or 1
     kinds = [
-        _called(kind, _class_name(kind, place.module), place.sizes)
+        _call_text(kind, _class_name(kind, place.module), place.sizes)
         for kind in _classes(place.parameters[word].annotation, place.module)
     ]
     return [
@@ -150,9 +151,9 @@ def _classes(annotation: Any, module: nn.Module) -> list[type]:
     ]
 
 
-def _called(made: Callable[..., Any], name: str, sizes: Mapping[str, int | None]) -> str:
+def _call_text(made: Callable[..., Any], name: str, sizes: Mapping[str, int | None]) -> str:
     """A call of a maker of caches, as an expression; empty if it needs what is not known."""
-    words = []
+    arguments = []
     try:
         parameters = inspect.signature(made).parameters
     except (TypeError, ValueError):
@@ -162,15 +163,15 @@ def _called(made: Callable[..., Any], name: str, sizes: Mapping[str, int | None]
             continue
         value = "dtype" if one.name == "dtype" else None
         if value is None and one.default is one.empty:
-            value = _wanted(one.name, sizes)
+            value = _size_of(one.name, sizes)
             if value is None:
                 return ""
         if value is not None:
-            words.append(value if one.kind is one.POSITIONAL_ONLY else f"{one.name}={value}")
-    return f"{name}({', '.join(words)})"
+            arguments.append(value if one.kind is one.POSITIONAL_ONLY else f"{one.name}={value}")
+    return f"{name}({', '.join(arguments)})"
 
 
-def _wanted(name: str, sizes: Mapping[str, int | None]) -> str | None:
+def _size_of(name: str, sizes: Mapping[str, int | None]) -> str | None:
     if "batch" in name or name in ("b", "bs", "bsz", "rows"):
         return "len(x)"
     if name in sizes:

@@ -1,4 +1,4 @@
-"""Calls in words: what code was given while something ran, as Python that gives the same again.
+"""Calls as text: what code was given while something ran, as Python that gives the same again.
 
 What is evaluated here is what a script says, so both are the same. The texts are our own; of a
 person's code there are names of parameters in them, which are identifiers.
@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnlab.audit.repro.prelude import added, drawn
+from attnlab.audit.repro.prelude import additive_mask, sample
 
 # What an argument may be. `x` and `padding` are [b, t, …] here, whatever the code's own axes are.
 _BAND = "torch.ones(x.shape[1], x.shape[1], dtype=torch.bool)"
@@ -35,16 +35,16 @@ EXPRESSIONS = (
     "torch.arange(x.shape[1]).expand(x.shape[0], -1)",
     *(f"{_BAND}.tril()", f"{_BAND}.triu(1)", _BAND),
 )
-KNOWN = {"torch": torch, "sys": sys, "drawn": drawn, "added": added}
+KNOWN = {"torch": torch, "sys": sys, "sample": sample, "additive_mask": additive_mask}
 
 
 def evaluate(text: str, **given: Any) -> Any:
-    return eval(_compiled(text), {**KNOWN, **given})
+    return eval(_compile(text), {**KNOWN, **given})
 
 
 @lru_cache(maxsize=1024)
-def _compiled(text: str) -> CodeType:
-    return compile(text, "<words>", "eval")
+def _compile(text: str) -> CodeType:
+    return compile(text, "<expression>", "eval")
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ class Call:
     named: Mapping[str, str] = field(default_factory=dict)
 
     def text(self, code: str = "code", more: str = "") -> str:
-        words = [*self.positional, *(f"{name}={word}" for name, word in self.named.items())]
-        return f"{code}({', '.join([*words, *([more] if more else [])])})"
+        named = (f"{name}={text}" for name, text in self.named.items())
+        return f"{code}({', '.join([*self.positional, *named, *([more] if more else [])])})"
 
 
 def record(

@@ -123,12 +123,12 @@ class Convention:
         """What some parameters are given, as expressions (`audit/subject/calls.py`), by name."""
         turned = ".transpose(0, 1)" if self.layout == "tbc" else ""
         shape = f"(1, {CONTEXT}, {self.context_width}), None"
-        words = {
-            name: f"drawn({shape}, {seed}, {self.dtype}).expand(len(x), -1, -1){turned}"
+        given = {
+            name: f"sample({shape}, {seed}, {self.dtype}).expand(len(x), -1, -1){turned}"
             for seed, name in enumerate(self.contexts, FIRST_CONTEXT)
         }
         masked = {self.mask.name: self.mask.form.text} if padded and self.mask is not None else {}
-        return words | masked
+        return given | masked
 
     def lay_out(self, x: Tensor) -> tuple[Tensor, ...]:
         """What the code takes first, with its axes as the code has them."""

@@ -24,21 +24,21 @@ WIDTHS = ("width", "dim", "d_model", "embed_dim", "hidden_size", "n_embd", "mode
 _made_for_audit: "weakref.WeakSet[nn.Module]" = weakref.WeakSet()  # which nobody else has
 
 
-def options_of(words: Sequence[str]) -> dict[str, Any]:
+def options_of(texts: Sequence[str]) -> dict[str, Any]:
     """`width=32 name=small` -> {"width": 32, "name": "small"}."""
     found = {}
-    for word in words:
-        key, equals, text = word.removeprefix("--").partition("=")
+    for given in texts:
+        key, equals, text = given.removeprefix("--").partition("=")
         if not equals or not key.isidentifier():
-            raise ValueError(f"{word!r} is not an option; write key=value, such as width=32")
+            raise ValueError(f"{given!r} is not an option; write key=value, such as width=32")
         found[key] = _value(text)
     return found
 
 
 def _value(text: str) -> Any:
-    words = {"true": True, "false": False, "none": None}
+    constants = {"true": True, "false": False, "none": None}
     try:
-        return words[text.lower()] if text.lower() in words else ast.literal_eval(text)
+        return constants[text.lower()] if text.lower() in constants else ast.literal_eval(text)
     except (ValueError, SyntaxError):
         return text
 
@@ -73,15 +73,17 @@ def expression(target: str, options: Mapping[str, Any]) -> str:
     if isinstance(found, nn.Module) or not is_factory(found):
         return f"module.{name}"
     kind, wanted = settings_of(target), dict(options)
-    words = []
-    if kind is not None and _required(inspect.signature(found).parameters)[0] not in options:
+    arguments = []
+    if kind is not None and _required_names(inspect.signature(found).parameters)[0] not in options:
         own = next((key for key, one in vars(module).items() if one is kind), None)
         place = f"module.{own}" if own else f"sys.modules[{kind.__module__!r}].{kind.__name__}"
         known = {one.name for one in fields(kind) if one.init} & wanted.keys()
         inner = ", ".join(f"{key}={wanted.pop(key)!r}" for key in options if key in known)
-        words.append(f"{_required(inspect.signature(found).parameters)[0]}={place}({inner})")
-    words += [f"{key}={value!r}" for key, value in wanted.items()]
-    return f"module.{name}({', '.join(words)})"
+        arguments.append(
+            f"{_required_names(inspect.signature(found).parameters)[0]}={place}({inner})"
+        )
+    arguments += [f"{key}={value!r}" for key, value in wanted.items()]
+    return f"module.{name}({', '.join(arguments)})"
 
 
 def settings_of(target: str) -> Any:
@@ -91,7 +93,7 @@ def settings_of(target: str) -> Any:
         takes = inspect.signature(found).parameters
     except (TypeError, ValueError):
         return None
-    needed = _required(takes)
+    needed = _required_names(takes)
     if isinstance(found, nn.Module) or len(needed) != 1 or needed[0] in WIDTHS:
         return None
     return _settings_class(found, takes[needed[0]])
@@ -134,7 +136,7 @@ def make(factory: Any, options: Mapping[str, Any], what: str) -> Any:
     for name in options:
         if name not in takes and not anything:
             raise ValueError(f"{what} takes no {name!r}; {registry.suggest(name, list(takes))}")
-    wanted = [name for name in _required(takes) if name not in options]
+    wanted = [name for name in _required_names(takes) if name not in options]
     if wanted:
         example = " ".join(f"{name}=…" for name in wanted)
         raise ValueError(
@@ -163,7 +165,7 @@ def gather_settings(
     Code that needs one thing, which is no option: a dataclass that it is said to be of, or the
     only one of the file, as in `GPT(config)` beside `class GPTConfig`.
     """
-    needed = _required(takes)
+    needed = _required_names(takes)
     if len(needed) != 1 or needed[0] in options or needed[0] in WIDTHS:
         return dict(options)
     kind = _settings_class(factory, takes[needed[0]])
@@ -181,7 +183,7 @@ def gather_settings(
     return {needed[0]: settings, **rest}
 
 
-def _required(takes: Mapping[str, inspect.Parameter]) -> list[str]:
+def _required_names(takes: Mapping[str, inspect.Parameter]) -> list[str]:
     return [
         name
         for name, one in takes.items()

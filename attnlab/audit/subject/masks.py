@@ -27,7 +27,7 @@ AXES = {2: "", 3: "[:, None]", 4: "[:, None, None]"}  # of 1 between rows and po
 NUMBERS = Form("(~padding).long()")
 KEPT = tuple(Form(f"~padding{AXES[n]}") for n in (2, 4, 3))
 HIDDEN = tuple(Form(f"padding{AXES[n]}") for n in (2, 4, 3))
-ADDED = tuple(Form(f"added(padding, x){AXES[n]}") for n in (4, 3, 2))
+ADDED = tuple(Form(f"additive_mask(padding, x){AXES[n]}") for n in (4, 3, 2))
 COUNTS = Form("(~padding).sum(1)", sides=("right",))
 
 

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from attnlab.audit.errors import SubjectError
-from attnlab.audit.repro.prelude import drawn, scalar_in
+from attnlab.audit.repro.prelude import sample, scalar_in
 
 
 def normal(seed: int, *shape: int) -> Tensor:
     """Standard normal numbers that depend on the seed only."""
-    return drawn(shape, None, seed, torch.float64)
+    return sample(shape, None, seed, torch.float64)
 
 
 def first_tensor(found: Any) -> Tensor:

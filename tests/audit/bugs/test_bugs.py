@@ -62,7 +62,9 @@ def test_both_forms_run_with_the_same_weights(family):
 def test_nobody_elses_randomness_is_touched():
     before = torch.get_rng_state()
     dropping = next(case for case in ALL if case.name == "dropout-in-evaluation")
-    first, second = (check.audited(check.trial_of(dropping, True), "", silent) for _ in range(2))
+    first, second = (
+        check.audit_trial(check.trial_of(dropping, True), "", silent) for _ in range(2)
+    )
     assert torch.equal(before, torch.get_rng_state())
     assert first.failed == second.failed and "evaluation" in first.failed
 
@@ -105,7 +107,7 @@ def test_the_check_fails_when_correct_code_is_flagged(monkeypatch):
 def test_a_fail_for_another_reason_is_not_a_catch():
     trial = check.Trial("mutant", lambda: None, Contract(), ("window",))
     outcome = check.Outcome(trial, {"finite": "NaN"}, {"window": "pass: fine"}, 0.1)
-    report = check.scored([outcome], [check.Outcome(trial, {}, {}, 0.2)])
+    report = check.score([outcome], [check.Outcome(trial, {}, {}, 0.2)])
     assert report["recall"] == 0 and report["missed"] == []
     assert report["for_another_reason"][0]["should have failed"] == {"window": "pass: fine"}
 
@@ -114,10 +116,10 @@ def test_code_that_cannot_be_called_is_neither_caught_nor_clean():
     def refuses():
         raise ValueError("no width found")
 
-    mutant = check.audited(check.Trial("m", refuses, Contract(), ("window",)), "", silent)
-    twin = check.audited(check.Trial("t", refuses, Contract()), "", silent)
+    mutant = check.audit_trial(check.Trial("m", refuses, Contract(), ("window",)), "", silent)
+    twin = check.audit_trial(check.Trial("t", refuses, Contract()), "", silent)
     assert not mutant.caught_by and not mutant.failed
-    report = check.scored([mutant], [twin])
+    report = check.score([mutant], [twin])
     assert (report["recall"], report["clean"], report["precision"]) == (0, 0, 0)
     assert report["incomplete"] == [{"case": "t", "reason": "no width found"}]
 
@@ -126,9 +128,9 @@ def test_a_control_that_is_incomplete_is_not_clean():
     def linear():
         return subject_for(nn.Linear(8, 8), {}, "linear")
 
-    twin = check.audited(check.Trial("linear", linear, Contract(cache=True)), "", silent)
+    twin = check.audit_trial(check.Trial("linear", linear, Contract(cache=True)), "", silent)
     assert not twin.failed and "cache=true" in twin.reason
-    assert check.scored([twin], [twin])["clean"] == 0
+    assert check.score([twin], [twin])["clean"] == 0
 
 
 def test_all_our_attentions_are_controls_but_the_mistakes():

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from attnlab.audit.repro.prelude import drawn, in_precision, influence, prepared, roughness
+from attnlab.audit.repro.prelude import in_precision, influence, prepare, roughness, sample
 from attnlab.audit.subject.adapters import prepare as prepare_once
 from attnlab.audit.subject.adapters import subject_for
 
@@ -14,7 +14,7 @@ def linear():
 
 
 def test_weights_are_the_same_in_every_precision_and_by_every_way_there():
-    exact, rough = prepared(linear(), torch.float64), prepared(linear(), torch.float32)
+    exact, rough = prepare(linear(), torch.float64), prepare(linear(), torch.float32)
     assert torch.equal(exact.weight.float(), rough.weight)
     other = prepare_once(prepare_once(linear(), torch.float64), torch.float32)  # as audits do
     assert torch.equal(other.weight, rough.weight)
@@ -24,13 +24,13 @@ def test_no_weight_stays_at_zero_but_tables_that_are_not_learned():
     module = nn.Linear(3, 3)
     nn.init.zeros_(module.weight)
     module.bias.requires_grad_(False).zero_()
-    prepared(module, torch.float64)
+    prepare(module, torch.float64)
     assert bool((module.weight != 0).all()) and not bool(module.bias.any())
 
 
 def test_the_audit_draws_what_a_script_draws():
     subject = subject_for(linear(), {}, "code")
-    assert torch.equal(subject.draw(2, 3, 9), drawn((2, 3, 5), None, 9, subject.dtype))
+    assert torch.equal(subject.draw(2, 3, 9), sample((2, 3, 5), None, 9, subject.dtype))
 
 
 def test_another_precision_leaves_nothing_behind():
@@ -60,11 +60,13 @@ def test_influence_is_a_matrix_of_outputs_by_inputs():
     def shifted(x):
         return torch.cat((x[:, :1] * 0, x[:, :-1]), dim=1)
 
-    moves = influence(shifted, lambda b, t, seed: drawn((b, t, 3), None, seed, torch.float64), 5, 0)
+    moves = influence(
+        shifted, lambda b, t, seed: sample((b, t, 3), None, seed, torch.float64), 5, 0
+    )
     assert torch.equal(moves > 0, torch.eye(5).roll(1, 0).tril().bool())
 
 
 def test_a_grid_is_rough_and_a_kink_is_not():
-    x = drawn((2, 7, 3), None, 0, torch.float64)
+    x = sample((2, 7, 3), None, 0, torch.float64)
     assert roughness(lambda x: x.half().double() * 3, x, None, torch.float64) > 1e-4
     assert roughness(lambda x: x.relu() * 3, x, None, torch.float64) < 1e-14

@@ -17,7 +17,7 @@ from attnlab.audit.contract import Certificate, Contract
 from attnlab.audit.probe.probe import Probe
 from attnlab.audit.properties import cache
 from attnlab.audit.properties.left_padding import LeftPadding
-from attnlab.audit.repro.script import Printed, used_names
+from attnlab.audit.repro.script import Definitions, used_names
 from attnlab.audit.repro.smallest import examples_of
 from attnlab.audit.sandbox import Request, audit_here
 from attnlab.audit.subject.adapters import subject_for
@@ -167,9 +167,13 @@ def checks():
 
 @pytest.mark.parametrize(("module", "name"), list(checks()), ids=lambda one: str(one)[-40:])
 def test_every_check_is_printed_with_all_that_it_names(module, name):
-    printed = Printed()
-    printed.define(name, module)
-    parts = [printed.import_lines(), *printed.constants.values(), *printed.definitions.values()]
+    definitions = Definitions()
+    definitions.define(name, module)
+    parts = [
+        definitions.import_lines(),
+        *definitions.constants.values(),
+        *definitions.functions.values(),
+    ]
     text = "\n\n".join(parts)
     assert "attnlab" not in text
     space: dict = {}

@@ -58,7 +58,7 @@ def Code(*, query, key, value):
 """,
     ),
     "blocks, and tokens with padding": (
-        ("padding", {"causal": False, "padding": True}, (), "filled(x, 8)"),
+        ("padding", {"causal": False, "padding": True}, (), "fill_blocks(x, 8)"),
         """
 class Code(nn.Module):
     def __init__(self, vocab_size=29, dim=16):
@@ -89,7 +89,7 @@ class Code(Base):
 """,
     ),
     "a mask that is added, of three axes": (
-        ("padding", {"causal": False, "padding": True}, (), "added(padding, x)[:, None]"),
+        ("padding", {"causal": False, "padding": True}, (), "additive_mask(padding, x)[:, None]"),
         """
 class Code(Base):
     def forward(self, x, attention_mask=None):
@@ -202,7 +202,7 @@ class Code(nn.Module):
 """,
     ),
     "a decoder that looks at something": (
-        ("causality", {"causal": True}, (), "memory=drawn((1, 6, "),
+        ("causality", {"causal": True}, (), "memory=sample((1, 6, "),
         """
 class Code(Base):
     def forward(self, x, memory):
