@@ -255,19 +255,28 @@ _TABLE = {
         "pretraining-carries-facts": ("PretrainingCarriesFacts", "facts come with pretraining"),
         "made-up-answers": ("MadeUpAnswers", "asked about nobody, a model answers all the same"),
     },
-    ("property", "attnlab.audit.properties.steadiness"): {
-        "evaluation": ("Evaluation", "the same answer twice"),
-        "finite": ("Finite", "finite for every length, and for large inputs"),
+    ("property", "attnlab.audit.properties.evaluation"): {
+        "evaluation": ("Evaluation", "the same inputs give the same outputs"),
     },
-    ("property", "attnlab.audit.properties.sight"): {
+    ("property", "attnlab.audit.properties.finite"): {
+        "finite": ("Finite", "finite outputs for every length, and for large inputs"),
+    },
+    ("property", "attnlab.audit.properties.causality"): {
         "causality": ("Causality", "no output moves with a later input"),
+    },
+    ("property", "attnlab.audit.properties.prefix"): {
+        "prefix": ("Prefix", "a beginning gives what the whole text gives, cut there"),
+    },
+    ("property", "attnlab.audit.properties.window"): {
         "window": ("Window", "how many keys a query attends to"),
     },
-    ("property", "attnlab.audit.properties.decoding"): {
+    ("property", "attnlab.audit.properties.cache"): {
         "cache": ("Cache", "decoding in pieces gives the outputs of the whole text"),
     },
-    ("property", "attnlab.audit.properties.isolation"): {
+    ("property", "attnlab.audit.properties.batch"): {
         "batch": ("Batch", "a row does not depend on its neighbours"),
+    },
+    ("property", "attnlab.audit.properties.padding"): {
         "padding": ("Padding", "padding is never read"),
     },
     ("property", "attnlab.audit.properties.packing"): {
@@ -278,7 +287,11 @@ _TABLE = {
     },
     ("property", "attnlab.audit.properties.heads"): {
         "heads": ("Heads", "which key/value head each query head reads"),
+    },
+    ("property", "attnlab.audit.properties.scale"): {
         "scale": ("Scale", "the factor on query · key"),
+    },
+    ("property", "attnlab.audit.properties.weights"): {
         "weights": ("Weights", "weights add up to 1 over the keys, and masked ones are 0"),
     },
     ("property", "attnlab.audit.properties.backends"): {

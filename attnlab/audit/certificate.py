@@ -1,36 +1,29 @@
 """The certificate of an audit as one page: verdict, contract, findings, influence, evidence.
 
-The influence matrix [t, t] is shown as measured, and beside it as declared: output i may move
-with input j where a causal query sees it, and a window reaches it.
+The influence matrix [t, t] is shown as measured, and beside it as declared (`Certificate.allowed`).
 """
 
-import dataclasses
 import math
 import platform
-import re
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
 from attnlab import __version__
-from attnlab.audit.contract import Certificate, Contract, Finding
+from attnlab.audit.contract import ESTABLISHED_BY, Certificate, Finding, Verdict
 from attnlab.reports.html import as_html
 from attnlab.reports.report import Block, Cell, Picture, Report, Sample, Section, Table
 
 FAINT = -9  # powers of ten below the largest movement; what is less counts as none
 ENDLESS = 1e99  # a movement to something that is not a number is larger
-TOLD = (
-    "seed",
-    "what",
-    "side",
-    "wanted",
-    "warm",
-    "first",
-    "last",
-    "output",
-    "input",
-)  # in the sentence
-MARKS = {"pass": "✓ pass", "fail": "✗ fail", "not applicable": "– n/a", "cannot tell": "? unclear"}
+# sizes of an example that its sentence names
+IN_SENTENCE = ("seed", "what", "side", "wanted", "warm", "first", "last", "output", "input")
+MARKS: dict[Verdict, str] = {
+    "pass": "✓ pass",
+    "fail": "✗ fail",
+    "not applicable": "– n/a",
+    "cannot tell": "? unclear",
+}
 # two pictures of one section stand beside each other where there is room
 BESIDE = """
 @media (min-width: 44rem) {
@@ -50,16 +43,15 @@ def page(certificate: Certificate, examples: Sequence[Mapping[str, Any]], comman
 
 
 def report(certificate: Certificate, examples: Sequence[Mapping[str, Any]], command: str) -> Report:
-    sections = [_findings(certificate), _contract(certificate.contract)]
+    sections = [_findings(certificate), _contract(certificate)]
     if certificate.influence:
         sections.append(_influence(certificate))
     if examples:
         sections.append(_evidence(examples))
-    declared = bool(_declared(certificate.contract))
     return Report(
         title=f"Audit of {certificate.target}",
         question="Does it keep its contract, and what does it do where nothing is declared?"
-        if declared
+        if certificate.contract.declared()
         else "What does it do? Nothing is declared, so only what no reading allows can fail.",
         answer=_answer(certificate),
         sections=sections,
@@ -69,29 +61,28 @@ def report(certificate: Certificate, examples: Sequence[Mapping[str, Any]], comm
 
 
 def _answer(certificate: Certificate) -> str:
-    failed = [one for one in certificate.findings if one.verdict == "fail"]
-    if failed:
-        lines = "\n\n".join(f"{one.name}: {one.detail}." for one in failed)
-        return f"It fails {_counted(len(failed), 'property', 'properties')}.\n\n{lines}"
-    count = {
-        verdict: sum(one.verdict == verdict for one in certificate.findings) for verdict in MARKS
-    }
-    if not count["pass"]:
-        return "Nothing could be said of it: no property was examined to its end."
-    told = f"It passes: {_counted(count['pass'], 'property holds', 'properties hold')}"
-    if count["cannot tell"]:
-        told += f", and of {count['cannot tell']} nothing can be said"
-    return f"{told}."
+    verdicts = [one.verdict for one in certificate.findings]
+    if certificate.verdict == "fail":
+        lines = "\n\n".join(f"{one.name}: {one.detail}." for one in certificate.failed)
+        count = _count(verdicts.count("fail"), "property", "properties")
+        more = f"\n\nBesides: {certificate.shortfall}." if certificate.shortfall else ""
+        return f"It fails {count}.\n\n{lines}{more}"
+    if certificate.verdict == "incomplete":
+        return f"It is incomplete, which is no pass; {certificate.reason}."
+    held = _count(verdicts.count("pass"), "property holds", "properties hold")
+    unclear = verdicts.count("cannot tell")
+    return f"It passes: {held}" + (f", and {unclear} cannot be told." if unclear else ".")
 
 
-def _counted(count: int, one: str, more: str) -> str:
+def _count(count: int, one: str, more: str) -> str:
     return f"{count} {one if count == 1 else more}"
 
 
 def _findings(certificate: Certificate) -> Section:
-    rows = [[one.name, MARKS[one.verdict], _seen(one), one.detail] for one in certificate.findings]
-    # what fails is read first
-    rows.sort(key=lambda row: list(MARKS).index(_unmarked(row[1])) != 1)
+    first = sorted(certificate.findings, key=lambda one: one.verdict != "fail")  # is read first
+    rows: list[list[Cell]] = [
+        [one.name, MARKS[one.verdict], _measurement(one), one.detail] for one in first
+    ]
     return Section(
         heading="What was found",
         blocks=[
@@ -104,19 +95,16 @@ def _findings(certificate: Certificate) -> Section:
     )
 
 
-def _unmarked(mark: str) -> str:
-    return next(verdict for verdict, text in MARKS.items() if text == mark)
-
-
-def _seen(finding: Finding) -> str:
+def _measurement(finding: Finding) -> str:
     """What was measured, and what was declared if that is not the same."""
-    measured = _spelled(finding.measured)
+    measured = _text(finding.measured)
     if finding.declared is None or finding.declared == finding.measured:
         return measured
-    return f"{measured}; declared {_spelled(finding.declared)}"
+    return f"{measured}; declared {_text(finding.declared)}"
 
 
-def _spelled(value: Any) -> str:
+def _text(value: Any) -> str:
+    """A plain value as a person reads it."""
     if value is None:
         return "–"
     if isinstance(value, bool):
@@ -124,29 +112,37 @@ def _spelled(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.3g}"
     if isinstance(value, Mapping):
-        return ", ".join(f"{_worded(key)} {_spelled(inner)}" for key, inner in value.items())
+        return ", ".join(f"{_label(key)} {_text(inner)}" for key, inner in value.items())
     if isinstance(value, list | tuple):
-        return ", ".join(map(_spelled, value))
+        return ", ".join(map(_text, value))
     return str(value)
 
 
-def _worded(name: Any) -> str:
-    return re.sub(r"_", " ", str(name))
+def _label(name: Any) -> str:
+    return str(name).replace("_", " ")
 
 
-def _declared(contract: Contract) -> dict[str, Any]:
-    fields = {one.name: getattr(contract, one.name) for one in dataclasses.fields(contract)}
-    return {name: value for name, value in fields.items() if value is not None}
-
-
-def _contract(contract: Contract) -> Section:
-    declared = _declared(contract)
-    if not declared:
+def _contract(certificate: Certificate) -> Section:
+    contract = certificate.contract
+    if not contract.declared():
         text = "Nothing was declared. Declare what it must do, such as causal=true or window=8."
         return Section(heading="The contract", text=text)
-    rows: list[list[Cell]] = [[_worded(name), _spelled(it)] for name, it in declared.items()]
-    table = Table(title="What is declared", columns=["field", "value"], rows=rows)
+    rows: list[list[Cell]] = [
+        [_label(name), _text(value), _standing(certificate, name)]
+        for name, value in contract.declared().items()
+    ]
+    columns = ["field", "value", "established"]
+    table = Table(title="What is declared", columns=columns, rows=rows)
     return Section(heading="The contract", blocks=[table])
+
+
+def _standing(certificate: Certificate, field: str) -> str:
+    if field not in certificate.contract.demanded():
+        return "– demands nothing"
+    if field in certificate.unestablished:
+        return "? not established"
+    broken = any(one.name in ESTABLISHED_BY[field] for one in certificate.failed)
+    return "✗ broken" if broken else "✓ established"
 
 
 def _influence(certificate: Certificate) -> Section:
@@ -162,7 +158,7 @@ def _influence(certificate: Certificate) -> Section:
             **axes,
         )
     ]
-    allowed = _allowed(certificate, len(matrix))
+    allowed = certificate.allowed()
     text = "Every input was replaced in turn, and every output watched."
     if allowed is not None:
         beyond = [
@@ -180,7 +176,7 @@ def _influence(certificate: Certificate) -> Section:
             )
         )
         text += (
-            f" {_counted(len(beyond), 'pair moves', 'pairs move')} that must not, the first "
+            f" {_count(len(beyond), 'pair moves', 'pairs move')} that must not, the first "
             f"output {beyond[0][0]} with input {beyond[0][1]}."
             if beyond
             else " No pair moves that must not."
@@ -200,29 +196,19 @@ def _powers(matrix: Sequence[Sequence[float]]) -> list[list[float]]:
     ]
 
 
-def _allowed(certificate: Certificate, length: int) -> list[list[bool]] | None:
-    """What the contract lets move; None where it says nothing of that."""
-    contract = certificate.contract
-    if contract.causal is None and contract.window is None:
-        return None
-    reach = contract.window or length
-    for one in certificate.findings:  # through layers a window reaches further, as was found
-        if one.name == "window" and one.verdict == "pass" and type(one.measured) is int:
-            reach = max(reach, one.measured)
-    return [
-        [j >= i - reach + 1 and (j <= i or contract.causal is False) for j in range(length)]
-        for i in range(length)
-    ]
-
-
 def _evidence(examples: Sequence[Mapping[str, Any]]) -> Section:
     blocks = []
     for one in examples:
         lines = [one["sentence"] or one["reason"]]
         for what in ("sizes", "options"):
-            told = {k: v for k, v in one[what].items() if k not in TOLD and (k, v) != ("factor", 1)}
-            if told:
-                lines.append(f"{what}: " + ", ".join(f"{k} {_spelled(v)}" for k, v in told.items()))
+            shown = {
+                name: value
+                for name, value in one[what].items()
+                if name not in IN_SENTENCE and (name, value) != ("factor", 1)
+            }
+            if shown:
+                parts = ", ".join(f"{name} {_text(value)}" for name, value in shown.items())
+                lines.append(f"{what}: {parts}")
         blocks.append(Sample(title=one["name"], text="\n".join(lines)))
     return Section(
         heading="The smallest counter-examples",

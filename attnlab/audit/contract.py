@@ -1,20 +1,46 @@
-"""What code is declared to do, what the audit found, and how the two compare."""
+"""What code is declared to do, what the audit found, and the one verdict that follows from both.
 
+Every reader of a certificate (command line, page, HTML, pytest, `assert_contract`, sweep, checks)
+asks `Certificate.verdict`, `.exit_code` and `.allowed()`, and decides nothing itself.
+"""
+
+import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from attnlab.config import setting, settings
 
-Verdict = Literal["pass", "fail", "not applicable", "cannot tell"]
+Verdict = Literal["pass", "fail", "not applicable", "cannot tell"]  # of one property
+Conclusion = Literal["pass", "fail", "incomplete"]  # of a certificate
+# "error": there is no certificate, because attnlab itself failed
+EXIT_CODES: Mapping[str, int] = {"pass": 0, "fail": 1, "incomplete": 2, "error": 3}
+
+# A declared field is established when these properties pass.
+ESTABLISHED_BY: Mapping[str, tuple[str, ...]] = {
+    "causal": ("causality",),
+    "window": ("window",),
+    "heads": ("heads",),
+    "kv_heads": ("heads",),
+    "positions": ("positions",),
+    "rope_layout": ("positions",),
+    "rope_base": ("positions",),
+    "rope_fraction": ("positions",),
+    "scale": ("scale",),
+    "dtype": ("positions",),  # its angles are what a half precision would round
+    "layout": ("batch", "heads"),  # time taken for rows fails the one, for heads the other
+    "cache": ("cache",),
+    "padding": ("padding",),
+}
 
 
 @settings
 class Contract:
     """None: not declared, so it is measured and reported, and fails only if wrong in any reading.
 
-    `window` counts the keys a query sees, its own included.
+    `window` counts the keys a query attends to, including its own. False demands nothing: code
+    that need not be causal may be.
     """
 
     causal: bool | None = setting(None, about="no output depends on a later input")
@@ -22,7 +48,7 @@ class Contract:
         None,
         low=1,
         because="it counts the query's own key",
-        about="keys a query attends to, its own included",
+        about="keys a query attends to, including its own",
     )
     heads: int | None = setting(None, low=1, about="query heads")
     kv_heads: int | None = setting(None, low=1, about="key/value heads")
@@ -44,10 +70,19 @@ class Contract:
     cache: bool | None = setting(None, about="it decodes with a KV cache")
     padding: bool | None = setting(None, about="it takes a padding mask")
 
+    def declared(self) -> dict[str, Any]:
+        """The declared fields and their values."""
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {name: value for name, value in values.items() if value is not None}
+
+    def demanded(self) -> dict[str, Any]:
+        """The declared fields that a certificate has to establish."""
+        return {name: value for name, value in self.declared().items() if value is not False}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """What one check found. `measured` and `declared` are plain JSON values."""
+    """What one property came to. `measured` and `declared` are plain JSON values."""
 
     name: str
     verdict: Verdict
@@ -63,25 +98,87 @@ class Certificate:
     contract: Contract
     findings: tuple[Finding, ...]
     influence: tuple[tuple[float, ...], ...] = ()  # how much output i moves with input j
+    layers: int = 1  # applications of attention: a window reaches further through each
 
     @property
-    def verdict(self) -> Verdict:
-        """Nothing that was examined to its end is no pass."""
+    def verdict(self) -> Conclusion:
+        """A pass needs a property that passes, none that fails, and every demanded field."""
         verdicts = {finding.verdict for finding in self.findings}
         if "fail" in verdicts:
             return "fail"
-        return "pass" if "pass" in verdicts else "cannot tell"
+        return "pass" if "pass" in verdicts and not self.unestablished else "incomplete"
+
+    @property
+    def exit_code(self) -> int:
+        return EXIT_CODES[self.verdict]
+
+    @property
+    def failed(self) -> tuple[Finding, ...]:
+        return tuple(finding for finding in self.findings if finding.verdict == "fail")
+
+    @property
+    def unestablished(self) -> tuple[str, ...]:
+        """Demanded fields that were neither established nor broken."""
+        return tuple(name for name in self.contract.demanded() if self._open(name))
+
+    def _open(self, field: str) -> list[str]:
+        """Why a field is not established, a reason for each property; none if one of them fails."""
+        found = {finding.name: finding for finding in self.findings}
+        deciding = {name: found.get(name) for name in ESTABLISHED_BY[field]}
+        if any(one is not None and one.verdict == "fail" for one in deciding.values()):
+            return []
+        return [
+            f"{name} was not examined" if one is None else one.detail
+            for name, one in deciding.items()
+            if one is None or one.verdict != "pass"
+        ]
+
+    @property
+    def shortfall(self) -> str:
+        """Which declared fields were not established, and why; empty if none."""
+        every = (f"{self.written(name)} ({self._open(name)[0]})" for name in self.unestablished)
+        listed = ", ".join(every)
+        return f"declared and not established: {listed}" if listed else ""
 
     @property
     def reason(self) -> str:
-        """Why nothing can be said of it, if nothing can."""
-        open_ = (one.detail for one in self.findings if one.verdict == "cannot tell")
-        return next(open_, "there is nothing to examine")
+        """Why it is no pass, in one line; empty for a pass."""
+        known = [f"{one.name}: {one.detail}" for one in self.failed]
+        known += [self.shortfall] if self.shortfall else []
+        if known or self.verdict == "pass":
+            return "; ".join(known)
+        unclear = (one.detail for one in self.findings if one.verdict == "cannot tell")
+        return f"no property passes: {next(unclear, 'there is nothing to examine')}"
+
+    def written(self, field: str) -> str:
+        """A declared field as it is declared: `window=8`."""
+        value = getattr(self.contract, field)
+        return f"{field}={value if isinstance(value, str) else json.dumps(value)}"
+
+    def allowed(self) -> tuple[tuple[bool, ...], ...] | None:
+        """Whether the contract lets output i move with input j, [t, t] as `influence`.
+
+        None where it says nothing of that. Through n layers a window of w reaches n (w - 1) + 1
+        inputs.
+        """
+        if self.contract.causal is None and self.contract.window is None:
+            return None
+        side, window = len(self.influence), self.contract.window
+        reach = side if window is None else self.layers * (window - 1) + 1
+        both_ways = self.contract.causal is False
+        return tuple(
+            tuple(i - j < reach and (j <= i or both_ways) for j in range(side)) for i in range(side)
+        )
 
     def plain(self) -> dict[str, Any]:
+        """As JSON."""
         return {
             "target": self.target,
             "verdict": self.verdict,
+            "reason": self.reason,
+            "contract": self.contract.declared(),
+            "unestablished": list(self.unestablished),
+            "layers": self.layers,
             "checks": [
                 {
                     "name": finding.name,

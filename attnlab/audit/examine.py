@@ -1,15 +1,18 @@
 """The audit itself: every registered property of a subject, held to a contract."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 from attnlab import config, registry
 from attnlab.audit.contract import Certificate, Contract, Finding
+from attnlab.audit.errors import AuditError, SubjectError
 from attnlab.audit.probe.layouts import unclear
 from attnlab.audit.probe.probe import Probe
 from attnlab.audit.properties.property import Property
-from attnlab.audit.subject.adapters import arrange, subject_for
+from attnlab.audit.repro.prelude import CannotTell
+from attnlab.audit.subject.adapters import subject_for
 from attnlab.audit.subject.base import Subject
 
 PICTURED = 23  # positions of the influence matrix that a certificate shows
@@ -37,52 +40,85 @@ def examine(
     subject: Subject,
     contract: Contract,
     tick: Callable[[str], None] = lambda text: None,
+    *,
+    properties: Sequence[Property] | None = None,
     more: Sequence[Property] = (),
 ) -> Certificate:
-    """All registered properties, and `more` that only some subjects have."""
-    arrange(subject, contract.layout)
+    """All registered properties unless some are given, and `more` that only some subjects have.
+
+    An error that is not the subject's raises AuditError.
+    """
     probe = Probe(subject, contract)
-    every = [registry.load("property", option.name)() for option in registry.options("property")]
     findings = []
-    reason: str | None = None
-    for examined in (*every, *more):
+    doubt: str | None = None
+    for examined in (*(all_properties() if properties is None else properties), *more):
         tick(examined.name)
-        reason = unclear(probe) if reason is None else reason  # after a tick: it runs the code
-        if reason:  # of which axis is time, everything else depends
-            findings.append(Finding(name=examined.name, verdict="cannot tell", detail=reason))
-        else:
-            findings.append(_examined(examined, probe))
-    try:
-        matrix = probe.influence(PICTURED).clamp(max=1e100).tolist()
-    except Exception:  # the findings say what happened
-        matrix = []
+        with _during(examined.name):
+            if doubt is None:
+                doubt = unclear(probe)  # after a tick: it runs the code
+            if doubt:  # which axis is time decides everything else
+                findings.append(Finding(name=examined.name, verdict="cannot tell", detail=doubt))
+            else:
+                findings.append(_finding(examined, probe))
+    with _during("the influence matrix"):
+        influence = _influence(probe)
     return Certificate(
         target=subject.name,
         contract=contract,
         findings=tuple(findings),
-        influence=tuple(map(tuple, matrix)),
+        influence=influence,
+        layers=subject.layers,
     )
 
 
-def _examined(examined: Property, probe: Probe) -> Finding:
-    """Code that breaks down under a probe has a finding too."""
+def all_properties() -> list[Property]:
+    return [registry.load("property", option.name)() for option in registry.options("property")]
+
+
+def _finding(examined: Property, probe: Probe) -> Finding:
+    """What a property came to; an error of the code under audit is a finding too."""
     try:
         found = examined.examine(probe)
         blind = probe.blind(examined.tolerance(probe)) if found.verdict == "pass" else ""
-        return replace(found, verdict="cannot tell", detail=blind) if blind else found
-    except Exception as error:
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-        detail = f"the code broke down while it was examined: {reason}"
+    except CannotTell as reason:
+        return Finding(name=examined.name, verdict="cannot tell", detail=str(reason))
+    except SubjectError as error:
+        detail = error.sentence(during=examined.name)
         return Finding(name=examined.name, verdict="cannot tell", detail=detail)
+    return replace(found, verdict="cannot tell", detail=blind) if blind else found
+
+
+def _influence(probe: Probe) -> tuple[tuple[float, ...], ...]:
+    try:
+        matrix = probe.influence(PICTURED)
+    except (SubjectError, CannotTell):  # the findings say what happened
+        return ()
+    return tuple(map(tuple, matrix.clamp(max=1e100).tolist()))
+
+
+@contextmanager
+def _during(name: str) -> Iterator[None]:
+    """Whatever is not caught inside is a mistake of ours."""
+    try:
+        yield
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise AuditError(f"attnlab itself failed during {name}: {reason}") from error
 
 
 def assert_contract(code: Any, **declared: Any) -> Certificate:
-    """For tests: an AssertionError that names every property that fails."""
+    """For tests: an AssertionError, unless the certificate is a pass.
+
+    It names every property that fails, or every declared field that was not established.
+    """
     certificate = audit(code, **declared)
-    failed = [one for one in certificate.findings if one.verdict == "fail"]
-    if failed:
-        lines = "\n".join(f"  {one.name}: {one.detail}" for one in failed)
-        raise AssertionError(f"{certificate.target} does not keep its contract:\n{lines}")
-    if certificate.verdict == "cannot tell":
-        raise AssertionError(f"nothing can be said of {certificate.target}: {certificate.reason}")
+    if certificate.verdict == "fail":
+        lines = [f"  {one.name}: {one.detail}" for one in certificate.failed]
+        lines += [f"  {certificate.shortfall}"] if certificate.shortfall else []
+        text = "\n".join(lines)
+        raise AssertionError(f"{certificate.target} does not keep its contract:\n{text}")
+    if certificate.verdict != "pass":
+        raise AssertionError(
+            f"the audit of {certificate.target} is {certificate.verdict}: {certificate.reason}"
+        )
     return certificate

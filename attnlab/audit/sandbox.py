@@ -1,6 +1,6 @@
 """A person's file, loaded and audited in a process of its own that may crash, hang or eat memory.
 
-    parent: asked(request, limits) -> Answer        child: python -m attnlab.audit.sandbox FD
+    parent: audit_in_child(request, limits) -> Answer    child: python -m attnlab.audit.sandbox FD
 
 The request goes in on the child's standard input as JSON. Lines of JSON come back on a pipe of
 their own, so whatever the code prints stays out of them; of that, the end is kept, to be shown
@@ -21,13 +21,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from attnlab import config
 from attnlab.audit.contract import Certificate, Contract, Finding, finite
+from attnlab.audit.errors import AuditError
 
 Tick = Callable[[str], None]
 TAIL = 4_000  # bytes of what the code printed that are kept
@@ -61,23 +63,23 @@ class Limits:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Request:
-    """What to audit: words of a command line, so that nothing needs to be pickled."""
+    """What to audit, as texts of a command line: nothing needs to be pickled."""
 
     target: str
-    words: tuple[str, ...] = ()  # options of its constructor, key=value
+    options: tuple[str, ...] = ()  # of its constructor, each as key=value
     contract: Contract = Contract()
 
     def plain(self) -> dict[str, Any]:
         return {
             "target": self.target,
-            "words": list(self.words),
-            "contract": config.to_dict(self.contract),
+            "options": list(self.options),
+            "contract": self.contract.declared(),
         }
 
     @classmethod
     def of(cls, plain: Mapping[str, Any]) -> "Request":
         contract = config.from_dict(Contract, plain["contract"])
-        return cls(target=plain["target"], words=tuple(plain["words"]), contract=contract)
+        return cls(target=plain["target"], options=tuple(plain["options"]), contract=contract)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -87,55 +89,65 @@ class Answer:
     target: str
     certificate: Certificate | None = None
     detail: str = ""
+    traceback: str = ""  # of an error of attnlab itself
     examples: tuple[dict[str, Any], ...] = ()
+
+    @property
+    def verdict(self) -> str:
+        if self.certificate is not None:
+            return self.certificate.verdict
+        return "error" if self.traceback else "incomplete"
 
     def plain(self) -> dict[str, Any]:
         """For `--json`."""
-        if self.certificate is None:
-            return {
-                "target": self.target,
-                "verdict": "cannot tell",
-                "checks": [],
-                "detail": self.detail,
-            }
-        return self.certificate.plain()
+        if self.certificate is not None:
+            return self.certificate.plain()
+        known = {"target": self.target, "verdict": self.verdict, "checks": []}
+        more = {"traceback": self.traceback} if self.traceback else {}
+        return {**known, "detail": self.detail, **more}
 
 
-def asked(request: Request, limits: Limits, tick: Tick = lambda text: None) -> Answer:
+def audit_in_child(request: Request, limits: Limits, tick: Tick = lambda text: None) -> Answer:
     """The audit of a file, made in a child process that ends before this returns."""
     with _child(limits) as (process, messages):
         assert process.stdin is not None and process.stdout is not None
-        watch = _Watch(process, messages, limits, tick)
+        monitor = _Monitor(process, messages, limits, tick)
         # a child that dies at once does not read
         with suppress(BrokenPipeError), process.stdin:
             process.stdin.write(json.dumps({**request.plain(), **vars(limits)}).encode())
-        found = watch.answer()
+        found = monitor.answer()
         if found is not None:
             return _answer_of(request.target, found)
-        _end(process, 0 if watch.late else PATIENCE)  # its own exit code if possible
-        return Answer(target=request.target, detail=watch.reason(request.target))
+        _kill(process, 0 if monitor.late else PATIENCE)  # its own exit code if possible
+        return Answer(target=request.target, detail=monitor.reason(request.target))
 
 
-def made_here(request: Request, tick: Tick = lambda text: None) -> Answer:
+def audit_here(request: Request, tick: Tick = lambda text: None) -> Answer:
     """The same in this process: nothing protects it from the code."""
     try:
-        return _made(request, tick)
+        return _audit(request, tick)
     except SystemExit as error:
         detail = f"the code called sys.exit({error.code!r}) while it was loaded or run"
     except KeyboardInterrupt:  # a person's, most likely; `main` knows better
         raise
-    except BaseException as error:  # code may raise what is no Exception
-        detail = clear(error)
+    except (ValueError, OSError, MemoryError) as error:  # a slip, or an error of the code
+        detail = one_line(error)
+    except Exception as error:  # of ours, unless the code has used up what we need too
+        detail = one_line(error)
+        if not _needs(str(error), NEEDS_MEMORY + NEEDS_GPU):
+            return Answer(target=request.target, detail=detail, traceback=traceback.format_exc())
+    except BaseException as error:  # code may raise what is no Exception, and we do not
+        detail = one_line(error)
     return Answer(target=request.target, detail=detail)
 
 
-def _made(request: Request, tick: Tick) -> Answer:
+def _audit(request: Request, tick: Tick) -> Answer:
     import torch
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)  # the same weights in every audit of the same code
-        made = _made_of_model if request.target.startswith("hf:") else _made_of_file
-        certificate, examples = made(request, tick)
+        audit = _audit_model if request.target.startswith("hf:") else _audit_file
+        certificate, examples = audit(request, tick)
     return Answer(
         target=request.target,
         certificate=certificate,
@@ -143,28 +155,27 @@ def _made(request: Request, tick: Tick) -> Answer:
     )
 
 
-def _made_of_file(request: Request, tick: Tick) -> tuple[Certificate, list[Any]]:
+def _audit_file(request: Request, tick: Tick) -> tuple[Certificate, list[Any]]:
     from attnlab.audit.examine import examine
     from attnlab.audit.repro.smallest import examples_of
-    from attnlab.audit.subject.adapters import subject_for
+    from attnlab.audit.subject.adapters import arrange, subject_for
     from attnlab.audit.subject.load import from_file, options_of
 
-    options = options_of(request.words)
+    options = options_of(request.options)
     code = from_file(request.target, options)
     subject = subject_for(code, options, request.target.rpartition(":")[2])
+    subject = arrange(subject, request.contract)
     certificate = examine(subject, request.contract, tick)
     tick("its failures again, made smaller")
     return certificate, examples_of(certificate, subject, request.target, options)
 
 
-def _made_of_model(request: Request, tick: Tick) -> tuple[Certificate, list[Any]]:
+def _audit_model(request: Request, tick: Tick) -> tuple[Certificate, list[Any]]:
     from attnlab.audit.hf.models import certificate_of, subject_of
     from attnlab.audit.repro.smallest import examples_of
     from attnlab.audit.subject.load import options_of
 
-    fields = config.to_dict(request.contract)
-    declared = {name: value for name, value in fields.items() if value is not None}
-    options = options_of(request.words)
+    options = options_of(request.options)
     for name in options.keys() - {"attn_implementation"}:
         raise ValueError(
             f"a model has no option {name!r}, only attn_implementation; "
@@ -173,29 +184,34 @@ def _made_of_model(request: Request, tick: Tick) -> tuple[Certificate, list[Any]
     try:
         tick(f"{request.target}: build")
         subject = subject_of(request.target.removeprefix("hf:"), **options)
-        certificate = certificate_of(subject, tick, **declared)
+        certificate = certificate_of(subject, tick, **request.contract.declared())
     except ModuleNotFoundError as error:
         raise ValueError(f"{error}; pip install 'attnlab[hf]'") from None
     tick("its failures again, made smaller")
     return certificate, examples_of(certificate, subject, request.target, options)
 
 
-def clear(error: BaseException) -> str:
-    """Why nothing was audited, in one line that a person can act upon."""
-    named = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+def one_line(error: BaseException) -> str:
+    """An error as one line that a person can act upon."""
+    named = "" if isinstance(error, ValueError | AuditError) else f"{type(error).__name__}: "
     text = " ".join(f"{named}{error}".split())
-    if any(sign in text for sign in NEEDS_GPU):
+    if _needs(text, NEEDS_GPU):
         advice = "it needs a GPU, and there is none here; audit it on a machine that has one"
         return f"{advice} ({text[:LONGEST]})"
-    if isinstance(error, MemoryError) or any(sign in text for sign in NEEDS_MEMORY):
+    if isinstance(error, MemoryError) or _needs(text, NEEDS_MEMORY):
         return f"memory ran out; allow more with --memory, or make it smaller ({text[:LONGEST]})"
     return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} … {text[-LONGEST // 3 :]}"
+
+
+def _needs(text: str, signs: Sequence[str]) -> bool:
+    """Whether a library says that something is missing; it has no code for that, only words."""
+    return any(sign in text for sign in signs)
 
 
 def _answer_of(target: str, plain: Mapping[str, Any]) -> Answer:
     found = plain["certificate"]
     if found is None:
-        return Answer(target=target, detail=plain["detail"])
+        return Answer(target=target, detail=plain["detail"], traceback=plain["traceback"])
     fields = {
         **found,
         "contract": config.from_dict(Contract, found["contract"]),
@@ -233,14 +249,14 @@ def _child(limits: Limits) -> Iterator[tuple[subprocess.Popen[bytes], BinaryIO]]
         try:
             yield process, messages  # type: ignore[misc]
         finally:
-            _end(process)
+            _kill(process)
             for stream in (process.stdin, process.stdout):
                 if stream is not None:
                     with suppress(BrokenPipeError):
                         stream.close()
 
 
-def _end(process: subprocess.Popen[bytes], patience: float = 0.2) -> None:
+def _kill(process: subprocess.Popen[bytes], patience: float = 0.2) -> None:
     """Kill what is left of the process and of those it started, and collect it."""
     with suppress(subprocess.TimeoutExpired):  # it may be about to end by itself
         process.wait(patience)
@@ -249,7 +265,7 @@ def _end(process: subprocess.Popen[bytes], patience: float = 0.2) -> None:
     process.wait()
 
 
-class _Watch:
+class _Monitor:
     """Reads what a child says and prints, until it answers, dies or takes too long."""
 
     def __init__(
@@ -257,8 +273,8 @@ class _Watch:
     ) -> None:
         self._process, self._limits, self._tick = process, limits, tick
         self._messages = messages
-        self._doing, self.late = "", False
-        self._printed, self._unread = b"", b""
+        self._activity, self.late = "", False
+        self._output, self._unread = b"", b""
         self._until = time.monotonic() + limits.seconds
 
     def answer(self) -> dict[str, Any] | None:
@@ -274,9 +290,9 @@ class _Watch:
                     if not piece:
                         selector.unregister(stream)
                     if stream is not self._messages:
-                        self._printed = (self._printed + piece)[-TAIL:]
+                        self._output = (self._output + piece)[-TAIL:]
                         continue
-                    found = self._heard(piece)
+                    found = self._receive(piece)
                     if found is not None or not piece:
                         return found
                 # something that it started may hold the pipes open
@@ -285,14 +301,14 @@ class _Watch:
                 self.late = time.monotonic() >= self._until
         return None
 
-    def _heard(self, piece: bytes) -> dict[str, Any] | None:
+    def _receive(self, piece: bytes) -> dict[str, Any] | None:
         *lines, self._unread = (self._unread + piece).split(b"\n")
         for line in lines:
             message = json.loads(line)
             if "answer" in message:
                 return message["answer"]  # type: ignore[no-any-return]
-            self._doing = message["doing"]
-            self._tick(self._doing)
+            self._activity = message["activity"]
+            self._tick(self._activity)
         return None
 
     def reason(self, target: str) -> str:
@@ -306,13 +322,13 @@ class _Watch:
             what = f"the code crashed: {signal.strsignal(-code)} ({signal.Signals(-code).name})"
         else:
             what = f"the code ended its process with exit code {code}, as os._exit does"
-        where = f" while it examined {self._doing}" if self._doing else " while it was loaded"
+        where = f" while it examined {self._activity}" if self._activity else " while it was loaded"
         return (
             what + where + self._last_lines(Path(target.rpartition(":")[0].removesuffix(":")).name)
         )
 
     def _last_lines(self, file: str) -> str:
-        text, crash, dump = self._printed.decode(errors="replace").partition("Fatal Python error")
+        text, crash, dump = self._output.decode(errors="replace").partition("Fatal Python error")
         lines = [line.strip() for line in (dump if crash else text).splitlines()]
         if crash:  # of the interpreter's dump, where in their file it was; the rest is ours
             frames = [line for line in lines if line.startswith("File ")]
@@ -336,7 +352,7 @@ def main() -> None:
         _use_one_thread()
         request = Request.of(given)
         try:
-            answer = made_here(request, lambda text: say(doing=text))
+            answer = audit_here(request, lambda text: say(activity=text))
         except KeyboardInterrupt:  # no terminal reaches a session of its own
             detail = "the code raised KeyboardInterrupt, as if somebody had pressed Ctrl-C"
             answer = Answer(target=request.target, detail=detail)
@@ -347,13 +363,14 @@ def main() -> None:
                     field.name: finite(getattr(answer.certificate, field.name))
                     for field in dataclasses.fields(answer.certificate)
                 },
-                "contract": config.to_dict(answer.certificate.contract),
+                "contract": answer.certificate.contract.declared(),
                 "findings": [finite(vars(one)) for one in answer.certificate.findings],
             }
         say(
             answer={
                 "certificate": certificate,
                 "detail": answer.detail,
+                "traceback": answer.traceback,
                 "examples": list(answer.examples),
             }
         )

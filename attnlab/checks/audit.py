@@ -6,7 +6,7 @@ has to find fewer, or the score would not depend on what is examined.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +19,8 @@ from attnlab.attention.heads import HeadedAttention
 from attnlab.audit.bugs.cases import FAMILIES, Case, cases
 from attnlab.audit.bugs.controls import CONTROLS
 from attnlab.audit.contract import Contract
-from attnlab.audit.examine import examine
+from attnlab.audit.examine import all_properties, examine
+from attnlab.audit.properties.property import Property
 from attnlab.audit.subject.adapters import subject_for
 from attnlab.audit.subject.base import Subject
 from attnlab.config import setting, settings
@@ -49,10 +50,13 @@ class Trial:
 
 @dataclass(frozen=True)
 class Outcome:
+    """What an audit came to; `reason` says why it is no pass, and is empty for a pass."""
+
     trial: Trial
     failed: dict[str, str]  # property: detail
     others: dict[str, str]  # what did not fail, by verdict and detail
     seconds: float
+    reason: str = ""
 
     @property
     def caught_by(self) -> list[str]:
@@ -73,7 +77,7 @@ class AuditCheck:
     def run(self, tick: Callable[[str], None]) -> dict[str, Any]:
         known = [case for some in cases(self.family).values() for case in some]
         mutants = [
-            audited(trial_of(case, True), f"{number}/{len(known)}", tick)
+            audit_trial(trial_of(case, True), f"{number}/{len(known)}", tick)
             for number, case in enumerate(known, 1)
         ]
         correct = [trial_of(case, False) for case in known]
@@ -81,10 +85,10 @@ class AuditCheck:
             correct += [Trial(one.name, one.subject, one.contract) for one in CONTROLS]
         correct += own_trials() if self.ours else []
         controls = [
-            audited(trial, f"{number}/{len(correct)}", tick)
+            audit_trial(trial, f"{number}/{len(correct)}", tick)
             for number, trial in enumerate(correct, 1)
         ]
-        report = scored(mutants, controls)
+        report = score(mutants, controls)
         blind = self._without_causality(mutants, tick)
         sharp = blind is None or blind < report["recall"]
         report["control_recall_without_causality"] = blind
@@ -94,11 +98,12 @@ class AuditCheck:
     def _without_causality(
         self, mutants: list[Outcome], tick: Callable[[str], None]
     ) -> float | None:
-        """The recall of an audit that does not look at causality; other findings stay."""
+        """The recall of an audit without causality; other findings stay."""
         affected = [one for one in mutants if set(one.caught_by) == {"causality"}]  # by no other
         if not affected:
             return None
-        again = [audited(one.trial, "control", tick, without="causality") for one in affected]
+        others = [one for one in all_properties() if one.name != "causality"]
+        again = [audit_trial(one.trial, "control", tick, others) for one in affected]
         lost = sum(not one.caught_by for one in again)
         return (sum(bool(one.caught_by) for one in mutants) - lost) / len(mutants)
 
@@ -108,29 +113,39 @@ def trial_of(case: Case, wrong: bool) -> Trial:
     return Trial(name, partial(case.subject, wrong), case.contract, case.reasons if wrong else ())
 
 
-def audited(
-    trial: Trial, where: str, tick: Callable[[str], None], without: str | None = None
+def audit_trial(
+    trial: Trial,
+    where: str,
+    tick: Callable[[str], None],
+    properties: Sequence[Property] | None = None,
 ) -> Outcome:
-    """What an audit finds; the property `without` does not count."""
+    """The audit of a trial; `properties` are all that are registered unless some are given."""
     begin = time.perf_counter()
     tick(f"{where} {trial.name}")
-    try:
-        with _seeded():  # code that drops at random must not touch anybody else's randomness
-            every = examine(trial.make(), trial.contract).findings
-    except ValueError as error:  # it could not even be called: neither found nor clean
-        failed = {} if trial.reasons else {"call": str(error)}
-        return Outcome(trial, failed, {"call": str(error)}, time.perf_counter() - begin)
-    findings = [one for one in every if one.name != without]
-    failed = {one.name: one.detail for one in findings if one.verdict == "fail"}
-    others = {one.name: f"{one.verdict}: {one.detail}" for one in findings if one.verdict != "fail"}
-    return Outcome(trial, failed, others, time.perf_counter() - begin)
+    with _seed_rng():  # code that drops at random must not touch anybody else's randomness
+        try:
+            subject = trial.make()
+        except ValueError as error:  # it could not even be called: neither found nor clean
+            seconds = time.perf_counter() - begin
+            return Outcome(trial, {}, {"call": str(error)}, seconds, reason=str(error))
+        certificate = examine(subject, trial.contract, properties=properties)
+    failed = {one.name: one.detail for one in certificate.failed}
+    others = {
+        one.name: f"{one.verdict}: {one.detail}"
+        for one in certificate.findings
+        if one.name not in failed
+    }
+    seconds = time.perf_counter() - begin
+    return Outcome(trial, failed, others, seconds, reason=certificate.reason)
 
 
-def scored(mutants: list[Outcome], controls: list[Outcome]) -> dict[str, Any]:
+def score(mutants: list[Outcome], controls: list[Outcome]) -> dict[str, Any]:
     caught = [one for one in mutants if one.caught_by]
     elsewhere = [one for one in mutants if one.failed and not one.caught_by]
     missed = [one for one in mutants if not one.failed]
+    clean = [one for one in controls if not one.reason]
     flagged = [one for one in controls if one.failed]
+    incomplete = [one for one in controls if one.reason and not one.failed]
     everything = [*mutants, *controls]
     slowest = max(everything, key=lambda one: one.seconds)
     return {
@@ -138,11 +153,12 @@ def scored(mutants: list[Outcome], controls: list[Outcome]) -> dict[str, Any]:
         "caught": len(caught),
         "recall": len(caught) / len(mutants),
         "controls": len(controls),
-        "clean": len(controls) - len(flagged),
-        "precision": 1 - len(flagged) / len(controls),
+        "clean": len(clean),
+        "precision": len(clean) / len(controls),
         "missed": [one.plain() for one in missed],
         "for_another_reason": [one.plain() for one in elsewhere],
         "wrongly_flagged": [{"case": one.trial.name, "failed": one.failed} for one in flagged],
+        "incomplete": [{"case": one.trial.name, "reason": one.reason} for one in incomplete],
         "caught_by": {one.trial.name: one.caught_by for one in caught},
         "seconds": round(sum(one.seconds for one in everything), 1),
         "slowest": {"case": slowest.trial.name, "seconds": round(slowest.seconds, 2)},
@@ -155,7 +171,13 @@ def own_trials() -> list[Trial]:
         Trial(
             f"our {attention.name}, {score.name}",
             partial(_own_attention, attention.name, score.name),
-            Contract(causal=True, padding=True, heads=4, positions="none"),
+            # of an additive score no products show the heads
+            Contract(
+                causal=True,
+                padding=True,
+                heads=None if score.name == "additive" else 4,
+                positions="none",
+            ),
         )
         for attention in registry.options("attention")
         for score in registry.options("score")
@@ -179,7 +201,7 @@ def own_trials() -> list[Trial]:
 
 
 def _own_attention(attention: str, score: str) -> Subject:
-    with _seeded():
+    with _seed_rng():
         settings = registry.load("attention", attention)()
         built = registry.load("score", score)().build(settings.heads, WIDTH // settings.heads)
         module = HeadedAttention(settings, built, width=WIDTH)
@@ -187,7 +209,7 @@ def _own_attention(attention: str, score: str) -> Subject:
 
 
 def _own_model(positions: str, window: int | None) -> Subject:
-    with _seeded():
+    with _seed_rng():
         settings = TransformerSettings(
             vocabulary=61,
             context=1024,
@@ -201,7 +223,7 @@ def _own_model(positions: str, window: int | None) -> Subject:
 
 
 @contextmanager
-def _seeded() -> Iterator[None]:
+def _seed_rng() -> Iterator[None]:
     """Weights that are the same every time."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

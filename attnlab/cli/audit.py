@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from attnlab.audit.contract import Contract
     from attnlab.audit.sandbox import Answer
 
-COLOURS = {"pass": "green", "fail": "bold red", "not applicable": "dim", "cannot tell": "yellow"}
+COLOURS = {"pass": "green", "fail": "bold red", "not applicable": "dim"}  # others are yellow
 
 
 @app.command(
@@ -51,14 +51,15 @@ def audit(
     """Find out what attention code does, and hold it to what is declared.
 
     KEY=VALUE after the target are options for its constructor, such as width=32 heads=4. What is
-    not declared is measured and reported. Exit code 1 if something fails, 2 if nothing could be
-    audited.
+    not declared is measured and reported. Exit code 0 if it passes, 1 if something fails, 2 if
+    nothing could be audited or something declared could not be established, 3 if attnlab itself
+    failed.
     """
     from attnlab.audit import sandbox
 
     limits = sandbox.Limits(seconds=timeout, gibibytes=memory)
     request = sandbox.Request(
-        target=target, words=tuple(words or ()), contract=_contract(contract, declare or [])
+        target=target, options=tuple(words or ()), contract=_contract(contract, declare or [])
     )
     _check_places(html, repro)
     if target == "hf:all":
@@ -67,26 +68,38 @@ def audit(
     with progress() as tick:
         if in_process:
             with redirect_stdout(sys.stderr):  # what the code prints is not the answer
-                answer = sandbox.made_here(request, tick)
+                answer = sandbox.audit_here(request, tick)
         else:
-            answer = sandbox.asked(request, limits, tick)
+            answer = sandbox.audit_in_child(request, limits, tick)
     if as_json:
         print_json(answer.plain())
+    if answer.traceback:
+        raise typer.Exit(_report_failure(answer))
     if answer.certificate is None:
         raise ValueError(answer.detail)
     if not as_json:
         _show(answer)
     _write(answer, html, repro)
-    if answer.certificate.verdict == "fail":
-        raise typer.Exit(1)
-    if answer.certificate.verdict == "cannot tell":
-        raise ValueError(f"nothing can be said of {target}: {answer.certificate.reason}")
+    if answer.certificate.verdict == "incomplete":
+        line = f"the audit of {target} is incomplete: {answer.certificate.reason}"
+        errors.print(escape(line), highlight=False, soft_wrap=True)
+    raise typer.Exit(answer.certificate.exit_code)
+
+
+def _report_failure(answer: "Answer") -> int:
+    """An error of ours on the standard error; its exit code."""
+    from attnlab.audit.contract import EXIT_CODES
+
+    line = f"{answer.target} was not audited: {answer.detail}; please report this"
+    errors.print(escape(answer.traceback.rstrip()), highlight=False, soft_wrap=True)
+    errors.print(f"[bold red]error:[/] {escape(line)}", highlight=False, soft_wrap=True)
+    return EXIT_CODES["error"]
 
 
 def _sweep(as_json: bool, seconds: float) -> None:
     """Every architecture of the installed transformers, each in a process of its own."""
     from attnlab.audit.hf.models import architectures
-    from attnlab.audit.hf.sweep import sweep
+    from attnlab.audit.hf.sweep import exit_code, sweep
 
     try:
         names = architectures()
@@ -97,14 +110,11 @@ def _sweep(as_json: bool, seconds: float) -> None:
     if as_json:
         print_json(rows)
     for row in [] if as_json else rows:
-        failed = [one for one in row.get("checks", []) if one["verdict"] == "fail"]
-        told = "; ".join(f"{one['name']}: {one['detail']}" for one in failed)
         colour = COLOURS.get(row["verdict"], "yellow")
         line = f"{row['target']:24} [{colour}]{row['verdict']:12}[/]"
-        line += f" {escape(told or row.get('detail', ''))}"
+        line += f" {escape(row.get('reason') or row.get('detail', ''))}"
         screen.print(line, highlight=False, soft_wrap=True)
-    if any(row["verdict"] == "fail" for row in rows):
-        raise typer.Exit(1)
+    raise typer.Exit(exit_code(rows))
 
 
 def _contract(path: Path | None, declare: list[str]) -> "Contract":
@@ -157,11 +167,14 @@ def _show(answer: "Answer") -> None:
     assert answer.certificate is not None
     smallest = {one["name"]: one["sentence"] for one in answer.examples}
     for finding in answer.certificate.findings:
-        verdict = f"[{COLOURS[finding.verdict]}]{finding.verdict:14}[/]"
+        verdict = f"[{COLOURS.get(finding.verdict, 'yellow')}]{finding.verdict:14}[/]"
         line = f"{finding.name:12} {verdict} {escape(finding.detail)}"
         screen.print(line, highlight=False, soft_wrap=True)
         if smallest.get(finding.name):
             line = f"{'':27} smallest: {escape(smallest[finding.name])}"
             screen.print(line, highlight=False, soft_wrap=True)
-    colour = COLOURS[answer.certificate.verdict]
-    screen.print(f"[{colour}]{escape(answer.certificate.target)}: {answer.certificate.verdict}[/]")
+    certificate = answer.certificate
+    if certificate.verdict == "fail" and certificate.shortfall:
+        screen.print(escape(certificate.shortfall), highlight=False, soft_wrap=True)
+    colour = COLOURS.get(certificate.verdict, "yellow")
+    screen.print(f"[{colour}]{escape(certificate.target)}: {certificate.verdict}[/]")

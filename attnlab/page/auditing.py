@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 from attnlab import config, registry
-from attnlab.audit.contract import Certificate, Contract, Verdict, finite
-from attnlab.page.checked import shortened, text
+from attnlab.audit.contract import Certificate, Contract, Finding, Verdict, finite
+from attnlab.page.checked import shortened, text, whole
 from attnlab.page.guard import Refused
 
 WINDOW = 5
@@ -27,7 +27,7 @@ BUGS = {  # one of each family; the audit finds all that `attnlab check audit` h
     "heads": 0,
     "padding": 0,
 }
-MOST_CHECKS, MOST_SIDE = 64, 128
+MOST_CHECKS, MOST_SIDE, MOST_LAYERS = 64, 128, 1_000
 LONGEST_NAME, LONGEST_DETAIL, LONGEST_SCRIPT = 200, 4_000, 40_000
 LARGEST = 1e100
 DEEPEST, MOST_INSIDE = 6, 512  # of what was measured: a number, a list, an object of them
@@ -50,7 +50,7 @@ def targets() -> dict[str, Target]:
     return {one.name: one for one in every}
 
 
-def listed() -> dict[str, Any]:
+def target_list() -> dict[str, Any]:
     return {
         "targets": [
             {"name": one.name, "about": one.about, "declared": dict(one.declared)}
@@ -76,10 +76,10 @@ def _attentions() -> list[Target]:
     kinds += [("grouped", "scaled-dot", WINDOW)]
     found = []
     for heads, score, window in kinds:
-        told = f"{heads} attention, {score} score" + (f", a window of {window}" if window else "")
+        about = f"{heads} attention, {score} score" + (f", a window of {window}" if window else "")
         declared = {"causal": True, **({"window": window} if window else {})}
         name = "-".join([heads, score, *(["window"] if window else [])])
-        found.append(_target(name, told, partial(make, heads, score, window), declared))
+        found.append(_target(name, about, partial(make, heads, score, window), declared))
     return found
 
 
@@ -131,8 +131,8 @@ def _bugs() -> list[Target]:
     for family, number in BUGS.items():
         case = cases(family)[family][number]
         declared = dict(case.declared)
-        told = f"a known bug: {case.bug}"
-        found.append(Target(f"bug-{case.name}", told, partial(case.subject, True), declared))
+        about = f"a known bug: {case.bug}"
+        found.append(Target(f"bug-{case.name}", about, partial(case.subject, True), declared))
     return found
 
 
@@ -153,7 +153,7 @@ def _target(
     return Target(name, about, subject, declared, **more)
 
 
-def asked(body: Mapping[str, Any]) -> tuple[Target, Contract]:
+def parse_request(body: Mapping[str, Any]) -> tuple[Target, Contract]:
     name = text(body, "target", LONGEST_NAME)
     known = targets()
     if name not in known:
@@ -172,53 +172,47 @@ def _contract(declared: Any) -> Contract:
     return config.from_dict(Contract, dict(declared))
 
 
-def audited(target: Target, contract: Contract) -> dict[str, Any]:
+def run_audit(target: Target, contract: Contract) -> dict[str, Any]:
     """The certificate with its influence matrix and counter-examples, as JSON."""
     import torch
 
     from attnlab.audit.examine import examine
     from attnlab.audit.repro.smallest import examples_of
+    from attnlab.audit.subject.adapters import arrange
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        subject = target.make()
+        subject = arrange(target.make(), contract)
         certificate = examine(subject, contract)
         examples = []
         if target.target and certificate.verdict == "fail":
             examples = examples_of(certificate, subject, target.target, dict(target.options))
-    told = [finite(asdict(one)) for one in examples]
-    return {**plain(certificate), "target": target.name, "about": target.about, "examples": told}
-
-
-def plain(certificate: Certificate) -> dict[str, Any]:
+    known = {"target": target.name, "about": target.about}
     return {
-        **certificate.plain(),
-        "contract": _declared(certificate.contract),
-        "influence": [[_size(size) for size in row] for row in certificate.influence],
-        "allowed": _allowed(certificate.contract, len(certificate.influence)),
+        **plain(certificate),
+        **known,
+        "examples": [finite(asdict(one)) for one in examples],
     }
 
 
-def _declared(contract: Contract) -> dict[str, Any]:
-    return {name: it for name, it in config.to_dict(contract).items() if it is not None}
+def plain(certificate: Certificate) -> dict[str, Any]:
+    """As `attnlab audit --json` has it, with the influence as measured and as the contract has it.
+
+    `allowed` is 1 where an output may move with an input, None where nothing is declared of that.
+    """
+    allowed = certificate.allowed()
+    return {
+        **certificate.plain(),
+        "influence": [[_size(size) for size in row] for row in certificate.influence],
+        "allowed": None if allowed is None else [[int(may) for may in row] for row in allowed],
+    }
 
 
 def _size(size: float) -> float:
     return min(float(f"{size:.4g}"), LARGEST) if math.isfinite(size) else LARGEST
 
 
-def _allowed(contract: Contract, side: int) -> list[list[int]] | None:
-    """1 where an output may move with an input; None where nothing is declared of that."""
-    if contract.causal is None and contract.window is None:
-        return None
-    reach = contract.window or side
-    return [
-        [int(j > i - reach and (j <= i or contract.causal is False)) for j in range(side)]
-        for i in range(side)
-    ]
-
-
-def read(body: Mapping[str, Any]) -> dict[str, Any]:
+def read_certificate(body: Mapping[str, Any]) -> dict[str, Any]:
     """A certificate from elsewhere, normalised; a ValueError for anything that is none."""
     given = body.get("certificate")
     if not isinstance(given, Mapping):
@@ -226,20 +220,18 @@ def read(body: Mapping[str, Any]) -> dict[str, Any]:
     checks = given.get("checks")
     if not isinstance(checks, list) or len(checks) > MOST_CHECKS:
         raise ValueError(f"a certificate has a list of up to {MOST_CHECKS} checks")
-    found = [_check(one) for one in checks]
-    verdicts = {one["verdict"] for one in found}
-    verdict = "cannot tell" if not found else "fail" if "fail" in verdicts else "pass"
-    contract = _contract(given.get("contract") or {})
-    influence = _matrix(given.get("influence") or [])
+    certificate = Certificate(  # the verdict follows from these, whatever is written
+        target=text(given, "target", LONGEST_NAME),
+        contract=_contract(given.get("contract") or {}),
+        findings=tuple(Finding(**_check(one)) for one in checks),
+        influence=tuple(map(tuple, _matrix(given.get("influence") or []))),
+        layers=whole(given, "layers", 1, MOST_LAYERS, default=1),
+    )
+    detail = given.get("detail")
     return {
-        "target": text(given, "target", LONGEST_NAME),
-        "verdict": verdict,  # as the checks have it, whatever is written
-        "checks": found,
-        "contract": _declared(contract),
-        "influence": influence,
-        "allowed": _allowed(contract, len(influence)),
-        "examples": [_example(one) for one in _listed(given.get("examples"), MOST_CHECKS)],
-        "detail": given["detail"][:LONGEST_DETAIL] if isinstance(given.get("detail"), str) else "",
+        **plain(certificate),
+        "examples": [_example(one) for one in _list(given.get("examples"), MOST_CHECKS)],
+        "detail": detail[:LONGEST_DETAIL] if isinstance(detail, str) else "",
     }
 
 
@@ -290,7 +282,7 @@ def _matrix(rows: Any) -> list[list[float]]:
     return [[float(size) for size in row] for row in rows]
 
 
-def _listed(given: Any, most: int) -> list[Any]:
+def _list(given: Any, most: int) -> list[Any]:
     if given is None:
         return []
     if not isinstance(given, list) or len(given) > most:
@@ -301,7 +293,7 @@ def _listed(given: Any, most: int) -> list[Any]:
 def _example(one: Any) -> dict[str, Any]:
     if not isinstance(one, Mapping):
         raise ValueError(f"an example is {shortened(one)}; it must be an object")
-    words = {"name": LONGEST_NAME, "sentence": LONGEST_DETAIL, "reason": LONGEST_DETAIL}
-    words |= {"file": LONGEST_NAME, "script": LONGEST_SCRIPT}
-    found = {key: text({key: one.get(key, "")}, key, most, least=0) for key, most in words.items()}
+    limits = {"name": LONGEST_NAME, "sentence": LONGEST_DETAIL, "reason": LONGEST_DETAIL}
+    limits |= {"file": LONGEST_NAME, "script": LONGEST_SCRIPT}
+    found = {key: text({key: one.get(key, "")}, key, most, least=0) for key, most in limits.items()}
     return {**found, "sizes": _value(one.get("sizes")), "options": _value(one.get("options"))}

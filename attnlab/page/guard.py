@@ -98,7 +98,7 @@ class Guard:
             await self.app(scope, receive, dressed)
         except Refused as refused:
             await refuse(dressed, refused)
-        except Exception:
+        except Exception:  # a mistake of ours: logged, and the server goes on with other requests
             log.exception("%s %s failed", scope["method"], scope["path"])
             if started:
                 raise

@@ -207,16 +207,16 @@ async def ask(page: Page, asked: Asked) -> Any:
 
 
 async def audit_targets(page: Page, asked: Asked) -> Any:
-    return await asyncio.to_thread(auditing.listed)
+    return await asyncio.to_thread(auditing.target_list)
 
 
 async def audit(page: Page, asked: Asked) -> Any:
-    target, contract = auditing.asked(asked.body)
-    return await page.work.answer(lambda: auditing.audited(target, contract))
+    target, contract = auditing.parse_request(asked.body)
+    return await page.work.answer(lambda: auditing.run_audit(target, contract))
 
 
 async def certificate(page: Page, asked: Asked) -> Any:
-    return auditing.read(asked.body)
+    return auditing.read_certificate(asked.body)
 
 
 def _from_query(asked: Asked, key: str, low: int, high: int, default: int) -> int:
@@ -269,7 +269,7 @@ def application(page: Page, routes: Sequence[Route] = ROUTES) -> App:
                 return JSONResponse({"error": refused.reason}, status_code=refused.status)
             except ValueError as error:
                 return JSONResponse({"error": one_line(error)}, status_code=400)
-            except Exception:
+            except Exception:  # a mistake of ours: logged, and said to be one
                 log.exception("%s %s failed", route.method, route.path)
                 return JSONResponse({"error": OURS}, status_code=500)
             if isinstance(found, File):

@@ -103,7 +103,7 @@ class Work:
             next(self._idle[0])
         except StopIteration:
             self._idle.popleft()
-        except Exception:
+        except Exception:  # nobody waits for it: the log is who is told
             log.exception("what was to be got ready failed")
             self._idle.popleft()
 
@@ -113,7 +113,7 @@ class Work:
             job.give(next(job.steps))
         except StopIteration:
             return False
-        except BaseException as error:
+        except BaseException as error:  # raised again where the job was asked for
             job.give(error)
             return False
         return True

@@ -19,12 +19,13 @@ EXAMPLE = {
 }
 
 
-def certificate(*findings, influence=((1.0, 0.5), (0.0, 2.0)), **declared):
+def certificate(*findings, influence=((1.0, 0.5), (0.0, 2.0)), layers=1, **declared):
     return Certificate(
         target="Leaky<b>",
         contract=Contract(**declared),
         findings=findings,
         influence=influence,
+        layers=layers,
     )
 
 
@@ -50,32 +51,32 @@ def test_what_fails_comes_first_in_the_answer_and_in_the_table():
 
 def test_a_pass_counts_what_holds_and_what_is_unclear():
     found = report(certificate(GOOD, UNCLEAR), [], "")
-    assert found.answer == "It passes: 1 property holds, and of 1 nothing can be said."
-    assert "Nothing could be said" in report(certificate(UNCLEAR), [], "").answer
+    assert found.answer == "It passes: 1 property holds, and 1 cannot be told."
 
 
-def test_the_declared_picture_is_that_of_the_contract():
-    size = 6
-    still = tuple((0.0,) * size for _ in range(size))
-    for declared, rule in (
-        ({"causal": True}, lambda i, j: j <= i),
-        ({"window": 2}, lambda i, j: i - 2 < j <= i),
-        ({"causal": False}, lambda i, j: True),
-        ({"causal": False, "window": 3}, lambda i, j: j > i - 3),
-    ):
-        found = report(certificate(influence=still, **declared), [], "")
-        measured, allowed = blocks(found, Picture)
-        assert {value for row in measured.rows for value in row} == {FAINT}
-        wanted = [[float(rule(i, j)) for j in range(size)] for i in range(size)]
-        assert [list(row) for row in allowed.rows] == wanted
+def test_an_incomplete_certificate_names_the_fields_and_is_no_pass():
+    found = report(certificate(GOOD, UNCLEAR, window=99), [], "")
+    assert found.answer == (
+        "It is incomplete, which is no pass; declared and not established: window=99 (too wide)."
+    )
+    assert blocks(found, Table)[1].rows == [["window", "99", "? not established"]]
+    nothing = report(certificate(UNCLEAR), [], "").answer
+    assert nothing == "It is incomplete, which is no pass; no property passes: too wide."
+    both = report(certificate(BAD, UNCLEAR, causal=True, window=99, cache=False), [], "")
+    assert both.answer.endswith("Besides: declared and not established: window=99 (too wide).")
+    standing = [row[2] for row in blocks(both, Table)[1].rows]
+    assert standing == ["✗ broken", "? not established", "– demands nothing"]
+
+
+def test_the_declared_picture_is_what_the_certificate_allows():
+    still = tuple((0.0,) * 7 for _ in range(7))
+    for declared in ({"causal": True}, {"window": 2}, {"causal": False}, {"window": 3}):
+        for layers in (1, 2):
+            made = certificate(influence=still, layers=layers, **declared)
+            measured, allowed = blocks(report(made, [], ""), Picture)
+            assert {value for row in measured.rows for value in row} == {FAINT}
+            assert [list(row) for row in allowed.rows] == [list(row) for row in made.allowed()]
     assert len(blocks(report(certificate(influence=still), [], ""), Picture)) == 1
-
-
-def test_a_window_that_holds_through_layers_is_drawn_as_wide_as_it_reaches():
-    held = Finding(name="window", verdict="pass", detail="…", measured=5, declared=3)
-    still = tuple((0.0,) * 8 for _ in range(8))
-    found = report(certificate(held, influence=still, window=3), [], "")
-    assert sum(blocks(found, Picture)[1].rows[7]) == 5
 
 
 def test_pairs_beyond_the_contract_are_counted():

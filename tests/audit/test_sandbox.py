@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from attnlab.audit.contract import Certificate, Contract, Finding, finite
-from attnlab.audit.sandbox import Answer, Limits, Request, asked, clear, made_here
+from attnlab.audit.sandbox import Answer, Limits, Request, audit_here, audit_in_child, one_line
 
 GOOD = """
 from torch import nn
@@ -35,7 +35,7 @@ def ask(tmp_path):
         path = tmp_path / "theirs.py"
         path.write_text(f"{top}\n{GOOD.format(inside=inside)}")
         request = Request(target=f"{path}:Code", contract=Contract(**declared))
-        return asked(request, limits)
+        return audit_in_child(request, limits)
 
     return ask
 
@@ -57,7 +57,7 @@ def test_a_child_finds_what_this_process_finds_whatever_the_code_prints(ask, tmp
     answer = ask(top=PRINTS, inside=PRINTS, causal=True)
     assert answer.certificate is not None and answer.certificate.verdict == "pass"
     assert capfd.readouterr() == ("", "")
-    here = made_here(Request(target=f"{tmp_path}/theirs.py:Code", contract=Contract(causal=True)))
+    here = audit_here(Request(target=f"{tmp_path}/theirs.py:Code", contract=Contract(causal=True)))
     verdicts = [(one.name, one.verdict) for one in here.certificate.findings]
     assert [(one.name, one.verdict) for one in answer.certificate.findings] == verdicts
     assert answer.certificate.contract == Contract(causal=True)
@@ -88,9 +88,27 @@ def test_code_that_cannot_be_audited_gets_one_line_that_says_why(
     assert answer.certificate is None
     assert said in answer.detail and "\n" not in answer.detail
     plain = answer.plain()
-    assert (plain["verdict"], plain["checks"]) == ("cannot tell", [])
+    assert (plain["verdict"], plain["checks"]) == ("incomplete", [])
     assert not children()
     assert capfd.readouterr() == ("", "")
+
+
+BREAKS = """
+from attnlab.audit.properties.steadiness import Finite
+def examine(self, probe):
+    raise KeyError("ours")
+Finite.examine = examine
+"""
+
+
+def test_an_error_of_ours_in_the_child_is_said_with_its_traceback(ask):
+    answer = ask(top=BREAKS)
+    assert answer.certificate is None and answer.verdict == "error"
+    assert answer.detail == "attnlab itself failed during finite: KeyError: 'ours'"
+    assert 'raise KeyError("ours")' in answer.traceback and "AuditError" in answer.traceback
+    plain = answer.plain()
+    assert (plain["verdict"], plain["checks"]) == ("error", [])
+    assert plain["traceback"] == answer.traceback
 
 
 def test_a_crash_under_a_probe_names_the_probe(ask):
@@ -169,5 +187,5 @@ def test_what_json_cannot_hold_becomes_none():
 
 
 def test_a_long_reason_is_cut_in_its_middle():
-    text = clear(ValueError("begin " + "x" * 5000 + "\nend"))
+    text = one_line(ValueError("begin " + "x" * 5000 + "\nend"))
     assert len(text) < 700 and text.startswith("begin") and text.endswith(" end")

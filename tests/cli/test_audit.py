@@ -63,7 +63,7 @@ def test_code_that_crashes_gives_json_and_one_line(attnlab):
     code, out, err = attnlab("audit", "theirs.py:Code", "--json")
     assert code == 2
     found = json.loads(out)
-    assert found["verdict"] == "cannot tell" and found["checks"] == []
+    assert found["verdict"] == "incomplete" and found["checks"] == []
     assert "SIGABRT" in found["detail"] and err.count("\n") == 1 and "SIGABRT" in err
 
 
@@ -150,7 +150,7 @@ def test_code_that_hangs_leaves_or_eats_memory_gives_json_and_one_line(attnlab, 
     limits = ["--timeout", "6" if "while" in does else "60", "--memory", "1"]
     code, out, err = attnlab("audit", "theirs.py:Code", *limits, "--json")
     found = json.loads(out)
-    assert code == 2 and found["verdict"] == "cannot tell" and found["checks"] == []
+    assert code == 2 and found["verdict"] == "incomplete" and found["checks"] == []
     assert said in found["detail"] and said in err and err.count("\n") == 1
 
 
@@ -169,4 +169,36 @@ def test_when_nothing_can_be_said_the_exit_code_is_2_with_one_line(attnlab):
     )
     code, _, err = attnlab("audit", "theirs.py:attend", "--in-process")
     assert code == 2 and err.strip().count("\n") == 0
-    assert "nothing can be said of theirs.py:attend" in err and "five it must be" in err
+    assert "the audit of theirs.py:attend is incomplete" in err and "five it must be" in err
+
+
+def test_an_error_of_attnlab_itself_is_exit_code_3_with_its_traceback(attnlab):
+    Path("theirs.py").write_text(
+        "from torch import nn\n"
+        "from attnlab.audit.properties.steadiness import Finite\n"
+        "Finite.examine = lambda self, probe: {}['ours']\n"
+        "code = nn.Linear(8, 8)\n"
+    )
+    code, out, err = attnlab("audit", "theirs.py:code", "--declare", "causal=true")
+    assert (code, out) == (3, "") and "Traceback" in err
+    last = err.strip().splitlines()[-1]
+    assert last.startswith("error: theirs.py:code was not audited: attnlab itself failed during")
+    assert "finite: KeyError: 'ours'; please report this" in last
+    code, out, _ = attnlab("audit", "theirs.py:code", "--json")
+    assert code == 3 and json.loads(out)["verdict"] == "error"
+
+
+def test_what_is_declared_and_not_established_is_exit_code_2_and_named(attnlab):
+    Path("theirs.py").write_text(
+        "import torch\n"
+        "def attend(q, k, v):\n"
+        "    return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)\n"
+    )
+    words = ["theirs.py:attend", "--in-process", "--declare", "causal=true"]
+    assert attnlab("audit", *words)[0] == 0
+    code, out, err = attnlab("audit", *words, "--declare", "cache=true")
+    assert code == 2 and out.rstrip().endswith("attend: incomplete")
+    assert "declared and not established: cache=true (no cache was found" in err
+    code, out, _ = attnlab("audit", *words, "--declare", "cache=true", "--json")
+    found = json.loads(out)
+    assert (code, found["verdict"], found["unestablished"]) == (2, "incomplete", ["cache"])

@@ -1,9 +1,12 @@
 """Audits on the page: what can be audited is a list, and a certificate is checked in every part."""
 
 import pytest
+import torch
 
-from attnlab import registry
-from attnlab.audit.contract import Contract
+from attnlab import config, registry
+from attnlab.audit import audit
+from attnlab.audit.certificate import report
+from attnlab.models.transformer import TransformerSettings
 from attnlab.page import auditing
 from attnlab.page.guard import Refused
 
@@ -11,14 +14,14 @@ LEAKY = "example-leaky"
 
 
 def audited(name, **declared):
-    target, contract = auditing.asked(
+    target, contract = auditing.parse_request(
         {"target": name, **({"declare": declared} if declared else {})}
     )
-    return auditing.audited(target, contract)
+    return auditing.run_audit(target, contract)
 
 
 def test_the_list_has_all_our_attentions_positions_and_known_bugs():
-    found = auditing.listed()
+    found = auditing.target_list()
     names = {one["name"] for one in found["targets"]}
     for heads in registry.options("attention"):
         assert f"{heads.name}-scaled-dot" in names
@@ -46,7 +49,7 @@ def test_the_leaky_example_fails_with_its_smallest_counter_example():
     assert found["verdict"] == "fail"
     [example] = [one for one in found["examples"] if one["name"] == "causality"]
     assert example["sentence"] and "import torch" in example["script"]
-    again = auditing.read({"certificate": found})
+    again = auditing.read_certificate({"certificate": found})
     for part in ("checks", "influence", "allowed", "contract", "verdict", "target"):
         assert again[part] == found[part], part
 
@@ -76,13 +79,13 @@ def test_another_declaration_is_another_verdict():
 )
 def test_a_wrong_request_is_one_line(body, reason):
     with pytest.raises(ValueError, match=reason):
-        auditing.asked(body)
+        auditing.parse_request(body)
 
 
 @pytest.mark.parametrize("name", ["/etc/passwd", "examples/leaky.py:LeakyAttention", "hf:llama"])
 def test_no_file_and_no_model_of_elsewhere_is_taken(name):
     with pytest.raises(Refused) as refused:
-        auditing.asked({"target": name})
+        auditing.parse_request({"target": name})
     assert refused.value.status == 404
 
 
@@ -93,13 +96,26 @@ def certificate(**changes):
 
 def test_the_verdict_is_that_of_the_checks_whatever_is_written():
     failing = [{"name": "x", "verdict": "fail", "detail": ""}]
-    assert auditing.read(certificate(checks=failing, verdict="pass"))["verdict"] == "fail"
-    assert auditing.read(certificate(checks=[]))["verdict"] == "cannot tell"
-    assert auditing.read(certificate(verdict="fail"))["verdict"] == "pass"
+    assert (
+        auditing.read_certificate(certificate(checks=failing, verdict="pass"))["verdict"] == "fail"
+    )
+    assert auditing.read_certificate(certificate(checks=[]))["verdict"] == "incomplete"
+    assert auditing.read_certificate(certificate(verdict="fail"))["verdict"] == "pass"
+    unclear = [{"name": "cache", "verdict": "cannot tell", "detail": "none"}]
+    assert auditing.read_certificate(certificate(checks=unclear))["verdict"] == "incomplete"
+
+
+def test_a_declared_field_that_is_not_established_is_no_pass():
+    found = auditing.read_certificate(certificate(contract={"causal": True, "cache": True}))
+    assert (found["verdict"], found["unestablished"]) == ("incomplete", ["cache"])
+    assert "cache=true (cache was not examined)" in found["reason"]
+    assert auditing.read_certificate(certificate(contract={"causal": True}))["verdict"] == "pass"
+    heard = audited("multi-head-scaled-dot", causal=True, cache=True)
+    assert (heard["verdict"], heard["unestablished"]) == ("incomplete", ["cache"])
 
 
 def test_what_is_not_ours_is_left_out():
-    found = auditing.read(certificate(html="<b>", extra=1))
+    found = auditing.read_certificate(certificate(html="<b>", extra=1))
     assert "html" not in found and "extra" not in found
 
 
@@ -126,6 +142,8 @@ def test_what_is_not_ours_is_left_out():
         {"influence": [[10**400]]},
         {"influence": [[0.0] * 129] * 129},
         {"influence": "x"},
+        {"layers": 0},
+        {"layers": "2"},
         {"contract": [1]},
         {"contract": {"nothing": 1}},
         {"examples": "x"},
@@ -136,19 +154,35 @@ def test_what_is_not_ours_is_left_out():
 )
 def test_a_certificate_is_refused_where_any_part_is_not_as_ours(changes):
     with pytest.raises(ValueError, match=r"."):
-        auditing.read(certificate(**changes))
+        auditing.read_certificate(certificate(**changes))
 
 
 def test_numbers_that_no_picture_can_hold_are_left_out():
     check = {"name": "a", "verdict": "pass", "detail": "", "measured": [1e300, 10**400, 0.5]}
-    assert auditing.read(certificate(checks=[check]))["checks"][0]["measured"] == [None, None, 0.5]
-
-
-def test_what_may_move_follows_from_the_contract():
-    assert auditing._allowed(Contract(causal=True, window=2), 3) == [
-        [1, 0, 0],
-        [1, 1, 0],
-        [0, 1, 1],
+    assert auditing.read_certificate(certificate(checks=[check]))["checks"][0]["measured"] == [
+        None,
+        None,
+        0.5,
     ]
-    assert auditing._allowed(Contract(causal=False), 2) == [[1, 1], [1, 1]]
-    assert auditing._allowed(Contract(), 2) is None
+
+
+def test_page_and_html_let_the_same_pairs_move_through_two_layers_with_a_window():
+    """A window of 4 reaches 7 inputs through two layers: 54 pairs more of 23 × 23."""
+    torch.manual_seed(0)
+    settings = TransformerSettings(vocabulary=31, width=16, depth=2, context=128)
+    model = config.override(settings, ["window=4"]).build()
+    found = audit(model, causal=True, window=4)
+    shown = auditing.plain(found)
+    [drawn] = [block for block in blocks(report(found, [], "")) if block.title == "Declared"]
+    assert shown["allowed"] == [list(row) for row in drawn.rows]
+    assert sum(map(sum, shown["allowed"])) == sum(min(i + 1, 7) for i in range(23))
+    assert all(
+        may or size == 0
+        for row, allowed in zip(shown["influence"], shown["allowed"], strict=True)
+        for size, may in zip(row, allowed, strict=True)
+    )
+    assert auditing.read_certificate({"certificate": shown})["allowed"] == shown["allowed"]
+
+
+def blocks(found):
+    return [block for section in found.sections for block in section.blocks]

@@ -405,9 +405,14 @@ def test_a_certificate_is_dropped_and_its_verdict_is_that_of_its_checks(tab, tmp
     assert "fail" in tab.text(".verdict .word")
     assert "<i>output 0</i> moves" in tab.text(".result table")
     path = tmp_path / "certificate.json"
-    path.write_text(json.dumps({**CERTIFICATE, "target": "another"}))
+    passing = {"checks": [{"name": "causality", "verdict": "pass", "detail": "it is"}]}
+    path.write_text(
+        json.dumps({**CERTIFICATE, **passing, "contract": {"window": 3}, "target": "another"})
+    )
     page.get_by_label("A certificate, a JSON file").set_input_files(path)
     tab.wait("document.querySelector('.verdict .label').textContent === 'another'")
+    assert "incomplete" in tab.text(".verdict .word")
+    assert "declared and not established: window=3" in tab.text(".verdict .why")
 
 
 DROPPED = """(text) => {

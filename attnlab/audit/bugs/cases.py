@@ -18,7 +18,9 @@ from attnlab.audit.subject.adapters import subject_for
 from attnlab.audit.subject.base import Subject
 from attnlab.config import from_dict
 
-FAMILIES = ("causality", "caching", "windows", "positions", "heads", "padding", "training")
+FAMILIES = (
+    *("causality", "lengths", "caching", "windows", "positions", "heads", "padding", "training"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +42,7 @@ class Case:
 
     def subject(self, wrong: bool) -> Subject:
         """Both forms begin with the same weights."""
-        return _seeded(self.name, lambda: self.make(wrong), self.options)
+        return _build(self.name, lambda: self.make(wrong), self.options)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,10 +58,10 @@ class Control:
         return from_dict(Contract, dict(self.declared))
 
     def subject(self) -> Subject:
-        return _seeded(self.name, self.make, self.options)
+        return _build(self.name, self.make, self.options)
 
 
-def _seeded(name: str, make: Callable[[], Any], options: Mapping[str, Any]) -> Subject:
+def _build(name: str, make: Callable[[], Any], options: Mapping[str, Any]) -> Subject:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(chance.number(0, name))
         code = make()

@@ -33,13 +33,13 @@ CACHES = {
 @contextmanager
 def quiet() -> Iterator[None]:
     """The library's advice on how to train and generate is not asked for here."""
-    with unlogged(), redirect_stdout(io.StringIO()), warnings.catch_warnings():
+    with without_logs(), redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
 
 
 @contextmanager
-def unlogged() -> Iterator[None]:
+def without_logs() -> Iterator[None]:
     """The part of it that takes long, as every logger forgets what it knows: held by an audit, so
     that there is nothing left to do at every call."""
     from transformers.utils import logging
@@ -55,10 +55,10 @@ def unlogged() -> Iterator[None]:
         logging.set_verbosity(before)
 
 
-# What follows, down to `stepped`, is printed into scripts: it knows torch and transformers only.
+# What follows, down to `loop_logits`, is printed into scripts: it knows torch and transformers.
 
 
-class Wide(TorchFunctionMode):
+class Float64(TorchFunctionMode):
     """Wherever float32 is asked for by name there is float64: norms and softmaxes do so.
 
     Otherwise a float64 model would be one of float32 accuracy with float64 tolerances.
@@ -81,12 +81,12 @@ class Wide(TorchFunctionMode):
 
 
 @contextmanager
-def widened() -> Iterator[None]:
+def in_float64() -> Iterator[None]:
     """In float64 by default too: masks made of integers become float32 otherwise, and overflow."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
-        with Wide():
+        with Float64():
             yield
     finally:
         torch.set_default_dtype(before)
@@ -96,16 +96,16 @@ def widened() -> Iterator[None]:
 def running(model: Any) -> Iterator[None]:
     """In float64 throughout, unless a probe has moved the weights to another precision."""
     wide = next(model.parameters()).dtype is torch.float64
-    with widened() if wide else nullcontext():
+    with in_float64() if wide else nullcontext():
         yield
 
 
-def places(padding: Any) -> Any:
+def positions_behind(padding: Any) -> Any:
     """Positions count what is not padding; those of padding do not matter, and are 0."""
     return ((~padding).long().cumsum(-1) - 1).masked_fill(padding, 0)
 
 
-def begun(model: Any) -> dict[str, Any]:
+def first_cache(model: Any) -> dict[str, Any]:
     """A cache as generation begins with; models that want another kind make their own."""
     from transformers import DynamicCache
 
@@ -116,7 +116,7 @@ def begun(model: Any) -> dict[str, Any]:
     return {word: DynamicCache(config=model.config.get_text_config(decoder=True))}
 
 
-def stepped(
+def step_logits(
     model: Any, x: Any, cache: dict[str, Any], padding: Any, masked: bool, prepares: bool
 ) -> Any:
     """The logits [b, n, v] of new tokens x [b, n]; the model prepares them as for generation, if
@@ -125,10 +125,10 @@ def stepped(
     tokens = x if first else torch.cat([cache["tokens"], x], dim=1)
     new = torch.zeros_like(x, dtype=torch.bool) if padding is None else padding
     padded = new if first else torch.cat([cache["padding"], new], dim=1)
-    kept, size = begun(model) if first else cache["kept"], x.shape[1]
+    kept, size = first_cache(model) if first else cache["kept"], x.shape[1]
     given: dict[str, Any] = dict(kept)
     if "position_ids" in takes:
-        given["position_ids"] = places(padded)
+        given["position_ids"] = positions_behind(padded)
     if masked and bool(padded.any()):
         given["attention_mask"] = (~padded).long()
     if prepares:
@@ -142,11 +142,26 @@ def stepped(
     if "logits_to_keep" in takes:
         given["logits_to_keep"] = 0  # all of them
     found = model(**given, return_dict=True)
-    words = {name: word if prepares else name for name, word in CACHES.items()}
-    returned = {word: found[name] for name, word in words.items() if name in found}
+    names = {name: word if prepares else name for name, word in CACHES.items()}
+    returned = {word: found[name] for name, word in names.items() if name in found}
     stateful = getattr(model, "_is_stateful", False)  # some keep it to themselves
     cache.update(tokens=tokens, padding=padded, kept=returned or (kept if stateful else {}))
     return found.logits[:, -size:]
+
+
+def loop_logits(model: Any, x: Any, first: int) -> Any:
+    """The logits of a plain loop: a cache is handed back, and no positions; None if none is."""
+    found: Any = None
+    kept: dict[str, Any] = {}
+    pieces = []
+    for piece in x.split([first] + [1] * (x.shape[1] - first), dim=1):
+        if found is not None:
+            kept = {name: found[name] for name in CACHES if name in found}
+            if not kept:
+                return None
+        found = model(input_ids=piece, use_cache=True, return_dict=True, **kept)
+        pieces.append(found.logits)
+    return torch.cat(pieces, dim=1)
 
 
 class Narrowing(TorchDispatchMode):

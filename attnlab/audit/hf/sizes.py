@@ -11,6 +11,8 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from attnlab.audit.errors import calling
+
 WIDTH, HEADS, KV_HEADS, HEAD_WIDTH = 32, 4, 2, 8
 WINDOW = 8
 TOKENS = 97  # that texts are made of; the special ones lie beyond
@@ -183,9 +185,10 @@ OWN: dict[str, dict[str, Any]] = {
 
 def tiny(config_class: Any, kv_heads: int = KV_HEADS) -> dict[str, Any]:
     """What to make a small configuration of a class with; nested ones as nested mappings."""
-    usual = vars(config_class())
+    with calling("__init__"):
+        usual = vars(config_class())
     own = OWN.get(config_class.model_type, {})
-    layers = _shortened(usual)
+    layers = _shorten(usual)
     depth = max([2] + [len(one) for one in (layers | own).values() if isinstance(one, list)])
     found: dict[str, Any] = {}
     for name in inspect.signature(config_class.__init__).parameters:
@@ -227,7 +230,7 @@ def _special(name: str) -> int:
     return SPECIAL[known.index(first)] if first in known else SPECIAL[len(known)]
 
 
-def _shortened(usual: Mapping[str, Any]) -> dict[str, list[Any]]:
+def _shorten(usual: Mapping[str, Any]) -> dict[str, list[Any]]:
     """Lists with an entry a layer, cut down to layers that bring a kind not there before."""
     depth = next((usual[name] for name in DEPTHS if isinstance(usual.get(name), int)), None)
     lists = {

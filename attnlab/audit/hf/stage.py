@@ -1,7 +1,7 @@
 """A stage for models of `transformers`: built as the audit built them, here and in a script.
 
-In float32 first, where a script is the least that shows a failure. What is too small to be seen
-there is shown in float64, with what makes the library compute in it throughout.
+A script is shorter in float32: it is tried, and kept if the case fails there too. Otherwise the
+model is made and run as the audit had it, with what makes the library compute in float64.
 
 Axes: b batch, t time, v vocabulary.
 """
@@ -9,31 +9,34 @@ Axes: b batch, t time, v vocabulary.
 import os
 import pprint
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
 
+from attnlab.audit.errors import calling
 from attnlab.audit.hf import running as hf_running
-from attnlab.audit.hf.models import HuggingFace
-from attnlab.audit.hf.running import quiet, running, stepped, widened
-from attnlab.audit.repro.prelude import drawn, prepared
-from attnlab.audit.repro.stage import TOOLS, Heading, Stage, Stepping, _function, tools_of
+from attnlab.audit.hf.running import in_float64, loop_logits, quiet, running, step_logits
+from attnlab.audit.hf.subject import HuggingFace
+from attnlab.audit.properties import precision
+from attnlab.audit.properties.property import Case
+from attnlab.audit.repro.prelude import prepare, sample
+from attnlab.audit.repro.stage import CALLS, GIVEN, TOOLS, Heading, Stage, _function
+from attnlab.audit.repro.stepping import Stepping
 from attnlab.audit.subject.adapters import HEADS, KV_HEADS, LAYERS
 from attnlab.audit.subject.base import Subject
-from attnlab.audit.subject.calls import Call, recorded
+from attnlab.audit.subject.calls import Call, record
 
-CALLS = ("ask", "other", "tell", "step")
 WIDTH = 96  # columns of a script's constants
-RUNNING = (hf_running.places, hf_running.begun, stepped, hf_running.Wide, widened, running)
-EXACT = ("precision",)  # what float64 is compared with
+EXACT = (precision.fails,)  # what float64 is compared with
 
 
-def built(folder: str, name: str, sizes: dict[str, Any], **how: Any) -> Any:
+def build_model(folder: str, name: str, sizes: dict[str, Any], **how: Any) -> Any:
     """The model that is saved in a folder, or else a new one of this class and these sizes."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     import transformers
@@ -59,42 +62,42 @@ class ModelStage(Stage):
     name: str
     folder: str = ""
     implementation: str | None = None
-    backends: tuple[str, ...] = ()  # the usual one, and the one that it is compared with
+    usual: str | None = None  # the backend that others are compared with
     masked: bool = False
     prepares: bool = True
-    own: torch.dtype = torch.float64  # that the audit had it in
+    drawn_in: torch.dtype = torch.float64  # the precision in which its weights were made
 
-    def tools(self, fails: Callable[..., Any]) -> list[Any]:
+    def tools(self, names: Sequence[str]) -> SimpleNamespace:
         """As others, and quiet."""
-        names = tools_of(fails)
-        found = zip(names, super().tools(fails), strict=True)
-        return [quiet()(one) if name in CALLS else one for name, one in found]
+        found = super().tools(names)
+        loud = {name: quiet()(one) for name, one in vars(found).items() if name in CALLS}
+        return SimpleNamespace(**{**vars(found), **loud})
 
     def known(self) -> dict[str, Any]:
-        return {**TOOLS, "stepped": stepped, "running": running}
+        return {**TOOLS, "step_logits": step_logits, "loop_logits": loop_logits, "running": running}
 
-    def printed(self) -> tuple[Any, ...]:
-        return (built, *RUNNING)
+    def homes(self) -> list[ModuleType]:
+        return [*super().homes(), hf_running, sys.modules[ModelStage.__module__]]
 
-    def ways(self, finding: str, tolerance: float) -> Iterator[tuple[Stage, float]]:
-        if self.own is not torch.float64:
-            yield self, tolerance
-            return
-        if finding not in EXACT:
+    def simpler(self, case: Case) -> Iterator[tuple[Stage, Case]]:
+        """In float32, if that is not what the case is about."""
+        if self.dtype is torch.float64 and case.fails not in EXACT:
             wider = torch.finfo(torch.float32).eps / torch.finfo(torch.float64).eps
-            yield self, tolerance * wider
-        decorators = (*self.decorators, "@running(code)")
-        yield replace(self, dtype=torch.float64, decorators=decorators).again(), tolerance
+            plain = replace(
+                self, dtype=torch.float32, drawn_in=torch.float32, decorators=Stage.decorators
+            )
+            yield plain.again(), replace(case, tolerance=case.tolerance * wider)
 
-    def as_met(self, met: Mapping[str, Any]) -> Stage:
-        return replace(self, backends=tuple(met["backends"])) if "backends" in met else self
+    def for_case(self, case: Case) -> Stage:
+        return replace(self, usual=case.sizes.get("usual"))
 
     def again(self) -> "ModelStage":
-        how = {"attn_implementation": self.implementation, "dtype": self.dtype}
-        wide = widened() if self.dtype is torch.float64 else nullcontext()
+        how = {"attn_implementation": self.implementation, "dtype": self.drawn_in}
+        wide = in_float64() if self.drawn_in is torch.float64 else nullcontext()
         with quiet(), torch.random.fork_rng(devices=[]), wide:
-            code = built(self.folder, self.name, dict(self.options), **how)
-        return replace(self, code=prepared(code, self.dtype))
+            with calling("__init__"):
+                code = build_model(self.folder, self.name, dict(self.options), **how)
+        return replace(self, code=prepare(code, self.dtype))
 
     def with_less(self, names: Sequence[str], less: int, wide: bool) -> "Stage | None":
         name = next((one for one in names if type(self.options.get(one)) is int), None)
@@ -106,17 +109,16 @@ class ModelStage(Stage):
         import transformers
 
         version = f"transformers {transformers.__version__}"
-        wide, steps = self.dtype is torch.float64, "step" in tools
+        wide = self.drawn_in is torch.float64
         what = f"the model in {self.folder}" if self.folder else f"{self.name} of {version}"
         sizes = pprint.pformat(dict(self.options), width=WIDTH, compact=True, sort_dicts=False)
         constants = [f"FOLDER = {self.folder!r}  # of a saved model; without one it is made anew"]
         constants += [f"NAME = {self.name!r}", f"SIZES: dict[str, Any] = {sizes}"]
-        constants += [f"CACHES = {pprint.pformat(hf_running.CACHES, width=WIDTH)}"] * steps
-        how = f"attn_implementation={self.implementation!r}, dtype={self.dtype}"
+        how = f"attn_implementation={self.implementation!r}, dtype={self.drawn_in}"
         making = ["FOLDER = (sys.argv[1:] or [FOLDER])[0]"]
-        making += ["with widened():"] * wide
-        making += ["    " * wide + f"code = built(FOLDER, NAME, SIZES, {how})"]
-        making += [f"prepared(code, {self.dtype})"]
+        making += ["with in_float64():"] * wide
+        making += ["    " * wide + f"code = build_model(FOLDER, NAME, SIZES, {how})"]
+        making += [f"prepare(code, {self.dtype})"]
         return Heading(
             title=what,
             usage="[folder of another saved model]",
@@ -125,16 +127,24 @@ class ModelStage(Stage):
             making="\n".join(making),
         )
 
-    def _otherwise(self) -> list[str]:
-        usual, backend = self.backends
-        body = ["with torch.compiler.set_stance('force_eager'):  # faster for so few inputs"]
-        body += [f"    code.set_attn_implementation({backend!r})", "    try:"]
-        body += ["        return ask(x, padding)", "    finally:"]
-        body += [f"        code.set_attn_implementation({usual!r})"]
-        return _function("other(x: Any, padding: Any = None)", body)
+    def _other(self, tools: Sequence[str]) -> list[str]:
+        """Calls by another backend, which is switched on for each."""
+        calls = {"run_by": f"x: Any, {GIVEN}", "step_by": "x: Any, cache: Any"}
+        inner = {"run_by": "run(x, padding, positions)", "step_by": "step(x, cache)"}
+        lines = []
+        for name in (name for name in calls if name in tools):
+            body = ["with torch.compiler.set_stance('force_eager'):  # faster for so few inputs"]
+            body += ["    code.set_attn_implementation(backend)", "    try:"]
+            body += [f"        return {inner[name]}", "    finally:"]
+            body += [f"        code.set_attn_implementation({self.usual!r})"]
+            lines += _function(f"{name}(backend: str, {calls[name]})", body)
+        if "loop" in tools:
+            body = ["return loop_logits(code, x, first)"]
+            lines += _function("loop(x: Any, first: int)", body, self.decorators)
+        return lines
 
     def _stepping(self) -> list[str]:
-        step = [f"return stepped(code, x, cache, padding, {self.masked}, {self.prepares})"]
+        step = [f"return step_logits(code, x, cache, padding, {self.masked}, {self.prepares})"]
         return [
             *_function("new_cache()", ["return {}"]),
             *_function("step(x: Any, cache: Any, padding: Any = None)", step, self.decorators),
@@ -144,27 +154,30 @@ class ModelStage(Stage):
 def for_model(subject: Subject, target: str, options: Mapping[str, Any]) -> ModelStage:
     """The stage for a model that the audit had as this subject."""
     assert isinstance(subject, HuggingFace) and subject.module is not None
+    how, wide = subject.convention, subject.dtype is torch.float64
     stage = ModelStage(
         target=target,
-        options=subject.sizes,
+        options=how.sizes,
         code=None,
-        dtype=torch.float32,
+        dtype=subject.dtype,
+        drawn_in=how.drawn_in,
+        decorators=(*Stage.decorators, *(["@running(code)"] if wide else [])),
         width=subject.width,
         tokens=True,
-        asking=Call(),
         stepping=Stepping(call=Call()) if subject.caches else None,
         name=type(subject.module).__name__,
-        folder=subject.folder,
+        folder=how.folder,
         implementation=options.get("attn_implementation"),
         masked=subject.pads,
-        prepares=subject.prepares,
-        own=subject.dtype,
+        prepares=how.prepares,
     )
-    x = drawn((2, 5), subject.width, 0, torch.float32)
-    asking = recorded(subject.module, partial(subject.run, x), {}, x=x)
-    padded = None
-    if subject.pads:
-        padding = torch.tensor([[False] * 5, [True] * 2 + [False] * 3])
-        run = partial(subject.run, x, padding=padding)
-        padded = recorded(subject.module, run, {}, x=x, padding=padding)
-    return replace(stage, asking=asking, padded=padded).again()
+    x = sample((2, 5), subject.width, 0, torch.float32)
+    call = record(subject.module, partial(subject.run, x), {}, x=x)
+    loss = call.text(more="labels=x") if subject.labelled is not None else ""
+    return replace(
+        stage,
+        call=call,
+        padding={"attention_mask": "(~padding).long()"} if subject.pads else None,
+        positions={"position_ids": "positions"} if subject.placed else None,
+        labelled=f"scalar_in({loss})" if loss else "",
+    ).again()

@@ -2,14 +2,20 @@
 
     names -> rows {target, verdict, checks, seconds} or {target, verdict: "not built", detail}
 
+A row's verdict is that of its certificate; without one "incomplete" if the process was lost, and
+"error" if attnlab itself failed.
+
 Workers are processes of their own, so that one which crashes or hangs costs its row and no more.
 """
 
 import multiprocessing
 import time
-from collections.abc import Callable, Iterable
+import traceback
+from collections.abc import Callable, Iterable, Mapping
 from multiprocessing.connection import Connection, wait
 from typing import Any
+
+from attnlab.audit.contract import EXIT_CODES
 
 WORKERS = 2
 SECONDS = 30.0  # that one architecture may take
@@ -59,14 +65,27 @@ def row(name: str) -> dict[str, Any]:
     start = time.monotonic()
     try:
         found = audit_hf(name).plain()
-    except Exception as error:
-        detail = " ".join(str(error).split())[:300] or type(error).__name__
-        found = {"target": name, "verdict": "not built", "detail": detail}
+    except ValueError as error:  # of the library's, or of the architecture's
+        found = {"target": name, "verdict": "not built", "detail": _line(error)}
+    except Exception as error:  # of ours: said in its row, and by the exit code
+        found = {"target": name, "verdict": "error", "detail": _line(error)}
+        found["traceback"] = traceback.format_exc()
     return {**found, "seconds": round(time.monotonic() - start, 2)}
 
 
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__
+
+
+def exit_code(rows: Iterable[Mapping[str, Any]]) -> int:
+    """That of the worst row: an error of ours, a failure, an audit that is no pass or none."""
+    codes = {EXIT_CODES.get(row["verdict"], EXIT_CODES["incomplete"]) for row in rows}
+    worst = (EXIT_CODES[verdict] for verdict in ("error", "fail", "incomplete"))
+    return next((code for code in worst if code in codes), EXIT_CODES["pass"])
+
+
 def _lost(name: str, reason: str, seconds: float) -> dict[str, Any]:
-    row = {"target": name, "verdict": "cannot tell", "detail": reason}
+    row = {"target": name, "verdict": "incomplete", "detail": reason}
     return {**row, "seconds": round(seconds, 2)}
 
 

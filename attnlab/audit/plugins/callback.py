@@ -21,7 +21,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnlab.audit.probe.probe import SAFETY, apart, movement, replaced
+from attnlab.audit.probe.probe import SAFETY, apart
+from attnlab.audit.repro.prelude import movement, replace_inputs
 from attnlab.audit.subject.adapters import subject_for
 from attnlab.audit.subject.base import Subject
 
@@ -51,18 +52,18 @@ class StopOnLeak:
         if not lengths or min(lengths) < 2:
             raise ValueError(f"lengths are {list(lengths)}; a leak needs 2 positions or more")
         self.every, self.lengths, self.options = every, tuple(lengths), dict(options or {})
-        self._looked = False
+        self._done = False
 
     def __call__(self, model: nn.Module, step: int = 0) -> None:
-        due = not self._looked if self.every is None else step % self.every == 0
+        due = not self._done if self.every is None else step % self.every == 0
         if due:
-            self._looked = True
+            self._done = True
             self.look(model, step)
 
     def look(self, model: nn.Module, step: int = 0) -> None:
         """Raises FutureSeen, and leaves the model as it was."""
-        model = _unwrapped(model)
-        with _undisturbed(model), torch.no_grad():
+        model = _unwrap(model)
+        with _leave_as_it_was(model), torch.no_grad():
             subject = subject_for(_Still(model), self.options, type(model).__name__)
             for length in self.lengths:
                 found = _leak(subject, length)
@@ -102,11 +103,13 @@ def _leak(subject: Subject, length: int) -> tuple[int, str, float] | None:
     tolerance = 4 * noise + max(SAFETY * rounding, floor)
     cuts = sorted({1, 2, length // 2, length - 1})
     for cut in cuts:
-        change = movement(subject.run(replaced(x, other, slice(cut, None))), before)[:cut]
+        change = movement(subject.run(replace_inputs(x, other, cut, length - 1)), before).amax(0)[
+            :cut
+        ]
         if float(change.max()) <= tolerance:
             continue
         for j in range(cut, length):
-            alone = movement(subject.run(replaced(x, other, slice(j, j + 1))), before)[:j]
+            alone = movement(subject.run(replace_inputs(x, other, j, j)), before).amax(0)[:j]
             if float(alone.max()) > tolerance:
                 return int(alone.argmax()), f"input {j}", float(alone.max())
         return int(change.argmax()), f"what stands from input {cut} on", float(change.max())
@@ -127,8 +130,8 @@ class _Still(nn.Module):
 
         @functools.wraps(model.forward)
         def forward(*positional: Any, **named: Any) -> Any:
-            given = {name: _placed(value, first) for name, value in named.items()}
-            return model(*(_placed(value, first) for value in positional), **given)
+            given = {name: _place(value, first) for name, value in named.items()}
+            return model(*(_place(value, first) for value in positional), **given)
 
         vars(self)["forward"] = forward
         for name in ("config", "settings"):
@@ -139,14 +142,14 @@ class _Still(nn.Module):
         return iter(vars(self)["_all"])
 
 
-def _placed(value: Any, like: Tensor) -> Any:
+def _place(value: Any, like: Tensor) -> Any:
     if not isinstance(value, Tensor):
         return value
     return value.to(like) if value.is_floating_point() else value.to(like.device)
 
 
 @contextmanager
-def _undisturbed(model: nn.Module) -> Iterator[None]:
+def _leave_as_it_was(model: nn.Module) -> Iterator[None]:
     """In evaluation mode, and as it was afterwards."""
     modes = [(module, module.training) for module in model.modules()]
     buffers = [
@@ -173,9 +176,9 @@ def _undisturbed(model: nn.Module) -> Iterator[None]:
                     held[name].copy_(value)  # type: ignore[union-attr]
 
 
-def _unwrapped(model: nn.Module) -> nn.Module:
+def _unwrap(model: nn.Module) -> nn.Module:
     wrapper = type(model).__name__
     if wrapper in ("DistributedDataParallel", "DataParallel", "OptimizedModule"):
         inner = next(getattr(model, name) for name in WRAPPED if hasattr(model, name))
-        return _unwrapped(inner)
+        return _unwrap(inner)
     return model

@@ -1,4 +1,4 @@
-"""The audit in pytest: one test for each property of code, and a fixture for one's own tests.
+"""The audit in pytest: a test for each property of code and one for the verdict, and a fixture.
 
     pytest --attnlab-audit "model.py:Attention width=32" --attnlab-declare causal=true
 
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from attnlab.audit.contract import Certificate
     from attnlab.audit.sandbox import Answer
 
 
@@ -51,8 +52,8 @@ def pytest_collection_modifyitems(
     session: pytest.Session, config: pytest.Config, items: list[pytest.Item]
 ) -> None:
     for text in config.getoption("--attnlab-audit"):
-        target, *words = shlex.split(text) or [""]
-        audited = Audited.from_parent(session, name=target, words=tuple(words))
+        target, *options = shlex.split(text) or [""]
+        audited = AuditCollector.from_parent(session, name=target, options=tuple(options))
         items.extend(audited.collect())
 
 
@@ -64,18 +65,19 @@ def attnlab_audit() -> Callable[..., Any]:
     return assert_contract
 
 
-class Audited(pytest.Collector):
+class AuditCollector(pytest.Collector):
     """Code on the command line."""
 
-    def __init__(self, *, words: tuple[str, ...], **given: Any) -> None:
+    def __init__(self, *, options: tuple[str, ...], **given: Any) -> None:
         super().__init__(**given)
-        self._words = words
+        self._options = options
 
-    def collect(self) -> Iterator["Examined"]:
+    def collect(self) -> Iterator[pytest.Item]:
         from attnlab import registry
 
         for option in registry.options("property"):
-            yield Examined.from_parent(self, name=option.name)
+            yield PropertyTest.from_parent(self, name=option.name)
+        yield VerdictTest.from_parent(self, name="verdict")
 
     @cached_property
     def answer(self) -> "Answer":
@@ -85,40 +87,70 @@ class Audited(pytest.Collector):
 
         contract = config.override(Contract(), self.config.getoption("--attnlab-declare"))
         limits = sandbox.Limits(seconds=self.config.getoption("--attnlab-timeout"))
-        request = sandbox.Request(target=self.name, words=self._words, contract=contract)
-        return sandbox.asked(request, limits)
+        request = sandbox.Request(target=self.name, options=self._options, contract=contract)
+        return sandbox.audit_in_child(request, limits)
 
 
 class Broken(Exception):
-    """A property that the code does not have."""
+    """A test of the audit that fails, in one message."""
 
 
-class Examined(pytest.Item):
-    """One property of it."""
+class AuditTest(pytest.Item):
+    """A test about the certificate of its parent."""
 
-    parent: Audited
+    parent: AuditCollector
 
-    def runtest(self) -> None:
+    def certificate(self) -> "Certificate":
         answer = self.parent.answer
         if answer.certificate is None:
-            raise Broken(f"{self.parent.name} was not audited: {answer.detail}")
-        found = [one for one in answer.certificate.findings if one.name == self.name]
-        if not found or found[0].verdict in ("not applicable", "cannot tell"):
-            reason = f"{found[0].verdict}: {found[0].detail}" if found else "not examined"
-            pytest.skip(reason)
-        if found[0].verdict == "fail":
-            smallest = [
-                f"\nsmallest: {one['sentence']}"
-                for one in answer.examples
-                if one["name"] == self.name and one["sentence"]
-            ]
-            raise Broken(f"{self.parent.name}, {self.name}: {found[0].detail}{''.join(smallest)}")
+            reason = "\n".join(filter(None, (answer.detail, answer.traceback)))
+            raise Broken(f"{self.parent.name} was not audited: {reason}")
+        return answer.certificate
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], *rest: Any) -> Any:
-        """What was found; where in here it was raised tells nobody anything."""
+        """What was found; where in here it was raised helps nobody."""
         if isinstance(excinfo.value, Broken | ValueError):
             return str(excinfo.value)
         return super().repr_failure(excinfo)
 
     def reportinfo(self) -> tuple[Path, None, str]:
         return Path(self.parent.name.rpartition(":")[0]), None, f"{self.parent.name}::{self.name}"
+
+
+class PropertyTest(AuditTest):
+    """One property: fails if the code lacks it, or if a declared field hangs on it in vain."""
+
+    def runtest(self) -> None:
+        from attnlab.audit.contract import ESTABLISHED_BY
+
+        certificate = self.certificate()
+        found = next((one for one in certificate.findings if one.name == self.name), None)
+        if found is None:
+            pytest.skip("not examined")
+        if found.verdict == "pass":
+            return
+        if found.verdict == "fail":
+            smallest = [
+                f"\nsmallest: {one['sentence']}"
+                for one in self.parent.answer.examples
+                if one["name"] == self.name and one["sentence"]
+            ]
+            raise Broken(f"{self.parent.name}, {self.name}: {found.detail}{''.join(smallest)}")
+        declared = [
+            certificate.written(field)
+            for field in certificate.unestablished
+            if self.name in ESTABLISHED_BY[field]
+        ]
+        if declared:
+            fields = ", ".join(declared)
+            raise Broken(f"{self.parent.name}: {fields} was not established: {found.detail}")
+        pytest.skip(f"{found.verdict}: {found.detail}")
+
+
+class VerdictTest(AuditTest):
+    """The certificate as a whole, with what has no test of its own."""
+
+    def runtest(self) -> None:
+        certificate = self.certificate()
+        if certificate.verdict != "pass":
+            raise Broken(f"{self.parent.name}: {certificate.verdict}; {certificate.reason}")

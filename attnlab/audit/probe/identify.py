@@ -16,10 +16,13 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from attnlab.audit.errors import SubjectError
 from attnlab.audit.probe.probe import SAFETY, Probe
-from attnlab.audit.probe.watch import Watch
+from attnlab.audit.repro.prelude import CannotTell, Shape, Tool
 from attnlab.audit.subject.base import Attention, Subject, Tokens, normal
 
+UNSEEN = "queries and keys are compared where it cannot be seen"
+OTHER_HEADS = "it gives another number of heads than that of its queries"
 SEEN_LENGTH = 7  # of watched texts: no head is so narrow, so a product's shape tells what it is
 WIDEST = 64  # head width up to which every pair of coordinates of a function is tried
 CLOSE = 2**-6  # scores that agree so well are meant to agree; tables may be in a half precision
@@ -36,51 +39,49 @@ class Applied:
     linear: tuple[Tensor, ...]  # results of the linear layers before it, [rows, width]
 
 
-def observed(probe: Probe, x: Tensor, **how: Any) -> list[Applied]:
-    """Every application of attention to x [b, t, …], b of 2 or more; none if none could be seen."""
-    found, linear = _watched(probe, x, **how)
-    other = x.clone()
-    other[0] = x[1]  # to tell which of the b·h products belong to the first row
-    again = _watched(probe, other, **how)[0]
-    if len(again) != len(found):
-        return []
-    rows, seen = len(x), []
-    for one, changed, before in zip(found, again, linear, strict=True):
-        if len(one[0]) % rows:
-            return []
-        heads = len(one[0]) // rows
-        moved = {
-            n for n, (a, b) in enumerate(zip(one[0], changed[0], strict=True)) if differ(a, b).any()
-        }
-        if moved <= set(range(heads)):
-            parts = [part.unflatten(0, (rows, heads)) for part in one]
-        elif moved <= set(range(0, rows * heads, rows)):
-            parts = [part.unflatten(0, (heads, rows)).transpose(0, 1) for part in one]
-        else:
-            return []
-        q, k, v, weights = parts
-        seen.append(Applied(q=q, k=k, v=v, weights=weights, linear=before))
+def observe(run: Tool, x: Tensor, heads: Shape | None, watch: Any, first: int = 0) -> list[Applied]:
+    """Every application of attention: of a function by values that are unit vectors, of a module by
+    watching it, row after row so that rows and heads are not taken for each other. Of a function
+    the weights are those of keys from `first` on."""
+    length = x.shape[1]
+    if heads is not None:
+        h, g, d = heads
+        q, k, v = x.unflatten(-1, (-1, d)).transpose(1, 2).split([h, g, g], dim=1)
+        shown = []
+        for start in range(first, length, d):
+            unit, count = torch.zeros_like(v), min(d, length - start)
+            unit[:, :, start : start + count, :count] = torch.eye(count, dtype=x.dtype)
+            out = run(torch.cat((q, k, unit), dim=1).transpose(1, 2).flatten(2))
+            if out.shape[-1] != h * d:
+                raise CannotTell(OTHER_HEADS)
+            shown.append(out.unflatten(-1, (-1, d)).transpose(1, 2)[..., :count])
+        return [Applied(q=q, k=k, v=v, weights=torch.cat(shown, dim=-1), linear=())]
+    rows = []
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)  # it would be one opaque operation
+    try:
+        for row in x.split(1):
+            noted = watch(length)
+            with sdpa_kernel(SDPBackend.MATH), noted:
+                run(row)
+            rows.append((noted.found, noted.linear_before))
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+    shapes = {tuple(part.shape for one in found for part in one) for found, _ in rows}
+    if len(shapes) > 1 or shapes == {()}:
+        raise CannotTell(UNSEEN)
+    seen = []
+    for layer in range(len(rows[0][0])):
+        q, k, v, weights = (torch.stack([one[layer][n] for one, _ in rows]) for n in range(4))
+        linear = tuple(one for _, before in rows for one in before[layer])
+        seen.append(Applied(q=q, k=k, v=v, weights=weights, linear=linear))
     return seen
 
 
 def differ(one: Tensor, other: Tensor) -> Tensor:
     """Where two tensors of vectors [..., d] differ by more than the order of sums explains."""
     eps = torch.finfo(one.dtype).eps
-    return (one - other).abs().amax(-1) > SAFETY * eps * float(one.abs().max())
-
-
-def _watched(probe: Probe, x: Tensor, **how: Any) -> tuple[list[tuple[Tensor, ...]], list]:
-    watch = Watch(x.shape[1])
-    fast = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)  # it would be one opaque operation
-    try:
-        with sdpa_kernel(SDPBackend.MATH), watch:
-            probe.run(x, **how)
-    except Exception:  # some kernels refuse to be watched; without an observer the code works
-        return [], []
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast)
-    return watch.found, watch.linear_before
+    return (one - other).abs().amax(-1) > 16 * eps * float(one.abs().max())
 
 
 def constant(probe: Probe, rows: int, length: int) -> Tensor:
@@ -91,29 +92,19 @@ def constant(probe: Probe, rows: int, length: int) -> Tensor:
     return x.expand(-1, length, *x.shape[2:]).clone()
 
 
-def shaped(subject: Attention, heads: int, kv_heads: int) -> Attention:
-    """The same function, for another number of heads."""
-    other = Attention(
-        subject.name,
-        subject._call,
-        heads=heads,
-        kv_heads=kv_heads,
-        head_width=subject.head_width,
-    )
-    other.dtype, other.module = subject.dtype, subject.module
-    other.layout, other.block = subject.layout, subject.block
-    return other
-
-
-def joined(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def join(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Inputs of a function, side by side."""
     return torch.cat((q, k, v), dim=1).transpose(1, 2).flatten(2)
 
 
-def attended(subject: Attention, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def attend(subject: Attention, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """What the function gives, [b, h, t, d]."""
     with torch.no_grad():
-        out = subject.run(joined(q, k, v).to(subject.dtype))
+        out = subject.run(join(q, k, v).to(subject.dtype))
+    if out.shape[-1] % subject.head_width:
+        raise SubjectError(
+            f"{subject.name} gave heads of another width than the values', {subject.head_width}"
+        )
     return out.unflatten(-1, (-1, subject.head_width)).transpose(1, 2)
 
 
@@ -125,22 +116,8 @@ def weights_of(subject: Attention, q: Tensor, k: Tensor) -> Tensor:
         v = torch.zeros(rows, k.shape[1], length, width, dtype=q.dtype)
         count = min(width, length - start)
         v[:, :, start : start + count, :count] = torch.eye(count, dtype=q.dtype)
-        shown.append(attended(subject, q, k, v)[..., :count])
+        shown.append(attend(subject, q, k, v)[..., :count])
     return torch.cat(shown, dim=-1).double()
-
-
-def linear_in_values(subject: Attention, tolerance: float) -> bool:
-    """Whether outputs are weights times values, so that unit vectors show the weights."""
-    q, k, v = drawn(subject, 1, SEEN_LENGTH, 5)
-    v = v[:, :1].expand_as(v)  # one for all heads: which of them is read is asked elsewhere
-    out = attended(subject, q, k, v)
-    wanted = weights_of(subject, q, k) @ v[:, :1].double()
-    return bool(((out - wanted).abs() <= tolerance * (1 + v.abs().max())).all())
-
-
-def drawn(subject: Attention, rows: int, length: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    q, k, v = subject.split(subject.draw(rows, length, seed))
-    return q, k, v
 
 
 @dataclass(frozen=True)
@@ -212,22 +189,6 @@ def grain(weights: Tensor, floor: float) -> float:
 def least(floor: float) -> float:
     """The smallest part of a measured number that is not rounding: eps^(3/4), from √eps."""
     return floor**1.5
-
-
-def scale_of_function(subject: Attention) -> float | str:
-    """From the score of a query with its own key, which no rotation changes."""
-    forms = forms_of(subject)
-    if forms is None:
-        return "weights are no softmax of products of queries and keys"
-    own = forms.matrix.diagonal(dim1=1, dim2=2)  # [h, d, d, t]
-    found = own.diagonal(dim1=1, dim2=2).flatten()
-    found = found[found.isfinite()]
-    if not found.numel():
-        return "no query sees its own key and another"
-    middle = float(found.mean())
-    if float((found - middle).abs().max()) > 10 * forms.floor * max(abs(middle), 1):
-        return "coordinates of queries and keys do not count equally"
-    return middle
 
 
 def scale_seen(one: Applied, floor: float) -> float | str:
@@ -387,6 +348,10 @@ def turning(matrix: Tensor, floor: float) -> Turning | None:
     if not own.shape[-1]:
         return None
     size = float(own.diagonal(dim1=0, dim2=1).mean())
+    # a factor by the query's own position is a temperature, and says nothing of where keys are
+    factors = matrix.diagonal(dim1=0, dim2=1).diagonal(dim1=0, dim2=1).mean(-1).nan_to_num(size)
+    if float(factors.abs().min()) > floor:
+        matrix = matrix * (size / factors)[:, None, None, None]
     # where scores only go down to the own key, those before it are what is known of a distance
     by_distance = [
         torch.stack([matrix[i, i - far] for i in range(far, length) if known[i, i - far]])
@@ -434,7 +399,7 @@ def unlike(queries: Tensor, keys: Tensor) -> bool:
     return bool(((angles | sides) & turned).any())
 
 
-def evened(maps: Tensor) -> Tensor:
+def strip_weights(maps: Tensor) -> Tensor:
     """Maps [t, d, d] of turned pairs, without a weight for each coordinate that came after."""
     cosines = maps.diagonal(dim1=1, dim2=2).diag_embed()
     sines = maps - cosines

@@ -12,7 +12,9 @@ is kept to, and rows that see later rows are not the time of causal code either.
 import torch
 from torch import Tensor
 
-from attnlab.audit.probe.probe import Probe, movement
+from attnlab.audit.errors import SubjectError
+from attnlab.audit.probe.probe import Probe, apart
+from attnlab.audit.repro.prelude import CannotTell
 from attnlab.audit.subject.base import Attention, Vectors
 
 LENGTH, ROWS = 5, 3
@@ -27,7 +29,7 @@ def unclear(probe: Probe) -> str:
         if not probe.steady:
             return ""
         return _heads_for_time(probe, subject) if isinstance(subject, Attention) else _rows(probe)
-    except Exception:  # the properties say what happens
+    except (SubjectError, CannotTell):  # the properties say what happens
         return ""
 
 
@@ -38,7 +40,7 @@ def _rows(probe: Probe) -> str:
     for row, at in ((0, 1), (1, 3), (2, 0)):
         changed = x.clone()
         changed[row, at] = other[row, at]
-        moved = _moved(probe, probe.run(changed), before)  # [b, t]
+        moved = _moves(probe, probe.run(changed), before)  # [b, t]
         if moved[:, [n for n in range(LENGTH) if n != at]].any():
             return ""  # time is mixed
         later |= bool(moved[:row, at].any())
@@ -59,7 +61,7 @@ def _heads_for_time(probe: Probe, subject: Attention) -> str:
     for at in (1, 3):
         changed = x.clone()
         changed[:, at] = other[:, at]
-        moved = _moved(probe, probe.run(changed), before)[0]
+        moved = _moves(probe, probe.run(changed), before)[0]
         if moved[[n for n in range(LENGTH) if n != at]].any():
             return ""
     width = subject.head_width
@@ -70,10 +72,7 @@ def _heads_for_time(probe: Probe, subject: Attention) -> str:
     parts[:, :, first] = others[:, :, first]
     after, then = (one.unflatten(-1, (-1, width)) for one in (probe.run(changed), before))
     shared = subject.heads // subject.kv_heads  # heads that may read the first key/value head
-    if (
-        movement(after[:, :, shared:].flatten(2), then[:, :, shared:].flatten(2)).max()
-        <= probe.fine
-    ):
+    if apart(after[:, :, shared:].flatten(2), then[:, :, shared:].flatten(2)) <= probe.fine:
         return ""
     return (
         "heads move each other, and positions never do: declare layout=bthd if q, k and v are "
@@ -81,7 +80,7 @@ def _heads_for_time(probe: Probe, subject: Attention) -> str:
     )
 
 
-def _moved(probe: Probe, one: Tensor, other: Tensor) -> Tensor:
+def _moves(probe: Probe, one: Tensor, other: Tensor) -> Tensor:
     """Where outputs [b, t, e] differ, [b, t]."""
     change = (one.double() - other.double()).abs().amax(-1)
     return torch.nan_to_num(change, nan=torch.inf) > probe.fine

@@ -29,9 +29,22 @@ class _Watch(TorchDispatchMode):
         self.compared: tuple[Tensor, Tensor] | None = None
         self.found: list[tuple[Tensor, ...]] = []
         self.linear_before: list[tuple[Tensor, ...]] = []
+        self.mistake: Exception | None = None
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
+        try:
+            self._see(func, args, out)
+        except Exception as error:  # a mistake of ours is not raised inside the person's code
+            self.mistake = self.mistake or error
+        return out
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        if self.mistake is not None and error[0] is None:
+            raise self.mistake
+
+    def _see(self, func: Any, args: Any, out: Any) -> None:
         aten = torch.ops.aten
         if func in (aten.bmm.default, aten.baddbmm.default):
             self._note(args[-2], args[-1], out)
@@ -41,7 +54,6 @@ class _Watch(TorchDispatchMode):
             and any(getattr(one, "ndim", 0) == 1 for one in args)
         ):  # a linear layer, or the bias that is added to one
             self.linear.append(out.flatten(0, -2))
-        return out
 
     def _note(self, left: Tensor, right: Tensor, out: Tensor) -> None:
         t = self.length
@@ -67,7 +79,10 @@ class Einsums(TorchFunctionMode):
         if func is torch.einsum and len(args) == 3 and isinstance(args[0], str):
             letters = args[0].replace(" ", "")
             plain = letters.replace(",", "").replace("->", "").isalpha() and "->" in letters
-            self.watch.quiet = plain and self.watch.einsum(letters, *args[1:])
+            try:
+                self.watch.quiet = plain and self.watch.einsum(letters, *args[1:])
+            except Exception as error:  # likewise
+                self.watch.mistake = self.watch.mistake or error
         try:
             return func(*args, **(kwargs or {}))
         finally:
@@ -89,8 +104,8 @@ class Watch(_Watch):
         return super().__enter__()
 
     def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
         self.einsums.__exit__(*error)
+        super().__exit__(*error)
 
     def _note(self, left: Tensor, right: Tensor, out: Tensor) -> None:
         if self.quiet:

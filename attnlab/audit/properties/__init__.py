@@ -1,1 +1,1 @@
-"""What is examined: one class a property, registered under "property"."""
+"""What is examined: one file a property, registered under "property"."""

@@ -1,109 +1,131 @@
 """Backends: however attention is computed, whole or step by step, the outputs are the same.
 
 Axes: b batch, t time.
+
+For subjects with `backends`: by name, the same code run by other means. The first is what the
+others are compared with. Outputs at padding are nobody's business.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from attnlab.audit.contract import Finding
-from attnlab.audit.probe.probe import Probe, apart
-from attnlab.audit.properties.property import Property, unsteady
+from attnlab.audit.errors import SubjectError
+from attnlab.audit.probe.probe import Probe
+from attnlab.audit.probe.tools import Tools
+from attnlab.audit.properties.property import Case, Property
+from attnlab.audit.repro.prelude import Result, Tool, movement, positions_in
 from attnlab.audit.subject.base import Subject
 
 FLEX = "flex_attention"
 REAL = 8  # positions of a padded text that are not padding
-PIECES = (5, 1, 1, 4, 1, 11)  # a beginning, single steps and chunks on a warm cache
+PIECES = [5, 1, 1, 4, 1, 11]  # a beginning, single steps and chunks on a warm cache
 
 
-@dataclass(frozen=True)
+def fails(
+    run: Tool,
+    draw: Tool,
+    run_by: Tool,
+    *,
+    backend: str,
+    usual: str,
+    side: str,
+    real: int,
+    placed: bool,
+    batch: int,
+    length: int,
+    seed: int,
+    tolerance: float,
+) -> Result:
+    """Compute the same in two ways; with padding on a side, row 0 has so many real inputs."""
+    x = draw(batch, length, seed)
+    kept = torch.ones(batch, length, dtype=torch.bool)
+    padding = positions = None
+    if side:
+        kept[0] = torch.arange(length) < real
+        kept[0] = kept[0].flip(0) if side == "left" else kept[0]
+        padding, positions = ~kept, positions_in(~kept) if placed else None
+    off = movement(run(x, padding, positions), run_by(backend, x, padding, positions))
+    off = off.masked_fill(~kept, 0)
+    size, at = float(off.max()), int(off.amax(0).argmax())
+    how = f", padding on the {side}" if side else ""
+    text = f"{backend} differs from {usual} by {size:.2g} at output {at} of {length}{how}"
+    return not size <= tolerance, text, size
+
+
+def stepped_fails(
+    draw: Tool,
+    step: Tool,
+    new_cache: Callable[[], Any],
+    step_by: Tool,
+    *,
+    backend: str,
+    usual: str,
+    batch: int,
+    pieces: list[int],
+    seed: int,
+    tolerance: float,
+) -> Result:
+    """Decode the same text in the same pieces in two ways."""
+    x, first, second = draw(batch, sum(pieces), seed), new_cache(), new_cache()
+    one = torch.cat([step(piece, first) for piece in x.split(pieces, dim=1)], dim=1)
+    other = torch.cat([step_by(backend, piece, second) for piece in x.split(pieces, 1)], dim=1)
+    off = movement(one, other).amax(0)
+    size, at = float(off.max()), int(off.argmax())
+    text = f"{backend} differs from {usual} by {size:.2g} at output {at}"
+    return not size <= tolerance, f"{text} when stepped with a cache, in pieces of {pieces}", size
+
+
 class Backends(Property):
-    """For subjects with `backends`: by name, the same code run by other means.
-
-    The first is what the others are compared with. Outputs at padding are nobody's business.
-    """
-
     name = "backends"
 
-    def examine(self, probe: Probe) -> Finding:
-        backends: Mapping[str, Subject] = probe.subject.backends or {"usual": probe.subject}
-        flex, untried = flexible(next(iter(backends.values())))
-        if len(backends) + len(flex) < 2:
-            only = f"attention is computed in one way only{untried}"
-            return self.finding("not applicable", only)
-        reason = unsteady(probe)
-        if reason:
-            return self.finding("cannot tell", reason)
-        (usual, first), *others = backends.items()
-        worst = 0.0
-        for name, other in [*others, *flex.items()]:
-            with uncompiled() if name in flex else nullcontext():
-                for what, one, two in _pairs(probe, first, other, few=name in flex):
-                    off = apart(one, two)
-                    worst = max(worst, off if off < float("inf") else 0.0)
-                    if not off <= probe.tolerance:
-                        detail = f"{name} differs from {usual} by {off:.2g} {what}"
-                        example = {"backends": [usual, name], "what": what, "size": _plain(off)}
-                        return self.finding("fail", detail, measured=_plain(off), example=example)
-        names = ", ".join([*backends, *flex])
-        detail = f"{names} agree, whole and in pieces: off by {worst:.1e}{untried}"
+    def excuse(self, probe: Probe) -> Finding | None:
+        if len(probe.subject.backends) < 2 and not flexible(probe):
+            return self.on_pass(probe, [])
+        return super().excuse(probe)
+
+    def cases(self, probe: Probe) -> Iterator[Case]:
+        usual = next(iter(probe.subject.backends), "usual")
+        flex = [FLEX] if flexible(probe) and not refusal(probe) else []
+        for backend in [*list(probe.subject.backends)[1:], *flex]:
+            few = backend == FLEX  # each takes long
+            sizes = {"backend": backend, "usual": usual, "batch": 2}
+            whole = {**sizes, "placed": probe.subject.placed, "real": REAL}
+            for length in (23,) if few else (1, 2, 7, 23):
+                yield self.case(probe, fails, **whole, length=length, side="")
+            if probe.subject.pads and self._other(probe, backend).pads:
+                for side in probe.subject.sides:
+                    yield self.case(probe, fails, **whole, length=13, side=side)
+            if probe.subject.caches and self._other(probe, backend).caches:
+                pieces = PIECES[-3:] if few else PIECES
+                yield self.case(probe, stepped_fails, **sizes, pieces=pieces)
+
+    def _other(self, probe: Probe, backend: str) -> Subject:
+        return probe.subject.backends.get(backend, probe.subject)
+
+    def on_pass(self, probe: Probe, tried: list[tuple[Case, Result]]) -> Finding:
+        others = list(dict.fromkeys(case.sizes["backend"] for case, _ in tried))
+        left = f"; {FLEX} was not tried ({refusal(probe)})" if flexible(probe) else ""
+        left = "" if FLEX in others else left
+        if not others:
+            return self.finding("not applicable", f"attention is computed in one way only{left}")
+        names = ", ".join([tried[0][0].sizes["usual"], *others])
+        worst = max(size for _, (_, _, size) in tried)
+        detail = f"{names} agree, whole and in pieces: off by {worst:.1e}{left}"
         return self.finding("pass", detail, measured=worst)
 
 
-def flexible(subject: Any) -> tuple[dict[str, Subject], str]:
-    """The same model by flex_attention where it says that it has that, or why that is not tried."""
-    if not getattr(subject, "flexible", False):
-        return {}, ""
-    other = subject.by(FLEX)
+def flexible(probe: Probe) -> bool:
+    """Whether a model claims that attention can be computed by flex_attention too."""
+    return bool(getattr(probe.subject, "flexible", False))
+
+
+def refusal(probe: Probe) -> str:
+    """Why it cannot, if it cannot."""
     try:
-        with torch.no_grad(), uncompiled():
-            other.run(subject.draw(2, 5, 0))
-    except Exception as error:
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:100]}"
-        return {}, f"; {FLEX} was not tried ({reason})"
-    return {FLEX: other}, ""
-
-
-@contextmanager
-def uncompiled() -> Iterator[None]:
-    """What asks to be compiled runs as it stands: for inputs this small that is faster."""
-    with torch.compiler.set_stance("force_eager"):
-        yield
-
-
-def _plain(size: float) -> float | None:
-    return size if size < float("inf") else None
-
-
-def _pairs(
-    probe: Probe, first: Subject, other: Subject, few: bool = False
-) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Outputs that must be equal, and of what; a few where each of them takes long."""
-    with torch.no_grad():
-        for length in (23,) if few else (1, 2, 7, 23):
-            x = probe.draw(2, length)
-            yield f"at length {length}", first.run(x), other.run(x)
-        if first.pads and other.pads:
-            x = probe.draw(2, 13)
-            places = {"right": slice(0, REAL), "left": slice(13 - REAL, 13)}
-            for side, real in ((side, places[side]) for side in first.sides):
-                padding = torch.ones(2, 13, dtype=torch.bool)
-                padding[0, real], padding[1] = False, False
-                one, two = first.run(x, padding=padding), other.run(x, padding=padding)
-                yield f"with padding on the {side}", one[:1, real], two[:1, real]
-                yield f"beside padding on the {side}", one[1:], two[1:]
-        if first.caches and other.caches:
-            pieces = PIECES[-3:] if few else PIECES
-            x = probe.draw(2, sum(pieces))
-            one, two = (_stepped(subject, x, pieces) for subject in (first, other))
-            yield "when stepped with a cache", one, two
-
-
-def _stepped(subject: Subject, x: Tensor, pieces: tuple[int, ...]) -> Tensor:
-    cache = subject.new_cache()
-    return torch.cat([subject.step(piece, cache) for piece in x.split(pieces, dim=1)], dim=1)
+        Tools(probe).run_by(FLEX, probe.draw(2, 5))
+    except SubjectError as error:
+        return error.reason[:120]
+    return ""

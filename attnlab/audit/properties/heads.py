@@ -1,475 +1,344 @@
-"""What the heads do: which keys each reads, how scores are scaled, and what the weights add up to.
+"""Heads: a query head reads one key/value head, its neighbours the same, and its own query.
 
 Axes: b batch, h query heads, g key/value heads, t time, d head width; query i, key j.
+
+Of a function of q, k and v each head's part is replaced, and the heads that move are those that
+read it. Of a module queries, keys and values are observed as they are multiplied.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from attnlab.audit.contract import Finding
-from attnlab.audit.probe.identify import (
-    SEEN_LENGTH,
-    Applied,
-    attended,
-    differ,
-    drawn,
-    floor_of,
-    forms_of,
-    linear_in_values,
-    observed,
-    scale_of_function,
-    scale_seen,
-    shaped,
-    weights_of,
+from attnlab.audit.errors import SubjectError
+from attnlab.audit.probe.identify import OTHER_HEADS, SEEN_LENGTH, UNSEEN, differ, observe
+from attnlab.audit.probe.probe import Probe
+from attnlab.audit.probe.tools import Tools
+from attnlab.audit.properties.property import Case, Property
+from attnlab.audit.repro.prelude import (
+    CannotTell,
+    Result,
+    Shape,
+    Tool,
+    influence,
+    movement,
+    replace_inputs,
 )
-from attnlab.audit.probe.probe import SAFETY, Probe, replaced
-from attnlab.audit.properties.property import Property, unsteady
+from attnlab.audit.subject.adapters import HEADS, KV_HEADS
 from attnlab.audit.subject.base import Attention
 
 # query and key/value heads: ratios 2, 4 and 7; 6 : 3 because `head // kv_heads` is right at 4 : 2
 SHAPES = ((4, 2), (6, 3), (8, 2), (14, 2), (7, 1))
-HALF = 2**-8  # what a sum of weights in a half precision is off by
-UNSEEN = "queries and keys are compared where it cannot be seen"
+STEADY = "which inputs move an output does not depend on the length"
 
 
-@dataclass(frozen=True)
-class Heads(Property):
-    """A query head reads one key/value head, its neighbours the same, and its own query."""
+def reading_fails(
+    run: Tool, draw: Tool, heads: Shape, *, talking: bool, length: int, seed: int, tolerance: float
+) -> Result:
+    """Replace one query, or all keys or values of a head: only those heads move that read it.
 
-    name = "heads"
-    field = "kv_heads"
+    Code with weights of its own may mix heads on purpose: then they are talking.
+    """
+    h, g, d = heads
+    if length < 2:
+        raise ValueError("with one key its weight is 1 whatever it is")
+    x, other = draw(1, length, seed), draw(1, length, seed + 100)
+    before = run(x)
+    if before.shape[-1] != h * d:
+        raise CannotTell(OTHER_HEADS)
 
-    def examine(self, probe: Probe) -> Finding:
-        declared = self.declared(probe)
-        reason = unsteady(probe)
-        if reason:
-            return self.finding("cannot tell", reason, declared=declared)
-        if isinstance(probe.subject, Attention):
-            return self._of_function(probe, probe.subject)
-        return self._of_module(probe)
+    def moves(part: int, places: slice) -> list[list[int]]:
+        """Heads and positions that move with one of the h + 2g parts of the inputs."""
+        changed, own = x.clone(), slice(part * d, (part + 1) * d)
+        changed[:, places, own] = other[:, places, own]
+        parts = (one.unflatten(-1, (h, d)).transpose(1, 2)[0] for one in (run(changed), before))
+        return (movement(*parts) > tolerance).nonzero().tolist()  # type: ignore[no-any-return]
 
-    def _of_function(self, probe: Probe, subject: Attention) -> Finding:
-        assert subject.heads is not None and subject.kv_heads is not None
-        declared = self.declared(probe)
-        own = (subject.heads, subject.kv_heads)
-        fixed = own[0] != own[1] or _has_weights(probe)
-        tried: list[str] = []
-        measured: list[int] = []
-        count = probe.contract.heads or own[0]
-        asked = (count, declared or count)
-        for heads, kv_heads in (own,) if fixed else dict.fromkeys((asked, own, *SHAPES)):
-            variant = subject if (heads, kv_heads) == own else shaped(subject, heads, kv_heads)
-            try:
-                found = reading(variant, probe)
-            except Exception as error:
-                if (heads, kv_heads) == own:
-                    raise
-                if (heads, kv_heads) == asked:
-                    said = f"{type(error).__name__}: {' '.join(str(error).split())[:100]}"
-                    detail = f"{heads} heads and {kv_heads} key/value heads are refused ({said})"
-                    return self.finding("fail", detail, declared=declared)
-                continue  # it says that it takes no such heads
-            if found is None:
-                continue
-            wrong = found.complaint(talking=_has_weights(probe))
-            if wrong:
-                detail = f"with {heads} heads and {kv_heads} key/value heads {wrong}"
-                example = {"heads": heads, "kv_heads": kv_heads, "length": found.length}
-                return self.finding(
-                    "fail", detail, measured=found.map, declared=declared, example=example
-                )
-            if not measured or kv_heads not in (1, heads):
-                measured = found.map
-            tried.append(f"{heads}:{kv_heads}")
-        shared = len(tried) > 1 or own[0] != own[1]
-        detail = "each query head depends on its own query and on one key/value head"
-        detail += f" (heads {', '.join(tried)}); neighbours share" if shared else f" ({tried[0]})"
-        return self.finding("pass", detail, measured=measured, declared=declared)
-
-    def _of_module(self, probe: Probe) -> Finding:
-        declared = self.declared(probe)
-        x = probe.draw(2, SEEN_LENGTH)
-        seen = observed(probe, x)
-        wrong = scrambled(probe, x, seen) or bends_with_length(probe)
-        if wrong:
-            return self.finding("fail", wrong, declared=declared, example={"length": SEEN_LENGTH})
-        alone = "which inputs move an output does not depend on the length"
-        if not seen and not sighted(probe):
-            detail = f"nothing moves by more than {probe.tolerance:.1g}, which rounding explains"
-            return self.finding("cannot tell", detail, declared=declared)
-        if not seen:
-            if declared is not None:
-                return self.finding("cannot tell", UNSEEN, declared=declared)
-            return self.finding("pass", f"{alone}; the heads themselves are out of sight")
-        for one in seen:
-            if not one.k.any():  # a gate at 0: all heads would look alike
-                continue
-            keys, values = groups(one.k), groups(one.v)
-            count, heads = len(set(keys)), len(keys)
-            # heads of a module have no order but their own, unless weights of others are loaded
-            tiled = keys == [head % count for head in range(heads)]
-            wrong = ""
-            if keys != values and len(set(values)) > 1:  # latent attention shares only one of them
-                if count > 1:
-                    wrong = f"heads share keys as {keys} and values as {values}"
-            elif count > 1 and keys != _repeated(heads, count) and not (tiled and declared is None):
-                wrong = f"query heads read key/value heads {keys}, {_named(keys, count)}"
-            wanted = declared if declared is not None else self._made_for(probe, count)
-            if count != wanted and not wrong:
-                wrong = f"{count} different key/value heads are read, and there must be {wanted}"
-            if probe.contract.heads not in (None, heads) and not wrong:
-                wrong = f"there are {heads} heads, and {probe.contract.heads} are declared"
-            if wrong:
-                example = {"length": SEEN_LENGTH, "map": keys, "wanted": wanted}
-                return self.finding(
-                    "fail", wrong, measured=keys, declared=declared, example=example
-                )
-        keys = groups(seen[0].k)
-        count = len(set(keys))
-        detail = f"{len(keys)} heads read {count} key/value heads: {keys}; {alone}"
-        if keys != _repeated(len(keys), count):
-            detail += f"; mind that heads are {_named(keys, count)}: declare kv_heads to have it so"
-        return self.finding("pass", detail, measured=keys, declared=declared)
-
-    def _made_for(self, probe: Probe, count: int) -> int:
-        """As many as the code says of itself; of many layers each may have its own number."""
-        subject = probe.subject
-        return subject.kv_heads if subject.layers == 1 and subject.kv_heads else count
-
-
-def _has_weights(probe: Probe) -> bool:
-    module = probe.subject.module
-    return module is not None and any(True for _ in module.parameters())
-
-
-@dataclass(frozen=True)
-class Reading:
-    """Of each query head: the key/value heads that move it, and where its queries show up."""
-
-    by_key: list[list[int]]
-    by_value: list[list[int]]
-    stray: tuple[int, int, int, int] | None  # head and token of a query, of an output it moves
-    idle: int | None  # a head whose queries move nothing
-    length: int
-    kv_heads: int
-
-    @property
-    def map(self) -> list[int]:
-        return [read[0] if len(read) == 1 else -1 for read in self.by_value]
-
-    def complaint(self, talking: bool) -> str:
-        """What is wrong; code with weights of its own may mix heads on purpose."""
-        heads, kv_heads = len(self.map), self.kv_heads
-        if self.stray:
-            head, token, other, at = self.stray
-            return f"the query of head {head} at {token} moves the output of head {other} at {at}"
-        everything = all(len(read) > 1 and read == self.by_value[0] for read in self.by_value)
-        if everything and talking:
-            return ""
-        for what, reads in (("values", self.by_value), ("keys", self.by_key)):
-            for head, read in enumerate(reads):
-                if len(read) != 1:
-                    return f"query head {head} reads the {what} of heads {read}, not of one"
-        if self.by_key != self.by_value:
-            return f"heads read keys as {self.by_key} and values as {self.by_value}"
-        if self.map != _repeated(heads, kv_heads):
-            return f"query heads read key/value heads {self.map}, {_named(self.map, kv_heads)}"
-        if self.idle is not None:
-            return f"the output of head {self.idle} does not depend on its queries"
-        return ""
-
-
-def reading(subject: Attention, probe: Probe) -> Reading | None:
-    """By replacing one query, or all keys or values of a head; None for a shape not kept."""
-    length = 5
-    q, k, v = drawn(subject, 1, length, 1)
-    other = drawn(subject, 1, length, 2)
-    before = attended(subject, q, k, v)
-    if before.shape[1] != q.shape[1]:
-        return None
-    tolerance = Probe(subject, probe.contract, probe.seed).tolerance
-
-    def moved(part: int, at: tuple[Any, ...]) -> Tensor:
-        given = [q.clone(), k.clone(), v.clone()]
-        given[part][at] = other[part][at]
-        change = attended(subject, *given) - before
-        return torch.nan_to_num(change.abs().amax(-1)[0], nan=torch.inf) > tolerance
-
-    heads, kv_heads = q.shape[1], k.shape[1]
-    stray, idle = None, None
-    for head in range(heads):
-        own = False
-        for token in range(length):
-            places = moved(0, (0, head, token)).nonzero().tolist()
-            own |= [head, token] in places
+    idle = None
+    for head in range(h):
+        places = [(token, moves(head, slice(token, token + 1))) for token in range(length)]
+        for token, some in places:
             # another place, and another head: neither other queries that take part in a
             # summary of the text, nor heads that talk to each other
-            wrong = [(a, i) for a, i in places if a != head and i != token]
-            if wrong and stray is None:
-                stray = (head, token, *wrong[0])
-        idle = head if not own and idle is None else idle
-    reads = []
-    for part in (1, 2):
-        found = torch.stack([moved(part, (0, n)).any(-1) for n in range(kv_heads)])
-        reads.append([found[:, head].nonzero().flatten().tolist() for head in range(heads)])
-    return Reading(reads[0], reads[1], stray, idle, length, kv_heads)
+            for one, at in some:
+                if one != head and at != token:
+                    text = f"the query of head {head} at {token} moves the output of head {one}"
+                    return True, f"with {h} heads and {g} key/value heads {text} at {at}", []
+        if idle is None and not any([head, token] in some for token, some in places):
+            idle = head
+    reads = {}
+    for what, first in (("keys", h), ("values", h + g)):
+        by = [{one for one, _ in moves(first + n, slice(0, length))} for n in range(g)]
+        reads[what] = [[n for n in range(g) if head in by[n]] for head in range(h)]
+    keys, values = reads["keys"], reads["values"]
+    found = [read[0] if len(read) == 1 else -1 for read in values]
+    wrong = ""
+    mixed = [
+        (head, what)
+        for what in ("values", "keys")
+        for head in range(h)
+        if len(reads[what][head]) != 1
+    ]
+    if talking and all(len(read) > 1 and read == values[0] for read in values):
+        wrong = ""
+    elif mixed:
+        head, what = mixed[0]
+        wrong = f"query head {head} reads the {what} of heads {reads[what][head]}, not of one"
+    elif keys != values:
+        wrong = f"heads read keys as {keys} and values as {values}"
+    elif found != neighbours(h, g):
+        wrong = f"query heads read key/value heads {found}, {describe_map(found, g)}"
+    elif idle is not None:
+        wrong = f"the output of head {idle} does not depend on its queries"
+    text = wrong or f"query heads read key/value heads {found}"
+    return bool(wrong), f"with {h} heads and {g} key/value heads {text}", found
 
 
-def _repeated(heads: int, kv_heads: int) -> list[int]:
+def refused_fails(
+    draw: Tool,
+    heads: Shape,
+    refusal: Callable[[Tensor], str],
+    *,
+    length: int,
+    seed: int,
+    tolerance: float,
+) -> Result:
+    """The code runs with the heads that are declared."""
+    heads_named = f"{heads[0]} heads and {heads[1]} key/value heads are"
+    why = " ".join(refusal(draw(1, length, seed)).split())[:100]
+    return bool(why), f"{heads_named} refused ({why})" if why else f"{heads_named} taken", None
+
+
+def landing_fails(
+    run: Tool,
+    draw: Tool,
+    heads: Shape | None,
+    watch: Any,
+    *,
+    batch: int,
+    length: int,
+    seed: int,
+    tolerance: float,
+) -> Result:
+    """Change one input: the queries, keys and values of every head change at its place."""
+    x, other = draw(batch, length, seed), draw(batch, length, seed + 100)
+    before = observe(run, x, heads, watch)[0]
+    for at in range(1, length - 1):
+        after = observe(run, replace_inputs(x, other, at, at), heads, watch)[0]
+        for what in ("q", "k", "v"):
+            change = differ(getattr(before, what), getattr(after, what)).any(0)  # [h, t]
+            # some code gives a head the token before instead of its own
+            lost = ~change[:, at : at + 3].any(1)
+            if not bool(change.any()) or not bool(lost.any()):
+                continue
+            lands = change.any(0).nonzero().flatten().tolist()
+            if bool(lost.all()) and bool((change == change[:1]).all()):
+                where = f"the {what} of input {at} is not at {at} in any head; it lies at {lands}"
+                return True, f"{where}: inputs change their place before they are compared", None
+            where = f"the {what} of input {at} is not at {at} in head {int(lost.nonzero()[0])}"
+            why = "heads and time are mixed, as by a reshape without a transpose"
+            return True, f"{where}; it lies at {lands} of some heads: {why}", None
+    return False, "every head has the queries, keys and values of an input at its place", None
+
+
+def length_fails(
+    run: Tool, draw: Tool, *, short: int, length: int, seed: int, tolerance: float
+) -> Result:
+    """Which of the first inputs move which outputs does not depend on how long the text is.
+
+    Where it depends on what the inputs are (routing), nothing is claimed.
+    """
+    if not 1 < short < length:
+        raise ValueError("two lengths are compared")
+
+    def who_moves(text: int) -> tuple[Tensor, Tensor]:
+        one, other = (influence(run, draw, size, text) > tolerance for size in (short, length))
+        return one, other[:short, :short]
+
+    found = who_moves(seed)
+    wrong = (found[0] != found[1]).nonzero().tolist()
+    if not wrong or not all(map(torch.equal, found, who_moves(seed + 1))):
+        return False, f"who moves whom is the same in texts of {short} and of {length}", None
+    i, j = wrong[0]
+    one, other = (short, length) if bool(found[0][i, j]) else (length, short)
+    why = "as where heads are laid across tokens or a shift goes round its end"
+    text = f"input {j} moves output {i} in a text of {one}, and not in one of {other}"
+    return True, f"{text}: who is seen depends on the length, {why}", None
+
+
+def sharing_fails(
+    run: Tool,
+    draw: Tool,
+    heads: Shape | None,
+    watch: Any,
+    *,
+    count: int | None,
+    kv_heads: int | None,
+    tiles: bool,
+    batch: int,
+    length: int,
+    seed: int,
+    tolerance: float,
+) -> Result:
+    """Heads whose keys are equal share a key/value head: neighbours do, and so many there are.
+
+    Heads of a module have no order but their own, unless weights of others are loaded: it `tiles`.
+    """
+    found: list[int] = []
+    for one in observe(run, draw(batch, length, seed), heads, watch):
+        if not bool(one.k.any()):  # a gate at 0: all heads would look alike
+            continue
+        keys, values = groups(one.k), groups(one.v)
+        found, g, h = found or keys, len(set(keys)), len(keys)
+        tiled = tiles and keys == [head % g for head in range(h)]
+        # latent attention shares only one of them
+        alike = keys == values or len(set(values)) == 1
+        if not alike and g > 1:
+            return True, f"heads share keys as {keys} and values as {values}", keys
+        if alike and g > 1 and keys != neighbours(h, g) and not tiled:
+            return True, f"query heads read key/value heads {keys}, {describe_map(keys, g)}", keys
+        if kv_heads is not None and g != kv_heads:
+            text = f"{g} different key/value heads are read, and there must be {kv_heads}"
+            return True, text, keys
+        if count is not None and h != count:
+            return True, f"there are {h} heads, and {count} are declared", keys
+    return False, f"{len(found)} heads read {len(set(found))} key/value heads: {found}", found
+
+
+def groups(parts: Tensor) -> list[int]:
+    """Heads [b, h, t, d] numbered so that equal ones have the same number."""
+    heads = parts.unbind(1)
+    first = [next(n for n, one in enumerate(heads) if torch.equal(one, head)) for head in heads]
+    return [sorted(set(first)).index(n) for n in first]
+
+
+def neighbours(heads: int, kv_heads: int) -> list[int]:
+    """Which key/value head each query head reads, where neighbours share one."""
     if kv_heads < 1 or heads % kv_heads:
         return []
     return [head // (heads // kv_heads) for head in range(heads)]
 
 
-def _named(found: list[int], kv_heads: int) -> str:
-    heads = len(found)
-    wanted = _repeated(heads, kv_heads)
-    if found == [head % kv_heads for head in range(heads)]:
+def describe_map(found: list[int], kv_heads: int) -> str:
+    wanted = neighbours(len(found), kv_heads)
+    if found == [head % kv_heads for head in range(len(found))]:
         return f"tiled; neighbours share one, as in {wanted}"
     if len({found.count(n) for n in found}) > 1:
         return f"not equally many each, as in {wanted}"
     return f"and neighbours share one, as in {wanted}" if wanted else "in no even groups"
 
 
-def groups(parts: Tensor) -> list[int]:
-    """Heads [b, h, t, d] numbered so that equal ones have the same number."""
-    known: list[Tensor] = []
-    numbers = []
-    for head in parts.unbind(1):
-        same = [n for n, one in enumerate(known) if torch.equal(one, head)]
-        if not same:
-            known.append(head)
-        numbers.append(same[0] if same else len(known) - 1)
-    return numbers
+class Heads(Property):
+    name = "heads"
+    field = "kv_heads"
 
-
-def scrambled(probe: Probe, x: Tensor, seen: list[Applied]) -> str:
-    """Whether an input ends up elsewhere in time in some heads: heads cut across tokens."""
-    if not seen:
-        return ""
-    for at in (1, 4):
-        other = probe.draw(2, SEEN_LENGTH, 8)
-        changed = observed(probe, replaced(x, other, slice(at, at + 1)))
-        if not changed:
-            return ""
-        for what in ("q", "k", "v"):
-            one, two = getattr(seen[0], what), getattr(changed[0], what)
-            moved = differ(one, two).any(0)  # [h, t]
-            # some code gives a head the token before instead of its own
-            lost = ~moved[:, at : at + 3].any(1)
-            if moved.any() and lost.all() and bool((moved == moved[:1]).all()):
-                lands = moved.any(0).nonzero().flatten().tolist()
-                return (
-                    f"the {what} of input {at} is not at {at} in any head; it lies at {lands}: "
-                    "inputs change their place before they are compared"
-                )
-            if moved.any() and lost.any():
-                head = int(lost.nonzero()[0])
-                lands = moved.any(0).nonzero().flatten().tolist()
-                return (
-                    f"the {what} of input {at} is not at {at} in head {head}; it lies at "
-                    f"{lands} of some heads: heads and time are mixed, as by a reshape "
-                    "without a transpose"
-                )
-    return ""
-
-
-def sighted(probe: Probe) -> bool:
-    """Whether inputs move outputs by more than rounding does, so that sight can be told."""
-    return bool((probe.influence(3) > probe.tolerance).any())
-
-
-def bends_with_length(probe: Probe) -> str:
-    """Whether who moves whom depends on the length: heads laid across tokens do that.
-
-    Sight that depends on what the inputs are (routing) is left alone.
-    """
-    short, long = 6, 11
-
-    def seen(length: int, seed: int) -> Tensor:
-        return (probe.influence(length, seed) > probe.tolerance)[:short, :short]
-
-    found = [seen(length, 0) for length in (short, long)]
-    differ = (found[0] != found[1]).nonzero().tolist()
-    if not differ:
-        return ""
-    if not all(torch.equal(seen(n, 1), one) for n, one in zip((short, long), found, strict=True)):
-        return ""
-    i, j = differ[0]
-    which = (
-        f"at length {short} but not at {long}" if found[0][i, j] else f"at {long} but not {short}"
-    )
-    return (
-        f"input {j} moves output {i} {which}: who is seen depends on the length of the text, as "
-        "where heads are laid across tokens or a shift goes round its end"
-    )
-
-
-@dataclass(frozen=True)
-class Scale(Property):
-    """The factor on the product of query and key, 1/√(head width) in most code.
-
-    Other factors are somebody's choice and only reported; 1/√(heads · head width) is nobody's: it
-    comes of taking the model's width for the head's, and fails unless a setting asks for it.
-    """
-
-    name = "scale"
-    field = "scale"
-
-    def examine(self, probe: Probe) -> Finding:
-        declared = self.declared(probe)
-        reason = unsteady(probe)
-        if reason:
-            return self.finding("cannot tell", reason, declared=declared)
+    def cases(self, probe: Probe) -> Iterator[Case]:
         if isinstance(probe.subject, Attention):
-            subject = probe.subject
-            assert subject.heads is not None
-            found: float | str = scale_of_function(subject)
-            width, heads = subject.head_width, subject.heads
-        else:
-            seen = observed(probe, probe.draw(2, SEEN_LENGTH))
-            if not seen:
-                return self.finding("cannot tell", UNSEEN, declared=declared)
-            found = scale_seen(seen[0], floor_of(probe.subject))
-            heads, width = seen[0].q.shape[1], seen[0].q.shape[3]
-        if isinstance(found, str):
-            return self.finding("cannot tell", found, declared=declared)
-        # heads may be modules of their own, of which one is seen at a time
-        name = _factor(found, max(heads, probe.subject.heads or 1), width)
-        detail = f"scores are {found:.4g} times query · key: {name} (head width {width})"
-        near = 1e-3 * abs(found)
-        if declared is not None:
-            wrong = abs(found - declared) > near
-            if wrong:
-                detail += f", and {declared:.4g} is declared"
-        else:
-            wrong = name == _MODEL and not _asked_for(probe, found)
-            if wrong:
-                detail += "; heads are compared over the head width: declare scale=… if it is meant"
-        example = {"scale": found, "wanted": declared} if wrong else None
-        verdict = "fail" if wrong else "pass"
-        return self.finding(verdict, detail, measured=found, declared=declared, example=example)  # type: ignore[arg-type]
+            yield from self._cases_of_function(probe, probe.subject)
+            return
+        seen, sizes = visible(probe), {"batch": 2, "length": SEEN_LENGTH}
+        if seen:
+            yield self.case(probe, landing_fails, **sizes)
+        yield self.case(probe, length_fails, short=6, length=11)
+        if seen:
+            declared, subject = self.declared(probe), probe.subject
+            # of many layers each may have its own number
+            own = subject.kv_heads if subject.layers == 1 else None
+            how = {"count": probe.contract.heads, "kv_heads": declared or own}
+            case = self.case(probe, sharing_fails, **how, tiles=declared is None, **sizes)
+            yield replace(case, fixed=(HEADS, KV_HEADS))
 
+    def excuse(self, probe: Probe) -> Finding | None:
+        subject, wanted = probe.subject, (probe.contract.heads, self.declared(probe))
+        if isinstance(subject, Attention) and fixed_heads(probe, subject):
+            own = (subject.heads, subject.kv_heads)
+            if any(one not in (None, two) for one, two in zip(wanted, own, strict=True)):
+                called = f"it was called with {own[0]} heads and {own[1]} key/value heads"
+                return self.finding("cannot tell", f"{called}, not as declared")
+        return super().excuse(probe)
 
-_MODEL = "1/√(heads · head width)"
+    def _cases_of_function(self, probe: Probe, subject: Attention) -> Iterator[Case]:
+        """With its own heads, and with others if it is made for no certain ones."""
+        assert subject.heads is not None and subject.kv_heads is not None
+        own, talking = (subject.heads, subject.kv_heads), has_weights(probe)
+        fixed = fixed_heads(probe, subject)
+        count = probe.contract.heads or own[0]
+        wanted = (count, self.declared(probe) or count)
+        if not fixed and wanted != own:
+            yield replace(self.case(probe, refused_fails, length=5), shape=wanted)
+        for shape in (own,) if fixed else dict.fromkeys((wanted, own, *SHAPES)):
+            variant = Probe(subject.shaped(*shape), probe.contract)
+            try:
+                tolerance = variant.tolerance
+            except (SubjectError, CannotTell):  # it takes no such heads
+                if shape == own:
+                    raise
+                continue
+            case = self.case(variant, reading_fails, talking=talking, length=5, tolerance=tolerance)
+            yield replace(case, shape=shape)
 
+    def run(self, probe: Probe, case: Case) -> Result:
+        if case.shape is None or not isinstance(probe.subject, Attention):
+            return super().run(probe, case)
+        try:
+            return case.run(Tools(Probe(probe.subject.shaped(*case.shape), probe.contract)))
+        except (SubjectError, CannotTell) as error:
+            if case.shape == (probe.subject.heads, probe.subject.kv_heads):
+                raise
+            return False, f"it takes no such heads: {error}", None
 
-def _factor(found: float, heads: int, width: int) -> str:
-    known = {
-        "1/√(head width)": width**-0.5,
-        _MODEL: (heads * width) ** -0.5,
-        "1/(head width)": 1 / width,
-        "1": 1.0,
-        "√(head width)": width**0.5,
-    }
-    near = (name for name, value in known.items() if abs(found / value - 1) < 1e-3)
-    return next(near, "a factor of its own")
-
-
-def _asked_for(probe: Probe, found: float) -> bool:
-    """Whether a setting has this number, as it is or under a root: then it is a choice."""
-    module = probe.subject.module
-    for one in [] if module is None else module.modules():
-        for holder in (getattr(one, "config", None), getattr(one, "settings", None)):
-            for name, value in getattr(holder, "__dict__", {}).items():
-                number = type(value) in (int, float) and value > 0
-                if number and any(part in name for part in ("scal", "multiplier", "temperature")):
-                    factors = (value, 1 / value, value**0.5, value**-0.5)
-                    if any(abs(found / factor - 1) < 1e-3 for factor in factors):
-                        return True
-    return False
-
-
-@dataclass(frozen=True)
-class Weights(Property):
-    """Weights add up to 1 over the keys, and are exactly 0 where nothing may be seen.
-
-    Other sums have their uses (a sink, no softmax at all) and are reported; a sum of 1 over
-    anything but the keys is a softmax over the wrong axis.
-    """
-
-    name = "weights"
-
-    def examine(self, probe: Probe) -> Finding:
-        reason = unsteady(probe)
-        if reason:
-            return self.finding("cannot tell", reason)
-        subject = probe.subject
-        if isinstance(subject, Attention):
-            if not linear_in_values(subject, probe.tolerance):
-                return self.finding("cannot tell", "outputs are no weighted sums of the values")
-            q, k, _ = drawn(subject, 2, 23, 1)
-            seen = [weights_of(subject, q, k)]
-        else:
-            seen = [one.weights.double() for one in observed(probe, probe.draw(2, SEEN_LENGTH))]
-            if not seen:
+    def on_pass(self, probe: Probe, tried: list[tuple[Case, Result]]) -> Finding:
+        if isinstance(probe.subject, Attention):
+            return self._passed_function(tried)
+        declared = self.declared(probe) is not None or probe.contract.heads is not None
+        found = tried[-1][1]
+        if tried[-1][0].fails is not sharing_fails:  # out of sight
+            if not bool((probe.influence(3) > probe.tolerance).any()):
+                detail = f"nothing moves by more than {probe.tolerance:.1g}: rounding explains that"
+                return self.finding("cannot tell", detail)
+            if declared:
                 return self.finding("cannot tell", UNSEEN)
-        for weights in seen:
-            wrong = self._wrong(probe, weights)
-            if wrong:
-                example = {"length": weights.shape[-1], "future": "must not see" in wrong}
-                return self.finding("fail", wrong, measured=_worst(weights), example=example)
-        off = max((_worst(weights) for weights in seen), key=lambda sum_: abs(sum_ - 1))
-        lowest = min(float(weights.min()) for weights in seen)
-        if abs(off - 1) < HALF:
-            detail = f"rows add up to 1 over the keys (worst {off:.9g})"
-        elif all(float(weights.sum(-1).max()) < 1 + HALF for weights in seen) and lowest >= 0:
-            detail = f"rows add up to less than 1 (down to {off:.4g}), as beside a sink"
-        else:
-            detail = f"rows add up to other than 1 ({off:.4g}), as without a softmax"
-        if lowest < -HALF:
-            detail += f"; there are weights below 0, down to {lowest:.3g}"
-        return self.finding("pass", detail, measured=off)
-
-    def _wrong(self, probe: Probe, weights: Tensor) -> str:
-        if not weights.isfinite().all():
-            return "there are weights that are no finite numbers"
-        future = weights.triu(1).abs()
-        if probe.contract.causal and float(future.max()) > SAFETY * _eps(probe):
-            _, head, i, j = (future == future.max()).nonzero()[0].tolist()
-            return (
-                f"query {i} of head {head} gives {float(future.max()):.2g} to key {j}, which it "
-                "must not see: a weight that is masked is exactly 0"
+            return self.finding("pass", f"{STEADY}; the heads themselves are out of sight")
+        _, sentence, keys = found
+        if not keys and declared:  # a gate at 0 in every layer
+            return self.finding("cannot tell", UNSEEN)
+        detail, count = f"{sentence}; {STEADY}", len(set(keys))
+        if keys != neighbours(len(keys), count):
+            detail += (
+                f"; mind that heads are {describe_map(keys, count)}: declare kv_heads to have it"
             )
-        sums = weights.sum(-1)
-        if float((sums - 1).abs().max()) < HALF:
-            return ""
-        shown = weights != 0
-        for what, axis in (("queries", -2), ("heads", 1), ("rows of the batch", 0)):
-            total, counts = weights.sum(axis), shown.sum(axis)
-            if weights.shape[axis] > 1 and float((total[counts > 0] - 1).abs().max()) < HALF:
-                return f"weights add up to 1 over the {what}, not over the keys"
-        worst = _worst(weights)
-        if float(sums.max() - sums.min()) < HALF and float(weights.min()) >= 0:
-            return f"rows add up to {worst:.4g} everywhere: something multiplies them after softmax"
-        subject = probe.subject
-        if isinstance(subject, Attention) and not _sunk(subject) and forms_of(subject) is not None:
-            return f"weights are exponentials of scores, but rows add up to {worst:.4g}"
-        return ""
+        return self.finding("pass", detail, measured=keys)
+
+    def _passed_function(self, tried: list[tuple[Case, Result]]) -> Finding:
+        read = [(case.shape, found) for case, (_, _, found) in tried if found is not None]
+        if not read:
+            return self.finding("cannot tell", OTHER_HEADS)
+        grouped = [found for shape, found in read if shape and shape[1] not in (1, shape[0])]
+        names = [f"{shape[0]}:{shape[1]}" for shape, _ in read if shape]
+        detail = "each query head depends on its own query and on one key/value head"
+        shared = len(names) > 1 or len(set(read[0][1])) < len(read[0][1])
+        detail += f" (heads {', '.join(names)}); neighbours share" if shared else f" ({names[0]})"
+        return self.finding("pass", detail, measured=(grouped or [read[0][1]])[-1])
 
 
-def _worst(weights: Tensor) -> float:
-    sums = weights.sum(-1).flatten()
-    return float(sums[(sums - 1).abs().argmax()])
+def fixed_heads(probe: Probe, subject: Attention) -> bool:
+    """Whether the code is made for its own number of heads only."""
+    return subject.heads != subject.kv_heads or has_weights(probe)
 
 
-def _eps(probe: Probe) -> float:
-    return float(torch.finfo(probe.subject.dtype).eps)
+def has_weights(probe: Probe) -> bool:
+    module = probe.subject.module
+    return module is not None and any(True for _ in module.parameters())
 
 
-def _sunk(subject: Attention) -> bool:
-    """Whether what is missing from 1 goes to a key of constant score: a sink.
-
-    With a first key of 0, what is missing is the same multiple of its weight in any text.
-    """
-    q, k, _ = drawn(subject, 2, SEEN_LENGTH, 6)
-    k = k.clone()
-    k[:, :, 0] = 0
-    weights = weights_of(subject, q, k)
-    missing = (1 - weights.sum(-1)) / weights[..., 0]
-    off = (missing[0] - missing[1]).abs() / missing.abs().amax(0)
-    off = off[off.isfinite()]
-    return bool(off.numel()) and float(off.max()) < 100 * floor_of(subject)
+def visible(probe: Probe) -> bool:
+    """Whether queries and keys can be observed at work."""
+    tools = Tools(probe)
+    try:
+        return bool(observe(tools.run, probe.draw(2, SEEN_LENGTH), tools.heads, tools.watch))
+    except CannotTell:
+        return False

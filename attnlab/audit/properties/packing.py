@@ -10,16 +10,19 @@ enough: most code counts with them and hides nothing. Code of a `Subject` of one
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from attnlab.audit.contract import Finding
+from attnlab.audit.errors import SubjectError
 from attnlab.audit.probe.probe import Probe, apart
-from attnlab.audit.properties.property import Property, unsteady
+from attnlab.audit.probe.tools import Tools
+from attnlab.audit.properties.property import Case, Property
+from attnlab.audit.repro.prelude import CannotTell, Result, Tool, movement, replace_inputs
 from attnlab.audit.subject.adapters import POSITIONS
+from attnlab.audit.subject.base import Subject
 
 SEGMENTS = (
     *("segment_ids", "sequence_ids", "document_ids", "segment_id", "sequence_id", "document_id"),
@@ -38,12 +41,13 @@ FORMS = ("seen", "hidden", "added")  # what a mask may hold
 WORDS = (*SEGMENTS, *STARTS, *LONGEST, *MASKS, *POSITIONS)  # what tells texts apart
 KINDS = 16  # a table of so few is one of kinds of tokens, as first and second sentence
 ALONE = 23  # positions that a mask must be able to keep apart; blocks are seldom longer here
-LENGTHS = ((5, 4), (1, 6), (4, 3, 5))
+PIECES = ((5, 4), (1, 6), (4, 3, 5))  # lengths of texts that share a row
 FAR = ("none", "relative", "rotary", "alibi")  # positions that do not care where a text begins
+UNTOLD = "it is told nothing of which text a position belongs to"
 Way = tuple[str, str, int]  # a name, the form of a mask and its axes; "" and 0 if it is none
 
 
-def told(
+def arguments(
     way: tuple[str, str, int],
     lengths: tuple[int, ...],
     takes: list[str],
@@ -54,7 +58,7 @@ def told(
     name, form, axes = way
     each = torch.tensor(lengths)
     number = torch.repeat_interleave(torch.arange(len(lengths)), each)
-    ends = torch.cat((each[:0], each.cumsum(0)))
+    ends = each.cumsum(0)
     begins = (ends - each)[number]
     given: dict[str, Any] = {}
     if form:
@@ -76,86 +80,96 @@ def told(
     return given
 
 
-@dataclass(frozen=True)
+def fails(
+    run_with: Tool,
+    draw: Tool,
+    *,
+    way: tuple[str, str, int] | None,
+    takes: list[str],
+    causal: bool,
+    dtype: str,
+    change: str,
+    text: int,
+    pieces: list[int],
+    seed: int,
+    tolerance: float,
+) -> Result:
+    """Texts one after another in a row, told apart: the others change, or are left out."""
+
+    def packed(x: Tensor, lengths: list[int]) -> Tensor:
+        if way is None:  # code that says itself how
+            return run_with(x, lengths=tuple(lengths))
+        return run_with(x, **arguments(way, tuple(lengths), takes, causal, getattr(torch, dtype)))
+
+    own = slice(sum(pieces[:text]), sum(pieces[: text + 1]))
+    x, changed = draw(1, sum(pieces), seed), draw(1, sum(pieces), seed + 100).clone()
+    changed[:, own] = x[:, own]
+    before = packed(x, pieces)[:, own]
+    if change == "alone":
+        after, why = packed(x[:, own], [pieces[text]]), "it stands alone"
+    else:
+        after, why = packed(changed, pieces)[:, own], "the texts beside it change"
+    off = movement(after, before)
+    size, at = float(off.max()), int(off.amax(0).argmax())
+    seen = f"output {at} of text {text} moves by {size:.2g} when {why}"
+    name = "its own packed" if way is None else way[0]
+    return size > tolerance, f"{seen} (texts of {pieces} in a row, told by {name})", size
+
+
 class Packing(Property):
     name = "packing"
 
-    def examine(self, probe: Probe) -> Finding:
-        detail = "it is told nothing of which text a position belongs to"
-        if not offered(probe):
-            return self.finding("not applicable", detail)
-        reason = unsteady(probe)
-        if reason:
-            return self.finding("cannot tell", reason)
-        known = telling(probe)
-        if known is None:
-            return self.finding("not applicable", detail)
-        name, ask, restarts = known
-        worst, elsewhere = 0.0, ""
-        for lengths in LENGTHS:
-            for what, text, off in _differences(probe, ask, lengths):
-                if off <= probe.tolerance:
-                    worst = max(worst, off)
-                elif what == "alone" and text and not restarts:
-                    elsewhere = "; later texts stand elsewhere, and may differ from alone"
-                else:
-                    said = "the texts beside it change" if what == "others" else "it is packed"
-                    detail = (
-                        f"text {text} of lengths {list(lengths)} in one row moves by {off:.2g} "
-                        f"when {said} (told by {name})"
-                    )
-                    example = {"lengths": list(lengths), "what": what, "text": text}
-                    return self.finding("fail", detail, measured=_plain(off), example=example)
+    def excuse(self, probe: Probe) -> Finding | None:
+        names = any(True for _ in _ways(_takes(probe.subject), probe.subject.module))
+        if not names and not hasattr(probe.subject, "packed"):
+            return self.finding("not applicable", UNTOLD)
+        return super().excuse(probe)
+
+    def cases(self, probe: Probe) -> Iterator[Case]:
+        subject = probe.subject
+        own = hasattr(subject, "packed")
+        way = None if own else way_of(probe)
+        if way is None and not own:
+            return
+        how: dict[str, Any] = {
+            "way": way,
+            "takes": [one for one in _takes(subject) if one in WORDS],
+        }
+        how |= {"causal": bool(probe.contract.causal), "dtype": str(subject.dtype)[6:]}
+        for pieces in PIECES:
+            for text in range(len(pieces)):
+                for change in ("others", "alone"):
+                    sizes = {"change": change, "text": text, "pieces": list(pieces)}
+                    yield self.case(probe, fails, **how, **sizes)
+
+    def on_failure(self, probe: Probe, case: Case, result: Result) -> Finding | None:
+        """A later text may differ from alone where nothing tells the code that it begins anew."""
+        sizes, far = case.sizes, probe.contract.positions in FAR
+        later = sizes["change"] == "alone" and sizes["text"] > 0
+        restarts = sizes["way"] is None or far or any(one in POSITIONS for one in sizes["takes"])
+        return None if later and not restarts else super().on_failure(probe, case, result)
+
+    def on_pass(self, probe: Probe, tried: list[tuple[Case, Result]]) -> Finding:
+        if not tried:
+            return self.finding("not applicable", UNTOLD)
+        way = tried[0][0].sizes["way"]
+        worst = max(size for _, (wrong, _, size) in tried if not wrong)
+        name = "its own packed" if way is None else way[0]
         detail = f"texts in one row, told apart by {name}, are as alone: off by {worst:.1e}"
-        return self.finding("pass", detail + elsewhere, measured=worst)
-
-
-def _plain(size: float) -> float | None:
-    return size if size < float("inf") else None
-
-
-def offered(probe: Probe) -> bool:
-    """Whether it takes something of that name at all."""
-    takes = _named(probe.subject)[1]
-    own = getattr(probe.subject, "packed", None) is not None
-    return own or any(True for _ in _ways(takes, probe.subject.module))
-
-
-Asked = Callable[[Tensor, tuple[int, ...]], Tensor]
-
-
-def telling(probe: Probe) -> tuple[str, Asked, bool] | None:
-    """By what it is told, how it is asked, and whether later texts must be as alone too."""
-    subject = probe.subject
-    far = probe.contract.positions in FAR
-    own = getattr(subject, "packed", None)
-    if own is not None:
-        return "its own packed", torch.no_grad()(own), True
-    way = way_of(probe)
-    if way is None:
-        return None
-    call, takes = _named(subject)
-    causal = bool(probe.contract.causal)
-
-    def ask(x: Tensor, lengths: tuple[int, ...]) -> Tensor:
-        with torch.no_grad():
-            found: Tensor = call(x, **told(way, lengths, takes, causal, subject.dtype))
-        return found
-
-    return way[0], ask, far or any(one in POSITIONS for one in takes)
+        if any(wrong for _, (wrong, _, _) in tried):
+            detail += "; later texts stand elsewhere, and may differ from alone"
+        return self.finding("pass", detail, measured=worst)
 
 
 def way_of(probe: Probe) -> Way | None:
     """The first way that runs, and of a mask: that shuts out what it is to shut out."""
-    call, takes = _named(probe.subject)
-    if call is None:
-        return None
+    call, takes = Tools(probe).run_with, _takes(probe.subject)
     for way in _ways(takes, probe.subject.module):
         try:
             if not way[1] or _shuts_out(probe, call, takes, way):
-                call(probe.draw(1, 5), **told(way, (3, 2), takes, False, probe.subject.dtype))
+                call(probe.draw(1, 5), **arguments(way, (3, 2), takes, False, probe.subject.dtype))
                 return way
-        except Exception:  # it takes something else by this name
+        except (SubjectError, CannotTell):  # it takes something else by this name
             continue
     return None
 
@@ -172,47 +186,25 @@ def _ways(takes: list[str], module: nn.Module | None) -> Iterator[Way]:
             yield from ((name, form, axes) for form in FORMS for axes in (2, 4, 3))
 
 
-def _shuts_out(probe: Probe, call: Any, takes: list[str], way: Way) -> bool:
+def _shuts_out(probe: Probe, call: Callable[..., Tensor], takes: list[str], way: Way) -> bool:
     """Whether texts of one position each, told apart so, are apart: else it is another mask, or
     the code has other ways from one position to another, of which a mask tells nothing."""
     takes = [one for one in takes if one not in POSITIONS]  # of the mask, and nothing else
-    with torch.no_grad():
-        given = told(way, (1,) * ALONE, takes, False, probe.subject.dtype)
-        x, other = probe.draw(1, ALONE), probe.draw(1, ALONE, 1)
-        before = call(x, **given)
-        if not bool(torch.isfinite(before).all()):
+    given = arguments(way, (1,) * ALONE, takes, False, probe.subject.dtype)
+    x, other = probe.draw(1, ALONE), probe.draw(1, ALONE, 1)
+    before = call(x, **given)
+    if not bool(torch.isfinite(before).all()):
+        return False
+    for at in (0, ALONE // 2, ALONE - 2):
+        kept = [n for n in range(ALONE) if n != at]
+        after = call(replace_inputs(x, other, at, at), **given)
+        if apart(after[:, kept], before[:, kept]) > probe.tolerance:
             return False
-        for at in (0, ALONE // 2, ALONE - 2):
-            changed = x.clone()
-            changed[:, at] = other[:, at]
-            kept = [n for n in range(ALONE) if n != at]
-            if apart(call(changed, **given)[:, kept], before[:, kept]) > probe.tolerance:
-                return False
-        # one that sees nothing at all, or everything, would be told apart by any mask
-        whole = told(way, (ALONE,), takes, False, probe.subject.dtype)
-        return apart(call(x, **whole), before) > probe.tolerance
+    # one that sees nothing at all, or everything, would be told apart by any mask
+    whole = arguments(way, (ALONE,), takes, False, probe.subject.dtype)
+    return apart(call(x, **whole), before) > probe.tolerance
 
 
-def _named(subject: Any) -> tuple[Any, list[str]]:
-    """The code with arguments by name, and which it takes."""
-    call = getattr(subject, "named", None)
-    if call is not None:
-        return call, list(subject.takes)
-    return None, []
-
-
-def _differences(
-    probe: Probe, ask: Asked, lengths: tuple[int, ...]
-) -> Iterator[tuple[str, int, float]]:
-    """What was done, to which text, and how far it moved."""
-    total = sum(lengths)
-    x, other = probe.draw(1, total), probe.draw(1, total, 3)
-    packed = ask(x, lengths)
-    start = 0
-    for text, size in enumerate(lengths):
-        own = slice(start, start + size)
-        changed = other.clone()
-        changed[:, own] = x[:, own]
-        yield "others", text, apart(ask(changed, lengths)[:, own], packed[:, own])
-        yield "alone", text, apart(ask(x[:, own], (size,)), packed[:, own])
-        start += size
+def _takes(subject: Subject) -> list[str]:
+    """Arguments that the code takes by name."""
+    return list(getattr(subject, "takes", ()))

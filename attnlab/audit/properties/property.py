@@ -1,20 +1,106 @@
-"""What a property is: a name, the field of the contract it is about, and an examination."""
+"""What a property is: a check that is printed into scripts, and the cases it is run on.
+
+Each file of this folder states one property, to be read from top to bottom:
+
+    def fails(run, draw, *, batch, length, seed, tolerance) -> (fails, sentence, measured)
+    class Name(Property):  cases(probe) -> Case, Case, …
+
+`fails` takes tools first (`audit/probe/tools.py`) and then, by name, the sizes of a case. It knows
+torch, constants, and functions that follow the same rule, since scripts print it with all that it
+names. Cases are tried in their order. The first that fails is the finding, the start from which
+the counter-example is made smaller, and what the script runs: on the same weights and inputs.
+"""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
+
+import torch
 
 from attnlab.audit.contract import Finding, Verdict
 from attnlab.audit.probe.probe import Probe
+from attnlab.audit.probe.tools import Tools, tool_names
+from attnlab.audit.repro.prelude import CannotTell, Result
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One run of a check. What is declared, and decides, is among the sizes."""
+
+    fails: Callable[..., Result]
+    sizes: Mapping[str, Any]
+    tolerance: float  # above which outputs differ
+    fixed: tuple[Sequence[str], ...] = ()  # settings of the code on which the right answer depends
+    shape: tuple[int, int] | None = None  # query and key/value heads that a function is given
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {value}" for name, value in self.sizes.items())
+
+    def run(self, tools: object) -> Result:
+        """With the same random numbers every time, for code that draws some."""
+        given = [getattr(tools, name) for name in tool_names(self.fails)]
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            return self.fails(*given, **self.sizes, tolerance=self.tolerance)
 
 
 @dataclass(frozen=True)
 class Property(ABC):
     name: ClassVar[str]
     field: ClassVar[str | None] = None  # of the contract
+    fixed: ClassVar[tuple[Sequence[str], ...]] = ()  # see Case
 
     @abstractmethod
-    def examine(self, probe: Probe) -> Finding: ...
+    def cases(self, probe: Probe) -> Iterator[Case]:
+        """In the order in which they are tried."""
+
+    def on_pass(self, probe: Probe, tried: list[tuple[Case, Result]]) -> Finding:
+        """The finding when no case fails; by default, what the last one showed."""
+        _, sentence, measured = tried[-1][1]
+        return self.finding("pass", sentence, measured=measured)
+
+    def examine(self, probe: Probe) -> Finding:
+        return replace(self.find(probe), declared=self.declared(probe))
+
+    def find(self, probe: Probe) -> Finding:
+        excuse = self.excuse(probe)
+        if excuse is not None:
+            return excuse
+        tried = []
+        for case in self.cases(probe):
+            try:
+                result = self.run(probe, case)
+            except CannotTell as reason:
+                return self.finding("cannot tell", str(reason))
+            found = self.on_failure(probe, case, result) if result[0] else None
+            if found is not None:
+                return found
+            tried.append((case, result))
+        return self.on_pass(probe, tried)
+
+    def excuse(self, probe: Probe) -> Finding | None:
+        """Why it is not examined, if it is not."""
+        reason = unsteady(probe)
+        return self.finding("cannot tell", reason) if reason else None
+
+    def run(self, probe: Probe, case: Case) -> Result:
+        return case.run(Tools(probe))
+
+    def on_failure(self, probe: Probe, case: Case, result: Result) -> Finding | None:
+        """The finding of a case that fails; None where it is somebody's choice, to go on."""
+        _, sentence, measured = result
+        return self.finding("fail", sentence, measured=measured, example=case)
+
+    def case(self, probe: Probe, fails: Callable[..., Result], **sizes: Any) -> Case:
+        """Of this property; with a seed of 0 if none is given."""
+        tolerance = sizes.pop("tolerance", None)
+        return Case(
+            fails=fails,
+            sizes={"seed": 0, **sizes},
+            tolerance=self.tolerance(probe) if tolerance is None else tolerance,
+            fixed=self.fixed,
+        )
 
     def tolerance(self, probe: Probe) -> float:
         """What it calls equal; too coarse a one is no reason to pass."""
@@ -25,24 +111,6 @@ class Property(ABC):
 
     def declared(self, probe: Probe) -> Any:
         return getattr(probe.contract, self.field) if self.field else None
-
-
-@dataclass(frozen=True)
-class Moved:
-    """An output that moved when it should not have, or differs from what it should be."""
-
-    length: int
-    output: int
-    inputs: tuple[int, ...]  # that were changed
-    size: float
-
-    def plain(self) -> dict[str, Any]:
-        return {
-            "length": self.length,
-            "output": self.output,
-            "inputs": list(self.inputs),
-            "size": self.size if self.size < float("inf") else None,
-        }
 
 
 def unsteady(probe: Probe) -> str | None:

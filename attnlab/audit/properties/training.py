@@ -13,10 +13,8 @@ A bare function loss(logits, labels) is audited as a `LossFunction`.
 """
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -24,16 +22,149 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attnlab.audit.contract import Finding, Verdict
-from attnlab.audit.probe.probe import SAFETY, Probe
-from attnlab.audit.properties.property import Property, unsteady
-from attnlab.audit.subject.adapters import TOKENS
-from attnlab.audit.subject.base import Tokens, normal
+from attnlab.audit.errors import calling
+from attnlab.audit.probe.probe import Probe
+from attnlab.audit.probe.tools import loss_of, method_of
+from attnlab.audit.properties.property import Case, Property, unsteady
+from attnlab.audit.repro.prelude import CannotTell, Result, Tool
+from attnlab.audit.subject.base import Tokens
+from attnlab.audit.subject.convention import Convention
+from attnlab.audit.subject.tensors import loss_in, normal
 
-LABELS = ("labels", "targets")
 SHIFTS = {0: "not shifted", 1: "shifted once", 2: "shifted twice", -1: "shifted backwards"}
 TEXTS = 5  # that a loss is measured on
 SEEDS = 64  # of corruptions: a position is left out by all of them once in 2^64 if it is even
 TEXT = 40  # tokens, all different, that are corrupted
+NEAR = 2e-6  # 16 float32 roundings: a loss is often computed in float32, whatever the model is in
+
+
+def shift_fails(
+    run: Tool,
+    draw: Tool,
+    loss: Tool,
+    *,
+    labelled: bool,
+    batch: int,
+    length: int,
+    seed: int,
+    tolerance: float,
+) -> Result:
+    """The loss is the cross-entropy of the next token, or any one multiple of it.
+
+    A mean and a sum are both fine. With labels, who calls the code may have shifted them.
+    """
+    if length < 4:
+        raise ValueError("a shorter text has no two tokens that are two ahead")
+    factors: dict[int, list[Tensor]] = {shift: [] for shift in SHIFTS}
+    for number in range(TEXTS):
+        x = draw(batch, length, seed + number)
+        found, logits = float(loss(x)), run(x).double()
+        for shift in SHIFTS:
+            rows = logits[:, max(-shift, 0) : length - max(shift, 0)]
+            labels = x[:, max(shift, 0) : length - max(-shift, 0)]
+            wanted = F.cross_entropy(rows.flatten(0, 1), labels.flatten())
+            factors[shift].append(found / wanted)
+    middle = {shift: torch.stack(some).mean() for shift, some in factors.items()}
+    spread = {
+        shift: float((torch.stack(some) / middle[shift] - 1).abs().nan_to_num(torch.inf).max())
+        for shift, some in factors.items()
+    }
+    best = min(spread, key=lambda shift: spread[shift])
+    if not spread[best] <= NEAR:
+        raise CannotTell("the loss is no cross-entropy of a token near by")
+    factor = float(middle[best])
+    size = "" if abs(factor - 1) < 1e-3 else f", times {factor:.4g}"
+    if labelled and best == 0:
+        text = f"the loss compares output i with label i{size}: who calls it shifts them"
+        return False, text, best
+    place = f"i{best:+d}" if best else "i"
+    text = f"labels are {SHIFTS[best]}: the loss compares output i with token {place}{size}"
+    return best != 1, text, best
+
+
+def padding_fails(
+    draw: Tool, loss: Tool, *, batch: int, length: int, real: int, seed: int, tolerance: float
+) -> Result:
+    """Tokens behind the end of row 0 change: the loss does not."""
+    if real < 2:
+        raise ValueError("a text of one token has no loss")
+    x, other = draw(batch, length, seed), draw(batch, length, seed + 100)
+    padding = torch.zeros(batch, length, dtype=torch.bool)
+    padding[0, real:] = True
+    changed = x.clone()
+    changed[0, real + 1 :] = other[0, real + 1 :]  # the first may be the mark of the end
+    before, after = (float(loss(one, padding=padding)) for one in (x, changed))
+    text = f"the loss moves from {before:.6g} to {after:.6g} when tokens that stand in padding move"
+    return not abs(after - before) <= NEAR * abs(before), text, abs(after - before)
+
+
+def parts_fails(
+    draw: Tool,
+    accumulate: Callable[..., Any],
+    model: nn.Module,
+    *,
+    parts: int,
+    ragged: bool,
+    batch: int,
+    length: int,
+    seed: int,
+    tolerance: float,
+) -> Result:
+    """The gradient of a batch is the same, worked through in one part or in several."""
+    x = draw(batch, length, seed)
+    padding = None
+    if ragged:
+        ends = torch.tensor([length, *range(2, batch + 1)]).clamp(max=length)
+        padding = torch.arange(length) >= ends[:, None]
+    whole = gradient_of(accumulate, model, x, padding, 1)
+    # the same rows in another order: equal but for the order of the sums
+    hidden = None if padding is None else padding.flip(0)
+    turned = gradient_of(accumulate, model, x.flip(0), hidden, 1)
+    found = gradient_of(accumulate, model, x, padding, parts)
+    eps = torch.finfo(next(model.parameters()).dtype).eps * float(whole.abs().max())
+    allowed = 16 * max(float((turned - whole).abs().max()), eps)
+    off = float((found - whole).abs().max())
+    rows = "rows of unequal length" if ragged else "rows of one length"
+    text = f"the gradient of {rows} in {parts} parts is off by {off:.2g}"
+    times = float(found.norm() / whole.norm())
+    return not off <= allowed, f"{text} ({times:.3g} times as long as in one)", off
+
+
+def gradient_of(
+    accumulate: Callable[..., Any], model: nn.Module, x: Tensor, padding: Tensor | None, parts: int
+) -> Tensor:
+    """What it leaves in the parameters, as one vector; they are left without any."""
+    model.zero_grad(set_to_none=True)
+    accumulate(x, parts, **({} if padding is None else {"padding": padding}))
+    every = [(one, one.grad) for one in model.parameters()]
+    found = [(torch.zeros_like(one) if it is None else it).flatten() for one, it in every]
+    model.zero_grad(set_to_none=True)
+    return torch.cat(found).double()
+
+
+def spans_fails(
+    corrupt: Callable[..., Any], *, length: int, seeds: int, seed: int, tolerance: float
+) -> Result:
+    """Inputs and targets hold every token once, in order, and no place is always taken out."""
+    if length < 16:
+        raise ValueError("of so few tokens some may have to go")
+    text, removed = list(range(length)), [0] * length
+    for number in range(seed, seed + seeds):
+        inputs, targets = corrupt(list(text), number)
+        kept, taken = ([int(one) for one in row if int(one) in text] for row in (inputs, targets))
+        if sorted(kept + taken) != text:
+            lost = sorted(set(text) - {*kept, *taken})
+            what = f"tokens {lost[:5]} are lost" if lost else "some tokens stand in both"
+            return True, f"seed {number}: {what}, so the text cannot be put back together", None
+        if kept != sorted(kept) or taken != sorted(taken):
+            return True, f"seed {number}: tokens are no longer in the order of the text", None
+        removed = [count + (place in taken) for place, count in enumerate(removed)]
+    always = [place for place, count in enumerate(removed) if count == seeds]
+    if always:
+        return True, f"of {length} positions {always} are taken out whatever the seed", None
+    never = [place for place, count in enumerate(removed) if count == 0]
+    rest = f"; never taken out: {never}" if never else ""
+    return False, f"texts can be put back together{rest}", None
 
 
 class LossFunction(Tokens):
@@ -44,222 +175,77 @@ class LossFunction(Tokens):
         with torch.no_grad():
             self.table.weight.copy_(normal(0, vocabulary, vocabulary))
         self.table = self.table.to(self.dtype)
-        super().__init__(name, lambda x, *_: self.table(x), vocabulary, module=self.table)
-        self.labelled = lambda tokens: scalar_in(loss(self.table(tokens), tokens))
+        super().__init__(
+            Convention(name=name, code=self.table, module=self.table, width=vocabulary, tokens=True)
+        )
+        self._loss = loss
+
+    def labelled(self, tokens: Tensor) -> Tensor:
+        """The loss of a text that is its own label."""
+        with calling("loss", tokens.shape[1]):
+            found = self._loss(self.table(tokens), tokens)
+        return loss_in(found)
 
 
-@dataclass(frozen=True)
 class Training(Property):
     name = "training"
 
     def tolerance(self, probe: Probe) -> float:
         return 0.0  # losses and gradients have tolerances of their own
 
-    def examine(self, probe: Probe) -> Finding:
-        every = {"loss": self._loss, "parts": self._parts, "spans": self._spans}
-        seen = {name: examined(probe) for name, examined in every.items()}
-        found = [one for one in seen.values() if one]
-        if not found:
+    def excuse(self, probe: Probe) -> None:
+        return None
+
+    def cases(self, probe: Probe) -> Iterator[Case]:
+        yield from self._loss_cases(probe)
+        yield from self._parts_cases(probe)
+        if method_of(probe.subject, "corrupt") is not None:
+            yield self.case(probe, spans_fails, length=TEXT, seeds=SEEDS)
+
+    def _loss_cases(self, probe: Probe) -> Iterator[Case]:
+        own = method_of(probe.subject, "loss")
+        if probe.subject.continuous or loss_of(probe.subject) is None:
+            return
+        sizes = {"batch": 2, "length": 11}
+        yield self.case(probe, shift_fails, labelled=own is None, **sizes)
+        if own is not None and "padding" in inspect.signature(own).parameters:
+            yield self.case(probe, padding_fails, **sizes, real=5)
+
+    def _parts_cases(self, probe: Probe) -> Iterator[Case]:
+        accumulate = method_of(probe.subject, "accumulate")
+        if accumulate is None or probe.subject.module is None:
+            return
+        padded = "padding" in inspect.signature(accumulate).parameters
+        for ragged in (False, True) if padded else (False,):
+            for parts in (2, 4):
+                how = {"ragged": ragged, "parts": parts}
+                yield self.case(probe, parts_fails, batch=8, length=11, **how)
+
+    def find(self, probe: Probe) -> Finding:
+        """Each that the code offers has its say, and the worst is the verdict."""
+        findings: dict[Callable[..., Result], Finding] = {}
+        for case in self.cases(probe):
+            before = findings.get(case.fails)
+            if before is None or before.verdict == "pass":
+                findings[case.fails] = self._one(probe, case)
+        if not findings:
             detail = "no loss, accumulate or corrupt was found; see audit/properties"
             return self.finding("not applicable", detail)
-        worst: Verdict = "pass"
-        for verdict in ("cannot tell", "fail"):
-            if any(one[0] == verdict for one in found):
-                worst = verdict
-        told = "; ".join(one[1] for one in found if worst in ("pass", one[0]))
-        example: dict[str, Any] = {
-            name: one[1] for name, one in seen.items() if one and one[0] == "fail"
-        }
-        if "loss" in example and method(probe, "loss") is None:
-            example["word"] = label_word(probe)
-        return self.finding(
-            worst, told, measured=[one[1] for one in found], example=example or None
-        )
+        verdicts = [one.verdict for one in findings.values()]
+        every: tuple[Verdict, ...] = ("fail", "cannot tell", "pass")
+        worst = next(one for one in every if one in verdicts)
+        chosen = [one for one in findings.values() if one.verdict == worst]
+        detail = "; ".join(one.detail for one in chosen)
+        measured = [one.detail for one in findings.values()]
+        return replace(chosen[0], detail=detail, measured=measured)
 
-    def _loss(self, probe: Probe) -> tuple[Verdict, str] | None:
-        whole = method(probe, "loss")
-        given = whole or _with_labels(probe)
-        if given is None or probe.subject.continuous:
-            return None
-        reason = unsteady(probe)
+    def _one(self, probe: Probe, case: Case) -> Finding:
+        reason = unsteady(probe) if case.fails is shift_fails else None
         if reason:
-            return "cannot tell", reason
-        shift, factor = shift_of(probe, given)
-        if shift is None:
-            return "cannot tell", "the loss is no cross-entropy of a token near by"
-        name = SHIFTS[shift]
-        size = "" if abs(factor - 1) < 1e-3 else f", times {factor:.4g}"
-        if whole is None and shift == 0:
-            detail = f"the loss compares output i with label i{size}: who calls it shifts them"
-            return "pass", detail
-        place = f"i{shift:+d}" if shift else "i"
-        detail = f"labels are {name}: the loss compares output i with token {place}{size}"
-        if shift == 1 and whole is not None and reads_padding(probe, whole):
-            return "fail", "the loss moves with tokens that stand in padding"
-        return ("pass" if shift == 1 else "fail"), detail
-
-    def _parts(self, probe: Probe) -> tuple[Verdict, str] | None:
-        accumulate, module = method(probe, "accumulate"), probe.subject.module
-        if accumulate is None or module is None:
-            return None
-        x = probe.draw(8, 11)
-        ragged = torch.arange(11) >= torch.tensor([11, 3, 11, 11, 2, 4, 9, 11])[:, None]
-        padded = "padding" in inspect.signature(accumulate).parameters
-        for padding in (None, ragged) if padded else (None,):
-            how = {} if padding is None else {"padding": padding}
-            whole = gradient_of(module, partial(accumulate, x, 1, **how))
-            # the same rows in another order: equal but for the order of the sums
-            turned = {"padding": padding.flip(0)} if padding is not None else {}
-            other = gradient_of(module, partial(accumulate, x.flip(0), 1, **turned))
-            eps = torch.finfo(whole.dtype).eps * float(whole.abs().max())
-            tolerance = SAFETY * max(float((other - whole).abs().max()), eps)
-            for parts in (2, 4):
-                found = gradient_of(module, partial(accumulate, x, parts, **how))
-                off = float((found - whole).abs().max())
-                if not off <= tolerance:
-                    times = float(found.norm() / whole.norm())
-                    rows = "rows of unequal length" if padding is not None else "rows of one length"
-                    detail = (
-                        f"the gradient of {rows} in {parts} parts is off by {off:.2g} "
-                        f"({times:.3g} times as long as in one)"
-                    )
-                    return "fail", detail
-        return "pass", "gradients in 1, 2 and 4 parts are equal"
-
-    def _spans(self, probe: Probe) -> tuple[Verdict, str] | None:
-        corrupt = method(probe, "corrupt")
-        if corrupt is None:
-            return None
-        text = list(range(TEXT))
-        removed = [0] * TEXT
-        for seed in range(SEEDS):
-            inputs, targets = (_numbers(one) for one in corrupt(list(text), seed))
-            kept = [token for token in inputs if token in text]
-            taken = [token for token in targets if token in text]
-            if sorted(kept + taken) != text:
-                lost = sorted(set(text) - {*kept, *taken})
-                what = f"tokens {lost[:5]} are lost" if lost else "some tokens stand in both"
-                return "fail", f"seed {seed}: {what}, so the text cannot be put back together"
-            if kept != sorted(kept) or taken != sorted(taken):
-                return "fail", f"seed {seed}: tokens are no longer in the order of the text"
-            for token in taken:
-                removed[token] += 1
-        always = [place for place, count in enumerate(removed) if count == SEEDS]
-        never = [place for place, count in enumerate(removed) if count == 0]
-        if always:
-            return "fail", f"of {TEXT} positions {always} are taken out whatever the seed"
-        text_of_never = f"; never taken out: {never}" if never else ""
-        return "pass", f"texts can be put back together{text_of_never}"
-
-
-def method(probe: Probe, name: str) -> Callable[..., Any] | None:
-    """Of the subject or its module; one that begins with tokens, not a loss that is a layer."""
-    for holder in (probe.subject, probe.subject.module):
-        found = getattr(holder, name, None)
-        if callable(found):
-            takes = list(inspect.signature(found).parameters)
-            if takes and takes[0] in (*TOKENS, "text", "x"):
-                return found  # type: ignore[no-any-return]
-    return None
-
-
-def _with_labels(probe: Probe) -> Callable[[Tensor], Tensor] | None:
-    labelled: Callable[[Tensor], Tensor] | None = getattr(probe.subject, "labelled", None)
-    if labelled is not None:
-        return labelled
-    module = probe.subject.module
-    if module is None:
-        return None
-    word = label_word(probe)
-    if not word:
-        return None
-    return lambda tokens: scalar_in(module(tokens, **{word: tokens}))
-
-
-def label_word(probe: Probe) -> str:
-    """What a module calls its labels; empty if it takes none."""
-    module = probe.subject.module
-    takes = [] if module is None else inspect.signature(module.forward).parameters
-    return next((one for one in takes if one in LABELS), "")
-
-
-def scalar_in(found: Any) -> Tensor:
-    """The loss among what a model gave."""
-    loss = found.get("loss") if isinstance(found, dict) else getattr(found, "loss", None)
-    values = [loss] if loss is not None else found if isinstance(found, tuple) else [found]
-    for value in values:
-        if isinstance(value, Tensor) and value.numel() == 1:
-            return value
-    raise ValueError(
-        "the code was given labels and gave no loss; return one, such as (logits, loss)"
-    )
-
-
-def shift_of(probe: Probe, loss: Callable[[Tensor], Tensor]) -> tuple[int | None, float]:
-    """How far the labels are from the logits they are compared with, and the loss's factor.
-
-    A mean and a sum are both fine, so a loss may be any one multiple of the cross-entropy.
-    """
-    losses: list[float] = []
-    expected: dict[int, list[float]] = {shift: [] for shift in SHIFTS}
-    for seed in range(TEXTS):
-        x = probe.draw(2, 11, seed)
-        with torch.no_grad():
-            losses.append(float(loss(x)))
-        logits = probe.run(x).double()
-        for shift in SHIFTS:
-            expected[shift].append(float(_cross_entropy(logits, x, shift)))
-    factors = {
-        shift: torch.tensor(losses).double() / torch.tensor(values).double()
-        for shift, values in expected.items()
-    }
-    spread = {shift: float((one / one.mean() - 1).abs().max()) for shift, one in factors.items()}
-    best = min(spread, key=spread.__getitem__)
-    # a loss is often computed in float32, whatever the model is in
-    if not spread[best] <= SAFETY * torch.finfo(torch.float32).eps:
-        return None, 0.0
-    return best, float(factors[best].mean())
-
-
-def reads_padding(probe: Probe, loss: Callable[..., Tensor]) -> bool:
-    """Whether tokens behind the end count; the first of them may be the end's own mark."""
-    if "padding" not in inspect.signature(loss).parameters:
-        return False
-    x, other = probe.draw(3, 11), probe.draw(3, 11, 1)
-    padding = torch.arange(11) >= torch.tensor([5, 11, 8])[:, None]
-    behind = torch.arange(11) > torch.tensor([5, 11, 8])[:, None]
-    with torch.no_grad():
-        before = float(loss(x, padding=padding))
-        after = float(loss(torch.where(behind, other, x), padding=padding))
-    return not abs(after - before) <= SAFETY * torch.finfo(torch.float32).eps * abs(before)
-
-
-def _cross_entropy(logits: Tensor, x: Tensor, shift: int) -> Tensor:
-    length = x.shape[1] - abs(shift)
-    first, second = (0, shift) if shift >= 0 else (-shift, 0)
-    rows, labels = logits[:, first:][:, :length], x[:, second:][:, :length]
-    return F.cross_entropy(rows.flatten(0, 1), labels.flatten())
-
-
-def gradient_of(module: nn.Module, work: Callable[[], Any]) -> Tensor:
-    """What it leaves in the parameters, as one vector; the module is left without any."""
-    with _no_gradients(module):
-        work()
-        found = [
-            (torch.zeros_like(one) if one.grad is None else one.grad).flatten()
-            for one in module.parameters()
-        ]
-        return torch.cat(found).double()
-
-
-@contextmanager
-def _no_gradients(module: nn.Module) -> Iterator[None]:
-    module.zero_grad(set_to_none=True)
-    try:
-        yield
-    finally:
-        module.zero_grad(set_to_none=True)
-
-
-def _numbers(row: Tensor | Sequence[int]) -> list[int]:
-    return [int(one) for one in row]
+            return self.finding("cannot tell", reason)
+        try:
+            result = self.run(probe, case)
+        except CannotTell as why:
+            return self.finding("cannot tell", str(why))
+        found = self.on_failure(probe, case, result) if result[0] else None
+        return found or self.finding("pass", result[1])

@@ -1,6 +1,7 @@
-"""What scripts bring along: code is loaded and prepared, inputs are drawn, outputs compared.
+"""What the audit and its scripts share: loading code, preparing weights, drawing and comparing.
 
-It is printed into scripts as it stands, so it knows torch and nothing of this package.
+Both make weights and inputs by these functions, so a script meets the numbers the audit met. They
+are printed into scripts as they stand, so they know torch and nothing of this package.
 
 Axes: b batch, t time.
 """
@@ -8,18 +9,29 @@ Axes: b batch, t time.
 import importlib.util
 import re
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 # what code calls the cache that it takes, or gives back
 CACHES = re.compile(r"(\w+_)?(past|caches?|kv|presents?)(_\w+)?|states?|mems|inference_params")
 
+Tool = Callable[..., Tensor]  # what a check calls: see audit/probe/tools.py
+Shape = tuple[int, int, int]  # query heads, key/value heads and their width
+Result = tuple[bool, str, Any]  # whether a check fails, what was seen, what was measured
 
-def loaded(folder: Path, words: list[str], file: str) -> Any:
+
+class CannotTell(Exception):
+    """What a check needs cannot be measured of this code; the message says why."""
+
+
+def load_file(folder: Path, arguments: list[str], file: str) -> Any:
     """The file as a module: named on the command line, beside the script, or where it was."""
-    places = [Path(words[0])] if words else [folder / Path(file).name, Path(file)]
+    places = [Path(arguments[0])] if arguments else [folder / Path(file).name, Path(file)]
     path = next((place for place in places if place.is_file()), None)
     if path is None:
         print(f"no file {places[-1]}; give its path on the command line")
@@ -34,48 +46,63 @@ def loaded(folder: Path, words: list[str], file: str) -> Any:
     return module
 
 
-def prepared(code: Any, dtype: torch.dtype) -> Any:
+def prepare(code: nn.Module, dtype: torch.dtype) -> nn.Module:
     """In evaluation mode, and with no weight at 0: a closed gate would hide what is behind it."""
-    code.eval().to(dtype)
+    code.eval().to(torch.float64)  # rounded once, at the end: weights do not depend on the dtype
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for one in code.parameters():
             fixed = not one.requires_grad  # such as a table of sines
             if not fixed and one.is_floating_point() and one.numel():
-                noise = torch.randn(one.shape, generator=generator, dtype=torch.float64).to(one)
+                noise = torch.randn(one.shape, generator=generator, dtype=torch.float64)
                 size = float(one.std()) if one.numel() > 1 else 0.0
                 fan = one.shape[-1] if one.dim() > 1 else 16
-                one.add_(noise, alpha=0.2 * size if size > 1e-4 else 0.5 / fan**0.5)
-    return code
+                one.add_(noise.to(one), alpha=0.2 * size if size > 1e-4 else 0.5 / fan**0.5)
+    return code.to(dtype)
 
 
-def drawn(shape: tuple[int, ...], tokens: int | None, seed: int, dtype: torch.dtype) -> Any:
-    """Inputs of a seed: tokens, or vectors."""
+def sample(shape: tuple[int, ...], tokens: int | None, seed: int, dtype: torch.dtype) -> Tensor:
+    """Inputs of a seed: tokens [b, t] below a number, or vectors of this shape."""
     generator = torch.Generator().manual_seed(seed)
     if tokens is not None:
         return torch.randint(tokens, shape[:2], generator=generator)
     return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
 
 
-def tensor_in(found: Any) -> Any:
+def tensor_in(found: Any) -> Tensor:
     """The outputs, of a tensor, a tuple or something with logits."""
     for name in ("logits", "last_hidden_state"):
-        if isinstance(getattr(found, name, None), torch.Tensor):
-            return getattr(found, name)
-    if isinstance(found, torch.Tensor):
+        value = getattr(found, name, None)
+        if isinstance(value, Tensor):
+            return value
+    if isinstance(found, Tensor):
         return found
     values = list(found.values() if isinstance(found, dict) else found)
-    return next(value for value in values if isinstance(value, torch.Tensor))
+    return next(value for value in values if isinstance(value, Tensor))
 
 
-def moved(one: Any, other: Any) -> Any:
-    """By row and position [b, t]: the largest change; infinite where there is no number."""
+def scalar_in(found: Any) -> Tensor:
+    """The loss among what a model gave."""
+    named = found.get("loss") if isinstance(found, dict) else getattr(found, "loss", None)
+    values = [named] if named is not None else found if isinstance(found, tuple) else [found]
+    for value in values:
+        if isinstance(value, Tensor) and value.numel() == 1:
+            return value
+    raise ValueError("the code was given labels and gave no loss; return one: (logits, loss)")
+
+
+def movement(one: Tensor, other: Tensor) -> Tensor:
+    """By row and position [b, t]: the largest change; infinite where only one is a number."""
+    sizes = zip(one.shape, other.shape, strict=False)
+    if one.dim() != other.dim() or any(a != b and 1 not in (a, b) for a, b in sizes):
+        shapes = f"{list(one.shape)} and {list(other.shape)}"
+        raise CannotTell(f"the code gave outputs of unlike shapes, {shapes}")
     same = (one == other) | (one.isnan() & other.isnan())
     change = (one.double() - other.double()).abs().masked_fill(same, 0).flatten(2).amax(-1)
     return torch.nan_to_num(change, nan=float("inf"))
 
 
-def replaced(x: Any, other: Any, first: int, last: int) -> Any:
+def replace_inputs(x: Tensor, other: Tensor, first: int, last: int) -> Tensor:
     """x with other inputs from first to last."""
     changed, at = x.clone(), slice(first, last + 1)
     if x.is_floating_point():
@@ -87,7 +114,92 @@ def replaced(x: Any, other: Any, first: int, last: int) -> Any:
     return changed
 
 
-def filled(x: Any, block: int, value: float = 0) -> Any:
+def run_nudged(run: Tool, x: Tensor, model: nn.Module | None, part: float, seed: int) -> Tensor:
+    """Outputs when every input (of tokens: every weight) is larger or smaller by this part."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def near(one: Tensor) -> Tensor:
+        noise = torch.randn(one.shape, generator=generator, dtype=torch.float64)
+        return one * (1 + part * noise.sign().to(one))
+
+    if x.is_floating_point():
+        return run(near(x))
+    if model is None:
+        why = "weights are changed in their last bits to see what rounding does"
+        raise CannotTell(f"a Subject of tokens needs its `module`: {why}")
+    weights = [one for one in model.parameters() if one.is_floating_point()]
+    kept = [one.detach().clone() for one in weights]
+    with torch.no_grad():
+        try:
+            for one in weights:
+                one.copy_(near(one))
+            return run(x)
+        finally:
+            for one, before in zip(weights, kept, strict=True):
+                one.copy_(before)
+
+
+def roughness(run: Tool, x: Tensor, model: nn.Module | None, dtype: torch.dtype) -> float:
+    """What a step inside that is done in a lower precision leaves of smoothness.
+
+    y(x + δ) + y(x − δ) − 2y(x) falls with δ² where y is smooth: by 64 from 8δ to δ. Where
+    something is rounded to a grid, it does not. The steps δ are about the grids of float16, of
+    float32, and what this dtype can resolve.
+    """
+    before, worst = run(x), 0.0
+    largest = float(before.abs().nan_to_num(posinf=0).max())
+
+    def bend(part: float) -> float:
+        up, down = (run_nudged(run, x, model, size, 0) for size in (part, -part))
+        return float(movement(up + down, 2 * before).max())
+
+    for part in (torch.finfo(dtype).eps ** 0.5, 2.0**-20, 2.0**-10):
+        near, far = bend(part), bend(8 * part)
+        # a token that goes to another expert, a key no longer among the top: no rounding; no grid
+        # is as coarse as that (bfloat16's is 2⁻⁸)
+        jumps = near > 2.0**-5 * largest
+        # a kink, as of ReLU, falls by 8; a grid does not fall at all
+        worst = max(worst, near if near > far / 4 and not jumps else 0.0)
+    return worst
+
+
+def influence(run: Tool, draw: Tool, length: int, seed: int) -> Tensor:
+    """How far output i moves when input j is replaced, [t, t]; the most of three replacements."""
+    x = draw(1, length, seed)
+    before, matrix = run(x), torch.zeros(length, length, dtype=torch.float64)
+    for number in (100, 200, 300):  # one might happen not to matter
+        other = draw(1, length, seed + number)
+        for j in range(length):
+            change = movement(run(replace_inputs(x, other, j, j)), before)[0]
+            matrix[:, j] = torch.maximum(matrix[:, j], change)
+    return matrix
+
+
+@contextmanager
+def in_precision(model: nn.Module | None, dtype: torch.dtype) -> Iterator[None]:
+    """A module in another precision for a while; afterwards everything in it is as it was."""
+    modules = [] if model is None else list(model.modules())
+    kept = [(one, dict(one.__dict__), dict(one._parameters), dict(one._buffers)) for one in modules]
+    try:
+        for one in modules:
+            for name, value in one._parameters.items():
+                if value is not None and value.is_floating_point():
+                    one._parameters[name] = nn.Parameter(value.to(dtype), requires_grad=False)
+            for name, buffer in one._buffers.items():
+                if buffer is not None and buffer.is_floating_point():
+                    one._buffers[name] = buffer.to(dtype)
+        yield
+    finally:
+        for one, attributes, parameters, buffers in kept:
+            one.__dict__.clear()  # tables made meanwhile would be in that precision
+            one.__dict__.update(attributes)
+            one._parameters.clear()
+            one._parameters.update(parameters)
+            one._buffers.clear()
+            one._buffers.update(buffers)
+
+
+def fill_blocks(x: Tensor, block: int, value: float = 0) -> Tensor:
     """Longer by zeros up to a whole number of blocks, for code that takes no other lengths."""
     more = -x.shape[1] % block
     if not more:
@@ -95,10 +207,15 @@ def filled(x: Any, block: int, value: float = 0) -> Any:
     return torch.cat((x, x.new_full((len(x), more, *x.shape[2:]), value)), dim=1)
 
 
-def added(padding: Any, x: Any) -> Any:
-    """To be added to scores: 0, and the least number where padding is."""
+def additive_mask(padding: Tensor, x: Tensor) -> Tensor:
+    """A mask to add to scores: 0, and the least number where padding is."""
     dtype = x.dtype if x.is_floating_point() else torch.get_default_dtype()
     return torch.zeros(padding.shape, dtype=dtype).masked_fill(padding, torch.finfo(dtype).min)
+
+
+def positions_in(padding: Tensor) -> Tensor:
+    """Positions that count what is not padding, from 0 on."""
+    return (~padding).cumsum(1).sub(1).clamp(min=0)
 
 
 def kept_in(found: Any, word: str) -> Any:

@@ -1,73 +1,41 @@
-"""A failure as a script that needs torch, what is audited, and nothing of this package.
+"""A failing case as a script that needs torch, what is audited, and nothing of this package.
 
-What compares (`audit/repro/comparing.py`, `audit/repro/looking.py`) is printed into it, and so
-is the stage that the code was put on.
+The check of the property (`audit/properties/`) is printed into it with all that it names, and so
+is the stage that the code was put on. Names are looked up where they are defined: an import of
+something else is repeated, a definition of this package is printed in its place.
 """
 
 import ast
+import importlib
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+import symtable
+import sys
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 from attnlab.audit.contract import Finding
-from attnlab.audit.probe import identify, watch
-from attnlab.audit.properties import packing
-from attnlab.audit.repro import looking
-from attnlab.audit.repro import prelude as printed
-from attnlab.audit.repro.stage import Stage, tools_of
+from attnlab.audit.probe.tools import tool_names
+from attnlab.audit.properties.property import Case
+from attnlab.audit.repro.stage import Stage
 
-# Each is imported, or printed, where it is named.
-IMPORTS = {
-    "copy": "import copy",
-    "importlib": "import importlib.util",
-    "inspect": "import inspect",
-    "math": "import math",
-    "os": "import os",
-    "re": "import re",
-    "sys": "import sys",
-    "Iterator": "from collections.abc import Iterator",
-    "contextmanager": "from contextlib import contextmanager, nullcontext",
-    "dataclass": "from dataclasses import dataclass",
-    "Path": "from pathlib import Path",
-    "Any": "from typing import Any",
-}
-TORCH_IMPORTS = {
-    "torch": "import torch",
-    "Tensor": "from torch import Tensor",
-    "sdpa_kernel": "from torch.nn.attention import SDPBackend, sdpa_kernel",
-    "TorchFunctionMode": "from torch.overrides import TorchFunctionMode",
-    "TorchDispatchMode": "from torch.utils._python_dispatch import TorchDispatchMode",
-}
-PRINTED = (
-    *(printed.loaded, printed.prepared, printed.drawn, printed.tensor_in, printed.filled),
-    *(printed.added, printed.kept_in, printed.moved, printed.replaced, packing.told),
-    *(identify.Applied, watch._Watch, watch.Folded, watch.folding, watch.spread, watch.Einsums),
-    *(watch.Watch, identify.grain, identify._stretch, identify._after, identify.scale_seen),
-    *(looking.looked, looking.turned_otherwise),
-)
-CONSTANTS = {"CACHES": f'CACHES = re.compile(r"{printed.CACHES.pattern}")'}
+OWN = "attnlab"
 
 
-def script(
-    stage: Stage,
-    finding: Finding,
-    fails: Callable[..., tuple[bool, str]],
-    sizes: Mapping[str, Any],
-    tolerance: float,
-) -> str:
-    """Builds the stage, compares, and tells by its exit code."""
-    tools = tools_of(fails)
+def script(stage: Stage, finding: Finding, case: Case) -> str:
+    """Builds the stage, runs the case, and tells by its exit code."""
+    tools = tool_names(case.fails)
     heading = stage.heading(tools)
-    given = ", ".join(f"{key}={value!r}" for key, value in sizes.items())
+    given = ", ".join(f"{key}={value!r}" for key, value in case.sizes.items())
     detail = " ".join(finding.detail.split()).replace("\\", "/").replace('"', "'")
     ending = f"""
-def broken_down(*error: Any) -> None:
+def report_crash(*error: Any) -> None:
     sys.__excepthook__(*error)
     os._exit(2)  # 1 would mean that it is still wrong
 
 
-sys.excepthook = broken_down
+sys.excepthook = report_crash
 {heading.making}
 
 
@@ -75,7 +43,7 @@ sys.excepthook = broken_down
 
 
 torch.manual_seed(0)
-fails, sentence = {fails.__name__}(
+fails, sentence, _ = {case.fails.__name__}(
     {", ".join(tools)},
     {given},
     tolerance=TOLERANCE,
@@ -83,45 +51,114 @@ fails, sentence = {fails.__name__}(
 print(("wrong: " if fails else "mended: ") + sentence)
 sys.exit(1 if fails else 0)
 """
-    sources = [inspect.getsource(fails).rstrip()]
-    sources = [*_needed([*stage.printed(), *PRINTED], [*sources, ending]), *sources]
-    names = named([*sources, ending])
-    constants = [heading.constants]
-    constants += [line for name, line in CONSTANTS.items() if name in names - named(constants)]
-    constants += [f"TOLERANCE = {tolerance!r}  # what rounding explains; more is a difference"]
-    names |= named(constants)
-    standard, of_torch = (
-        "\n".join(line for name, line in every.items() if name in names)
-        for every in (IMPORTS, TORCH_IMPORTS)
-    )
+    definitions = Definitions()
+    for home in stage.homes():
+        definitions.add(ending, home)
+    definitions.define(case.fails.__name__, sys.modules[case.fails.__module__])
+    constants = [heading.constants, *definitions.constants.values()]
+    limit = f"TOLERANCE = {case.tolerance!r}  # what rounding explains; more is a difference"
     heading_text = f'''"""{heading.title}, {finding.name}: {detail}
 
     python {script_name(stage.target, finding.name)} {heading.usage}
 
-{inspect.getdoc(fails)}
+{inspect.getdoc(case.fails)}
 
 Exit code 1 while it is so, 0 once it is mended, 2 if the code is not found or breaks down.
 Needs {heading.needs}.
 """'''
-    body = "\n\n\n".join(["\n".join(constants), *sources])
-    return f"{heading_text}\n\n{standard}\n\n{of_torch}\n\n{body}\n\n{ending}"
+    parts = [heading_text, definitions.import_lines(), "\n".join([*constants, limit])]
+    body = "\n\n\n".join(definitions.functions.values())
+    return "\n\n".join(parts) + f"\n\n\n{body}\n\n{ending}"
 
 
-def named(texts: Iterable[str]) -> set[str]:
-    """Every name that is used in these."""
-    nodes = (node for text in texts for node in ast.walk(ast.parse(text)))
-    return {node.id for node in nodes if isinstance(node, ast.Name)}
+class Definitions:
+    """Definitions that a script needs, each after those that it names."""
+
+    def __init__(self) -> None:
+        self.constants: dict[str, str] = {}
+        self.functions: dict[str, str] = {}
+        self._imports = {("os", ""), ("sys", ""), ("torch", ""), ("typing", "Any")}
+        self._homes: dict[str, str] = {}
+
+    def add(self, text: str, home: ModuleType) -> None:
+        """What a text names of what there is in a module."""
+        for name in sorted(used_names(text) & _definitions(home).keys()):
+            self.define(name, home)
+
+    def define(self, name: str, home: ModuleType) -> None:
+        node, text = _definitions(home)[name]
+        if isinstance(node, ast.Import):
+            self._imports.add((text, ""))
+            return
+        if isinstance(node, ast.ImportFrom):
+            if text.startswith(OWN):
+                self.define(name, importlib.import_module(text))
+            else:
+                self._imports.add((text, name))
+            return
+        known = self._homes.setdefault(name, home.__name__)
+        assert known == home.__name__, f"{name} is defined in {known} and in {home.__name__}"
+        if name in self.constants or name in self.functions:
+            return
+        kind = self.constants if isinstance(node, ast.Assign) else self.functions
+        kind[name] = ""  # it may name itself
+        self.add(text, home)
+        kind[name] = text
+        kind.update({name: kind.pop(name)})  # after what it names
+
+    def import_lines(self) -> str:
+        """Of the standard library first."""
+        groups = []
+        for standard in (True, False):
+            some = [
+                (module, name)
+                for module, name in sorted(self._imports)
+                if (module.partition(".")[0] in sys.stdlib_module_names) == standard
+            ]
+            lines = [f"import {module}" for module, name in some if not name]
+            for module in dict.fromkeys(module for module, name in some if name):
+                names = ", ".join(name for home, name in some if home == module and name)
+                lines.append(f"from {module} import {names}")
+            groups.append("\n".join(lines))
+        return "\n\n".join(groups)
 
 
-def _needed(printed: Iterable[Any], texts: Iterable[str]) -> list[str]:
-    """Sources of what the texts name, and of what those name in turn, in the given order."""
-    sources = {one.__name__: inspect.getsource(one).rstrip() for one in printed}
-    wanted: set[str] = set()
-    new = named(texts) & sources.keys()
-    while new:
-        wanted |= new
-        new = named(sources[one] for one in new) & sources.keys() - wanted
-    return [source for name, source in sources.items() if name in wanted]
+@cache
+def _definitions(home: ModuleType) -> dict[str, tuple[ast.stmt, str]]:
+    """By name: the statement of a module that defines it, and its text; of imports, from where."""
+    source = inspect.getsource(home)
+    lines = source.splitlines()
+    found: dict[str, tuple[ast.stmt, str]] = {}
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                as_ = f" as {alias.asname}" if alias.asname else ""
+                name = alias.asname or alias.name.partition(".")[0]
+                found[name] = (node, f"{alias.name}{as_}")
+        elif isinstance(node, ast.ImportFrom):
+            plain = [alias.name for alias in node.names if alias.asname is None]
+            found |= {name: (node, str(node.module)) for name in plain}
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+            first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
+            found[node.name] = (node, "\n".join(lines[first - 1 : node.end_lineno]))
+        elif isinstance(node, ast.Assign):
+            text = "\n".join(lines[node.lineno - 1 : node.end_lineno])
+            found |= {one.id: (node, text) for one in node.targets if isinstance(one, ast.Name)}
+    return found
+
+
+def used_names(text: str) -> set[str]:
+    """Every name that a text takes from around it."""
+
+    def walk(table: symtable.SymbolTable) -> Iterator[str]:
+        for symbol in table.get_symbols():
+            top = table.get_type() == "module" and not symbol.is_assigned()
+            if symbol.is_referenced() and (top or symbol.is_global()):
+                yield symbol.get_name()
+        for child in table.get_children():
+            yield from walk(child)
+
+    return set(walk(symtable.symtable(text, "script", "exec")))
 
 
 def script_name(target: str, finding: str) -> str:

@@ -9,30 +9,43 @@ Axes: b batch, t time, e width of the outputs, h heads, g key/value heads, d hea
 
 import copy
 import inspect
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
-from types import CodeType
+from types import CodeType, ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from attnlab.audit.errors import SubjectError, calling
+from attnlab.audit.probe import watch as watch_module
+from attnlab.audit.probe.tools import label_word, method_of, tool_names
 from attnlab.audit.probe.watch import Watch, _Watch
-from attnlab.audit.repro import prelude as printed
-from attnlab.audit.repro.prelude import drawn, filled, kept_in, prepared
+from attnlab.audit.properties.property import Case
+from attnlab.audit.repro import prelude
+from attnlab.audit.repro.prelude import fill_blocks, prepare, sample
+from attnlab.audit.repro.stepping import Stepping, stepping_of
 from attnlab.audit.subject.adapters import HEADS, KV_HEADS
 from attnlab.audit.subject.base import Attention, Subject, Tokens, Vectors
-from attnlab.audit.subject.caches import Decoder, copied
-from attnlab.audit.subject.calls import KNOWN, Call, recorded, takes_by_name
+from attnlab.audit.subject.calls import KNOWN, Call, record, takes_by_name
+from attnlab.audit.subject.guard import guard_method
 from attnlab.audit.subject.load import expression, from_file, parts_of, settings_of
 
 ROWS, LENGTH = 2, 5  # of the inputs with which a call is recorded
+GIVEN = "padding: Any = None, positions: Any = None"
+METHODS = ("accumulate", "corrupt")
+# tools that call the code: what they raise is the code's
+CALLS = (
+    *("draw", "run", "run_with", "run_by", "step", "step_by", "new_cache"),
+    *("loss", "loop", *METHODS),
+)
 TOOLS = {  # what the text of a stage may name
     **KNOWN,
-    **{name: one for name, one in vars(printed).items() if inspect.isfunction(one)},
+    **{name: one for name, one in vars(prelude).items() if inspect.isfunction(one)},
     "Any": Any,
     "copy": copy,
     "_Watch": _Watch,
@@ -52,55 +65,6 @@ class Heading:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stepping:
-    """How code decodes, in words: `kept` is what it is given back, `start` where it goes on."""
-
-    call: Call
-    make: str = ""  # what is kept at first; empty if nothing is given to the code
-    word: str = ""  # by which it is looked for among what the code gives; empty if it is not there
-    counts: bool = False
-    held: bool = False  # the code keeps it: every text has a copy of its own
-    setup: str = ""  # by which that copy makes room
-    method: str = ""  # that takes one position at a time
-
-    def new(self) -> list[str]:
-        """The body of new_cache."""
-        entries = []
-        if self.make:
-            entries.append('"kept": ' + ("None" if "len(x)" in self.make else self.make))
-        if self.held:
-            entries.append('"code": copy.deepcopy(code)')
-        entries += ['"start": 0'] if self.counts or self.setup or "len(x)" in self.make else []
-        return [f"return {{{', '.join(entries)}}}"]
-
-    def step(self, outputs: str) -> list[str]:
-        """The body of step."""
-        told = '"""The outputs of x, which goes on where the cache ends."""'
-        lines, counts = [], '"start"' in self.new()[0]
-        if self.held:
-            lines += ['code = cache["code"]  # it keeps what it has seen itself']
-        if self.setup:
-            lines += ['if cache["start"] == 0:', f"    {self.setup}"]
-            lines += ["    code.to(next(code.parameters()).dtype)"]
-        if "len(x)" in self.make:
-            lines += ['if cache["start"] == 0:', f'    cache["kept"] = {self.make}']
-        names = ["kept"] * bool(self.make) + ["start"] * counts
-        if names:
-            values = ", ".join(f'cache["{name}"]' for name in names)
-            lines += [f"{', '.join(names)} = {values}"]
-        lines += [f"found = {self.call.text(f'code.{self.method}' if self.method else 'code')}"]
-        if self.word:
-            lines += [f"given = kept_in(found, {self.word!r})"]
-            lines += ['cache["kept"] = kept if given is None else given']
-        lines += ['cache["start"] = start + x.shape[1]'] * counts
-        if not self.method:
-            return [told, *lines, f"return {outputs}"]
-        lines += ["outputs.append(tensor_in(found).reshape(len(x), 1, -1))"]
-        loop = ["outputs = []", "for x in x.split(1, dim=1):  # it takes one position at a time"]
-        return [told, *loop, *(f"    {line}" for line in lines), "return torch.cat(outputs, dim=1)"]
-
-
-@dataclass(frozen=True, kw_only=True)
 class Stage:
     target: str
     options: Mapping[str, Any]
@@ -109,39 +73,56 @@ class Stage:
     width: int
     tokens: bool = False
     heads: tuple[int, int, int] | None = None  # (h, g, d) of code that takes q, k and v
-    asking: Call | None = None  # None: the code is a Subject itself, and is asked as one
-    padded: Call | None = None
+    call: Call | None = None  # None: the code is a Subject itself, and is called as one
+    padding: Mapping[str, str] | None = None  # arguments that tell of padding; None: it takes none
+    positions: Mapping[str, str] | None = None  # likewise, of positions
     stepping: Stepping | None = None
-    otherwise: Mapping[str, str] = field(default_factory=dict)  # named so, it computes another way
+    backends: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by name: arguments
+    backend: str = ""  # one of these, with which the usual one is compared
+    loss: str = ""  # the method that gives it
+    labelled: str = ""  # or the code called with labels
     turned: str = ""  # brings the outputs' axes into the order [b, t, …]
     block: int = 1  # lengths the code takes are multiples of this
     einsums: bool = False  # to be watched as they are written: heads share keys in them
     decorators: tuple[str, ...] = ("@torch.no_grad()",)  # of what calls it in a script
 
-    def tools(self, fails: Callable[..., Any]) -> list[Any]:
-        """What a comparison takes first, in its order."""
-        names = tools_of(fails)
+    def tools(self, names: Sequence[str]) -> SimpleNamespace:
+        """As a script has them."""
         space = {**self.known(), "code": self.code}
-        exec(_compiled(self.text(names)), space)
-        return [space[name] for name in names]
+        exec(_compile(self.text(names)), space)
+        found = {name: space[name] for name in names}
+        calls = {name: guard_method(name, found[name]) for name in CALLS if name in found}
+        return SimpleNamespace(**{**found, **calls})
 
     def known(self) -> dict[str, Any]:
         """What the text of it may name."""
         return TOOLS
 
-    def printed(self) -> tuple[Any, ...]:
-        """What a script needs besides what all of them may need."""
-        return ()
+    def homes(self) -> list[ModuleType]:
+        """Where a script finds what the text of it names."""
+        return [prelude, watch_module, sys.modules[Stage.__module__]]
 
-    def ways(self, finding: str, tolerance: float) -> "Iterator[tuple[Stage, float]]":
-        """Where to look for a failure, and what rounding explains there."""
-        yield self, tolerance
+    def lacks(self, case: Case) -> str:
+        """What of a case it has no words for; empty if it can run it."""
+        tools = tool_names(case.fails)
+        needed = {
+            "a cache": ("step" in tools, self.stepping),
+            "padding": ("run" in tools and case.sizes.get("side"), self.padding),
+            "positions": (case.sizes.get("placed"), self.positions),
+            "labels": ("loss" in tools, self.loss or self.labelled or None),
+        }
+        missing = [name for name, (wanted, how) in needed.items() if wanted and how is None]
+        return missing[0] if missing and self.call is not None else ""
 
-    def as_met(self, met: Mapping[str, Any]) -> "Stage":
-        """As the audit met a failure, not as it began."""
-        if self.heads and "kv_heads" in met:
-            return self.with_heads((met["heads"], met["kv_heads"], self.heads[2]))
-        return self
+    def simpler(self, case: Case) -> "Iterator[tuple[Stage, Case]]":
+        """Ways to make the code that a script would tell in fewer lines."""
+        return iter(())
+
+    def for_case(self, case: Case) -> "Stage":
+        """With the heads, or the other backend, of a case."""
+        if case.shape is not None and self.heads is not None:
+            return self.with_heads((*case.shape, self.heads[2]))
+        return replace(self, backend=case.sizes.get("backend", ""))
 
     def again(self) -> "Stage":
         """With the code as it is before its first call."""
@@ -177,9 +158,9 @@ class Stage:
     def heading(self, tools: Sequence[str]) -> Heading:
         path, name = parts_of(self.target)
         file = Path(path).name
-        making = ["module = loaded(Path(__file__).parent, sys.argv[1:], FILE)"]
+        making = ["module = load_file(Path(__file__).parent, sys.argv[1:], FILE)"]
         making += [f"code = {expression(self.target, self.options)}"]
-        making += [f"prepared(code, {self.dtype})"] * isinstance(self.code, nn.Module)
+        making += [f"prepare(code, {self.dtype})"] * isinstance(self.code, nn.Module)
         return Heading(
             title=f"{name} in {file}",
             usage=f"[path of {file}]",
@@ -190,44 +171,77 @@ class Stage:
 
     def text(self, tools: Sequence[str]) -> str:
         """The tools as a script has them, where the code is called `code`."""
-        if self.asking is None:
-            return self._own_text(tools)
-        tokens = str(self.width) if self.tokens else "None"
-        shape = f"(batch, length, {self.width})"
         lines = []
-        if self.heads:
-            lines += [f"heads = {self.heads}  # of queries, of keys, and their width"]
-        elif "heads" in tools:
-            lines += ["heads = None  # it takes no queries and keys, but makes them"]
-        watch = "None" if self.heads else "Watch" if self.einsums else "_Watch"
-        lines += [f"watch = {watch}"] * ("watch" in tools)
-        lines += _function(
-            "draw(batch: int, length: int, seed: int)",
-            [f"return drawn({shape}, {tokens}, seed, {self.dtype})"],
-        )
-        lines += self._asking("ask", "")
-        lines += self._otherwise() if "other" in tools else []
-        lines += self._asking("tell", "**given") if "tell" in tools else []
-        lines += self._stepping() if "step" in tools else []
+        if "heads" in tools:
+            lines += [f"heads = {self.heads}"]
+        if "watch" in tools:
+            lines += [f"watch = {'None' if self.heads else 'Watch' if self.einsums else '_Watch'}"]
+        if "model" in tools:
+            lines += [f"model = {self._model()}"]
+        lines += [f"{name} = {self._method(name)}" for name in METHODS if name in tools]
+        lines += self._calls(tools)
         return "\n".join(lines).lstrip("\n")
 
-    def _own_text(self, tools: Sequence[str]) -> str:
+    def _model(self) -> str:
+        if self.call is None:
+            return "code.module"
+        return "code" if isinstance(self.code, nn.Module) else "None"
+
+    def _method(self, name: str) -> str:
+        return f"code.{name}" if hasattr(self.code, name) else f"code.module.{name}"
+
+    def _calls(self, tools: Sequence[str]) -> list[str]:
+        if self.call is None:
+            return self._own_calls(tools)
+        tokens = str(self.width) if self.tokens else "None"
+        shape = f"(batch, length, {self.width})"
+        body = [f"return sample({shape}, {tokens}, seed, {self.dtype})"]
+        lines = _function("draw(batch: int, length: int, seed: int)", body)
+        if "run" in tools or "refusal" in tools:
+            lines += self._run(f"run(x: Any, {GIVEN})", {})
+        lines += REFUSAL if "refusal" in tools else []
+        if "run_with" in tools:
+            lines += self._run("run_with(x: Any, **arguments: Any)", None)
+        lines += self._other(tools)
+        lines += self._stepping() if "step" in tools else []
+        if "loss" in tools:
+            lines += _function("loss(x: Any, padding: Any = None)", self._loss(), self.decorators)
+        return lines
+
+    def _own_calls(self, tools: Sequence[str]) -> list[str]:
         """Of a Subject, which says itself how it is called."""
-        placed = ", positions=(~padding).cumsum(1).sub(1).clamp(min=0)" if self.code.placed else ""
-        body = ["if padding is None:", "    return code.run(x)"]
-        body += [f"return code.run(x, padding=padding{placed})"]
-        lines = ["heads = None"] * ("heads" in tools) + ["watch = _Watch"] * ("watch" in tools)
-        lines += ["draw = code.draw"]
-        lines += _function("ask(x: Any, padding: Any = None)", body, self.decorators)
+        body = ['given = {"padding": padding, "positions": positions}']
+        body += ["given = {name: one for name, one in given.items() if one is not None}"]
+        lines = ["draw = code.draw"]
+        if "run_with" in tools:
+            lines += ["run_with = torch.no_grad()(code.packed)"]
+        if "run" in tools or "refusal" in tools:
+            run = [*body, "return code.run(x, **given)"]
+            lines += _function(f"run(x: Any, {GIVEN})", run, self.decorators)
+        lines += REFUSAL if "refusal" in tools else []
+        if "run_by" in tools:
+            run = [*body, "return code.backends[backend].run(x, **given)"]
+            lines += _function(f"run_by(backend: str, x: Any, {GIVEN})", run, self.decorators)
         if "step" in tools:
             step = ["return code.step(x, cache)"]
             lines += ["", "", "new_cache = code.new_cache"]
             lines += _function("step(x: Any, cache: Any)", step, self.decorators)
-        return "\n".join(lines)
+        if "step_by" in tools:
+            step = ["return code.backends[backend].step(x, cache)"]
+            lines += _function("step_by(backend: str, x: Any, cache: Any)", step, self.decorators)
+        if "loss" in tools:
+            lines += _function("loss(x: Any, padding: Any = None)", self._loss(), self.decorators)
+        return lines
 
-    def _otherwise(self) -> list[str]:
-        more = ", ".join(f"{name}={value}" for name, value in self.otherwise.items())
-        return self._asking("other", more)
+    def _loss(self) -> list[str]:
+        if not self.loss:
+            return [f"return {self.labelled}"]
+        return [f"return {self.loss}(x) if padding is None else {self.loss}(x, padding=padding)"]
+
+    def _other(self, tools: Sequence[str]) -> list[str]:
+        if "run_by" not in tools:
+            return []
+        return self._run(f"run_by(backend: str, x: Any, {GIVEN})", self.backends[self.backend])
 
     def _stepping(self) -> list[str]:
         assert self.stepping is not None
@@ -237,42 +251,64 @@ class Stage:
             *_function("step(x: Any, cache: Any)", self.stepping.step(outputs), self.decorators),
         ]
 
-    def _asking(self, name: str, more: str) -> list[str]:
-        """A function of a script that calls the code, with more arguments than usual."""
-        takes = "**given: Any" if "given" in more else "padding: Any = None"
-        assert self.asking is not None
-        pads = self.padded is not None and "given" not in more
+    def _run(self, signature: str, more: Mapping[str, str] | None) -> list[str]:
+        """A function of a script that calls the code: with `more`, or with what it is given."""
+        assert self.call is not None
+        optional = {} if more is None else {**(self.padding or {}), **(self.positions or {})}
         body, cut = [], ""
         if self.block > 1:
             cut = "[:, :length]"
-            body += [f"length, x = x.shape[1], filled(x, {self.block})  # a multiple, as it wants"]
-            if pads:
-                body += [f"padding = None if padding is None else filled(padding, {self.block}, 1)"]
+            body += [
+                f"length, x = x.shape[1], fill_blocks(x, {self.block})  # a multiple, as it wants"
+            ]
+            if self.padding and more is not None:
+                body += [
+                    f"padding = None if padding is None else fill_blocks(padding, {self.block}, 1)"
+                ]
+            if self.positions and more is not None:
+                body += ["if positions is not None and positions.shape[1] < x.shape[1]:"]
+                body += ["    positions = torch.arange(x.shape[1]).expand(len(x), -1)"]
         if self.heads:
-            body += ["h, g, d = heads", "parts = x.unflatten(-1, (-1, d)).transpose(1, 2)"]
-            body += ["q, k, v = parts.split([h, g, g], dim=1)"]
-        usual = f"found = {self.asking.text(more=more)}"
-        if pads and self.padded is not None:
-            body += ["if padding is None:", f"    {usual}"]
-            body += ["else:", f"    found = {self.padded.text(more=more)}"]
-        else:
-            body += [usual]
+            h, g, d = self.heads
+            body += [f"parts = x.unflatten(-1, (-1, {d})).transpose(1, 2)"]
+            body += [f"q, k, v = parts.split([{h}, {g}, {g}], dim=1)"]
+        named = {**self.call.named, **(more or {})}
+        usual = {name: word for name, word in named.items() if name not in optional}
+        others = {name: word for name, word in named.items() if name in optional}
+        if optional:
+            start = ", ".join(f'"{name}": {word}' for name, word in others.items())
+            body += [f"given: dict[str, Any] = {{{start}}}"]
+            for what, arguments in (("padding", self.padding), ("positions", self.positions)):
+                if arguments:
+                    pairs = ", ".join(f"{name}={word}" for name, word in arguments.items())
+                    body += [f"if {what} is not None:", f"    given.update({pairs})"]
+        rest = "**given" if optional else ""
+        if more is None:  # what is usual may be among the arguments
+            start = "".join(f'"{name}": {word}, ' for name, word in usual.items())
+            rest, usual = f"**{{{start}**arguments}}", {}
+        call = Call(self.call.positional, usual)
+        body += [f"found = {call.text(more=rest)}"]
         body += [f"return tensor_in(found){self.turned}.flatten(2){cut}"]
-        return _function(f"{name}(x: Any, {takes})", body, self.decorators)
+        return _function(signature, body, self.decorators)
 
 
 def _function(signature: str, body: Sequence[str], decorators: Sequence[str] = ()) -> list[str]:
     return ["", "", *decorators, f"def {signature} -> Any:", *(f"    {line}" for line in body)]
 
 
+REFUSAL = _function(
+    "refusal(x: Any)",
+    [
+        *("try:", "    run(x)"),
+        *("except Exception as error:", '    return f"{type(error).__name__}: {error}"'),
+        'return ""',
+    ],
+)
+
+
 @lru_cache(maxsize=256)
-def _compiled(text: str) -> CodeType:
+def _compile(text: str) -> CodeType:
     return compile(text, "<stage>", "exec")
-
-
-def tools_of(fails: Callable[..., Any]) -> list[str]:
-    takes = inspect.signature(fails).parameters.values()
-    return [one.name for one in takes if one.kind is not one.KEYWORD_ONLY]
 
 
 def for_subject(subject: Subject, target: str, options: Mapping[str, Any]) -> Stage:
@@ -286,7 +322,7 @@ def for_subject(subject: Subject, target: str, options: Mapping[str, Any]) -> St
     code = _fresh(target, options, subject.dtype)
     common = {"target": target, "options": options, "code": code, "dtype": subject.dtype}
     if isinstance(code, Subject):
-        return Stage(**common, width=0, stepping=Stepping(call=Call()) if code.caches else None)
+        return Stage(**common, width=0, **_losses(code, code))
     if not isinstance(subject, Vectors):
         raise ValueError(f"{subject.name} is called by an adapter that a script would need")
     facts: dict[str, Any] = {"width": subject.width, "tokens": isinstance(subject, Tokens)}
@@ -299,85 +335,65 @@ def for_subject(subject: Subject, target: str, options: Mapping[str, Any]) -> St
         facts["turned"] = ".transpose(0, 1)" if subject.layout == "tbc" else ""
     if subject.module is None:
         assert isinstance(subject, Attention)
-        return Stage(**common, **facts, asking=_function_call(code, subject, options))
-    facts.update(_module_calls(subject, subject.module))
+        return Stage(**common, **facts, call=_function_call(code, subject, options))
+    facts.update(_module_calls(subject, subject.module), **_losses(subject, code))
     if "heads" not in facts:
         facts["einsums"] = _writes_einsums(subject)
     return Stage(**common, **facts)
 
 
+def _losses(subject: Subject, code: Any) -> dict[str, Any]:
+    """How a script gets the loss, in words."""
+    if method_of(subject, "loss") is not None:
+        return {"loss": "code.loss" if hasattr(code, "loss") else "code.module.loss"}
+    if hasattr(code, "labelled"):
+        return {"labelled": "code.labelled(x)"}
+    word = label_word(subject)
+    return {"labelled": f"scalar_in(code(x, {word}=x))"} if word else {}
+
+
 def _module_calls(subject: Vectors, module: nn.Module) -> dict[str, Any]:
-    """How it is asked, and where words can be found for it: with padding, otherwise, in steps."""
+    """How it is called, and where words can be found for it: with padding, otherwise, in steps."""
     shape = (ROWS, LENGTH, subject.width)
-    x = drawn(shape, subject.width if isinstance(subject, Tokens) else None, 0, subject.dtype)
-    padding = torch.tensor([[False] * LENGTH, [True] * 2 + [False] * (LENGTH - 2)])
-    given = {"x": filled(x, subject.block)}
+    x = sample(shape, subject.width if isinstance(subject, Tokens) else None, 0, subject.dtype)
+    given = {"x": fill_blocks(x, subject.block)}
     if isinstance(subject, Attention):
         given["q"], given["k"], given["v"] = subject.split(given["x"])
-    known = subject.wording(padded=False)
+    known = subject.expressions(padded=False)
     found: dict[str, Any] = {}
-    found["asking"] = first = recorded(module, lambda: subject.run(x), known, **given)
+    found["call"] = first = record(module, lambda: subject.run(x), known, **given)
+
+    def more(run: Callable[[], Any], known: Mapping[str, str], **also: Tensor) -> dict[str, str]:
+        """Arguments that are given only while this runs."""
+        second = record(module, run, known, **given, **also)
+        return {name: word for name, word in second.named.items() if first.named.get(name) != word}
+
     if subject.pads:
-        how = {"padding": padding}
-        if subject.placed:  # as the audit does: a text begins at 0 behind its padding
-            how["positions"] = (~padding).cumsum(1).sub(1).clamp(min=0)
-        whole = filled(padding, subject.block, True)
+        padding = torch.tensor([[False] * LENGTH, [False] * (LENGTH - 2) + [True] * 2])
+        run, masked = partial(subject.run, x, padding=padding), subject.expressions(padded=True)
         with suppress(ValueError):
-            run, masked = partial(subject.run, x, **how), subject.wording(padded=True)
-            found["padded"] = recorded(module, run, masked, **given, padding=whole)
-    if len(subject.backends) > 1:  # the second is the same code, asked with one more word
-        other = list(subject.backends.values())[1]
+            found["padding"] = more(run, masked, padding=fill_blocks(padding, subject.block, True))
+    if subject.placed and subject.block == 1:
+        places = (torch.arange(LENGTH) + 3).expand(ROWS, -1)
+        run = partial(subject.run, x, positions=places)
         with suppress(ValueError):
-            second = recorded(module, partial(other.run, x), known, **given)
-            more = second.named.items() - first.named.items()
-            found["otherwise"] = dict(sorted(more))
-    decoder = getattr(subject, "decoder", None)
-    if subject.caches and decoder is not None:
+            found["positions"] = more(run, known, positions=places)
+    found["backends"] = {}
+    for name, other in list(subject.backends.items())[1:]:  # the same code, with one more argument
+        with suppress(ValueError):
+            found["backends"][name] = more(partial(other.run, x), known)
+    if subject.caches and subject.decoder is not None:
         for piece in (x, x[:, :1]):  # some take single steps only
-            with suppress(Exception):  # of a person's code
-                found["stepping"] = _stepping_of(decoder, piece, known)
+            with suppress(ValueError):  # of the code, or of what a script cannot write
+                found["stepping"] = stepping_of(subject.convention, piece, known)
                 break
     return found
-
-
-def _stepping_of(decoder: Decoder, x: Tensor, known: Mapping[str, str]) -> Stepping:
-    if decoder.held and copied(decoder.module) is None:
-        raise ValueError("it keeps what it has seen, and cannot be copied")
-    words, outputs = dict(known), []
-    if decoder.word is not None:
-        words[decoder.word] = "kept"
-    if decoder.start is not None:
-        count = "torch.arange(start, start + x.shape[1])"
-        words[decoder.start] = "start" if decoder.counted else count
-
-    def run() -> None:
-        outputs.append(decoder.step(x, decoder.new_cache()))
-
-    if decoder.method:
-        told = [*decoder.flags, *filter(None, (decoder.word, decoder.start))]
-        call = Call(
-            ("x[:, 0]" if decoder.flat else "x",), {one: words.get(one, "True") for one in told}
-        )
-    else:
-        call = recorded(decoder.module, run, words, x=x)
-    word = decoder.word or ""
-    gives = bool(decoder.method) or kept_in(outputs[0], word) is not None
-    dtype = f"dtype={decoder.dtype()}"
-    return Stepping(
-        call=call,
-        make=decoder.make.replace("dtype=dtype", dtype) if word else "",
-        word=word if gives else "",
-        counts=decoder.start is not None,
-        held=decoder.held,
-        setup=decoder.setup.replace("dtype=dtype", dtype),
-        method=decoder.method,
-    )
 
 
 def _writes_einsums(subject: Vectors) -> bool:
     """Whether heads share keys in an einsum, so that only the einsum shows which."""
     watch = Watch(7)
-    with suppress(Exception), torch.no_grad(), watch:  # of a person's code
+    with suppress(SubjectError), torch.no_grad(), watch:  # some kernels refuse to be watched
         subject.run(subject.draw(1, watch.length, 0))
     return watch.folds
 
@@ -386,7 +402,11 @@ def _fresh(target: str, options: Mapping[str, Any], dtype: torch.dtype) -> Any:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         code = from_file(target, options)
-    return prepared(code, dtype) if isinstance(code, nn.Module) else code
+    if not isinstance(code, nn.Module):
+        return code
+    with calling("to"):
+        code.eval().to(torch.float64)
+    return prepare(code, dtype)
 
 
 def _defaults(made: Any) -> dict[str, Any]:

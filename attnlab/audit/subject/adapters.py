@@ -1,9 +1,10 @@
 """How code of a person is called: by its signature, tried out on small inputs.
 
-A module may take vectors [b, t, c], tokens [b, t], or q, k and v; a function q, k and v. How it is
-told of padding (`audit/subject/masks.py`) and how it decodes (`audit/subject/caches.py`) is tried
-out too. Code that wants something else gets a `Subject` of its own (`audit/subject/base.py`),
-which is a few lines.
+A module may take vectors [b, t, c], tokens [b, t], or q, k and v; a function q, k and v. In which
+form it takes a padding mask (`audit/subject/masks.py`) and how it decodes
+(`audit/subject/caches.py`) is tried out too. The result is a frozen `Convention`, and a Subject
+built from it. Code that wants something else gets a `Subject` of its own
+(`audit/subject/base.py`), which is a few lines.
 """
 
 import copy
@@ -11,18 +12,21 @@ import inspect
 import itertools
 import re
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from attnlab.audit.contract import Contract
+from attnlab.audit.errors import SubjectError, calling
+from attnlab.audit.repro import prelude
 from attnlab.audit.subject import caches, masks
-from attnlab.audit.subject.base import Attention, Subject, Tokens, Vectors, first_tensor, normal
-from attnlab.audit.subject.caches import NEW_CACHE as NEW_CACHE
+from attnlab.audit.subject.base import Attention, Subject, Vectors, build_subject
+from attnlab.audit.subject.convention import AttentionConvention, Convention, Layout
 from attnlab.audit.subject.load import WIDTHS as WIDTHS
-from attnlab.audit.subject.load import is_attention, made_here
+from attnlab.audit.subject.load import is_attention, made_for_audit
 
 HEADS = ("heads", "num_heads", "n_heads", "n_head", "nhead", "num_attention_heads")
 KV_HEADS = ("kv_heads", "num_kv_heads", "n_kv_heads", "n_kv_head", "num_key_value_heads")
@@ -31,15 +35,16 @@ VOCABULARIES = ("vocabulary", "vocab_size", "vocab", "n_vocab", "num_tokens")
 TOKENS = ("input_ids", "tokens", "token_ids", "ids", "idx", "indices")
 POSITIONS = ("position_ids", "positions")
 LAYERS = ("depth", "n_layer", "n_layers", "num_layers", "num_hidden_layers")
-# what a decoder looks at besides its own text: one thing, the same for all that is asked
-BESIDE = re.compile(r"(\w+_)?(memory|context|cond)|(enc|encoder)_(\w+_)?(states?|outputs?|out)")
+# what a decoder attends to besides its own text: one thing, the same in every call
+CONTEXTS = re.compile(r"(\w+_)?(memory|context|cond)|(enc|encoder)_(\w+_)?(states?|outputs?|out)")
 TARGETS = ("targets", "target", "labels")  # with these some code gives all its logits, else one
 # whether weights are wanted too: another path through the code, which must give the same outputs
-ASKED = re.compile(r"(needs?|return|output|with)_(\w+_)?(attn|attentions?|weights?|scores|probs)")
+SWITCHES = re.compile(
+    r"(needs?|return|output|with)_(\w+_)?(attn|attentions?|weights?|scores|probs)"
+)
 LONGEST = ("max_seq_len", "max_seq_length", "max_len", "max_length", "block_size", "n_ctx")
 BLOCKS = (8, 16, 32, 64, 128)  # that a length may have to be a multiple of
 _prepared: "weakref.WeakSet[nn.Module]" = weakref.WeakSet()
-MEMORY = 6  # positions of what a decoder looks at
 
 
 def subject_for(code: Any, options: Mapping[str, Any], name: str) -> Subject:
@@ -56,105 +61,90 @@ def subject_for(code: Any, options: Mapping[str, Any], name: str) -> Subject:
     return _function_subject(code, options, name)
 
 
-def prepared(module: nn.Module, dtype: torch.dtype, seed: int = 0) -> nn.Module:
-    """In evaluation mode, and with parameters that hide nothing: a gate at 0 would."""
-    if next(iter(module.parameters()), torch.zeros(0)).dtype is dtype and not module.training:
-        return module
-    module = module.eval().to(dtype)
-    if module in _prepared:  # in another precision: once is enough, or weights would grow
-        return module
+def prepare(module: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """As a script prepares it, once: in another precision the weights are the same ones."""
+    if module in _prepared:
+        with calling("to"):
+            return module.eval().to(dtype)
+    with calling("to"):
+        module.eval().to(torch.float64)
     _prepared.add(module)
-    with torch.no_grad():
-        for number, parameter in enumerate(module.parameters()):
-            fixed = not parameter.requires_grad  # such as a table of sines
-            if fixed or not parameter.is_floating_point() or not parameter.numel():
-                continue
-            size = float(parameter.std()) if parameter.numel() > 1 else 0.0
-            fan = parameter.shape[-1] if parameter.dim() > 1 else 16
-            noise = normal(1000 + seed + number, *parameter.shape).to(parameter)
-            parameter.add_(noise, alpha=0.2 * size if size > 1e-4 else 0.5 / fan**0.5)
-    return module
+    return prelude.prepare(module, dtype)
 
 
 def _function_subject(code: Any, options: Mapping[str, Any], name: str) -> Subject:
     names = list(inspect.signature(code).parameters)
     if not is_attention(names):
         raise ValueError(f"{name} takes {', '.join(names) or 'nothing'}; a function takes q, k, v")
-    heads, kv_heads = 4, int(options.get("kv_heads", 4))
     extra = {key: value for key, value in options.items() if key in names}
-    on = _by_name(code, names)
-    subject = Attention(name, partial(on, **extra), heads=heads, kv_heads=kv_heads, head_width=8)
-    _tell_by_name(subject, names, lambda x, **given: on(*x, **extra, **given))
-    _try_out(subject, [subject.dtype, torch.float32], name)
-    return subject
+    convention = _of_attention(name, code, names, 4, int(options.get("kv_heads", 4)), 8)
+    return build_subject(_try_out(replace(convention, constants=extra)))
 
 
-def _by_name(code: Any, names: Sequence[str]) -> Any:
-    """Queries, keys and values by name, where code takes them in no other way."""
+def _of_attention(
+    name: str, code: Any, names: Sequence[str], heads: int, kv_heads: int, head_width: int
+) -> AttentionConvention:
+    """Of a function or module of q, k and v, before anything was tried."""
     first = inspect.signature(getattr(code, "forward", code)).parameters[names[0]]
-    if first.kind is not first.KEYWORD_ONLY:
-        return code
-    return lambda *qkv, **given: code(**dict(zip(names, qkv, strict=False)), **given)
+    return AttentionConvention(
+        name=name,
+        code=code,
+        parameters=tuple(names),
+        keywords=tuple(names[:3]) if first.kind is first.KEYWORD_ONLY else (),
+        heads=heads,
+        kv_heads=kv_heads,
+        head_width=head_width,
+        width=(heads + 2 * kv_heads) * head_width,
+    )
 
 
-def _copied(module: nn.Module, name: str) -> nn.Module:
+def _copy(module: nn.Module, name: str) -> nn.Module:
     """A copy: precision and weights are changed, and a person's module stays as it was."""
     try:
-        return copy.deepcopy(module)
-    except Exception as error:
-        if made_here(module):  # nobody else has it
+        with calling("__deepcopy__"):
+            return copy.deepcopy(module)
+    except SubjectError as error:
+        if made_for_audit(module):  # nobody else has it
             return module
         raise ValueError(
-            f"{name} cannot be copied ({error}); give a newly made one as file.py:Name, or a "
-            "Subject that makes its own"
+            f"{name} cannot be copied ({error.message}); give a newly made one as file.py:Name, or "
+            "a Subject that makes its own"
         ) from None
 
 
 def _module_subject(module: nn.Module, options: Mapping[str, Any], name: str) -> Subject:
-    module = _copied(module, name)
-    takes = list(inspect.signature(module.forward).parameters)
-    known = _Facts(module, options)
-    candidates: list[Subject] = []
-    if is_attention([one.lower() for one in takes]):
-        heads = known.first(HEADS) or 4
-        head_width = known.first(HEAD_WIDTHS) or 8
-        kv_heads = known.first(KV_HEADS) or heads
-        on = _by_name(module, takes)
-        compared = Attention(name, on, heads=heads, kv_heads=kv_heads, head_width=head_width)
-        _tell_by_name(compared, takes, lambda x, **given: on(*x, **given))
-        candidates.append(compared)
-        width = known.width()
-        if width:
-            candidates.append(_vectors(name, module, known, width, joined=True))
-    else:
-        vocabulary = known.vocabulary()
-        width = known.width()
-        if vocabulary and (takes[0] in TOKENS or not width):
-            candidates.append(_vectors(name, module, known, vocabulary, kind=Tokens))
-        if width:
-            candidates.append(_vectors(name, module, known, width))
-        if vocabulary:
-            candidates.append(_vectors(name, module, known, vocabulary, kind=Tokens))
-    if not candidates:
-        raise ValueError(
-            f"{name}: no width found; name it, such as width=32, or give a Subject of your own"
-        )
+    module = _copy(module, name)
     reasons = []
-    for subject in candidates:
-        subject.module, subject.heads = module, subject.heads or known.first(HEADS)
-        subject.kv_heads = subject.kv_heads or known.first(KV_HEADS)
-        subject.layers = known.first(LAYERS) or 1
-        # PyTorch's own name for it; of a module inside, nobody knows what is around it
-        subject.layout = "tbc" if getattr(module, "batch_first", None) is False else None
-        if isinstance(subject, Attention):
-            subject.layout = None
+    for convention in _candidates(module, _Facts(module, options), name):
         try:
-            _try_out(subject, [torch.float64, torch.float32], name)
+            return build_subject(_try_out(convention))
         except ValueError as error:
             reasons.append(str(error))
-            continue
-        return subject
-    raise ValueError(reasons[0])
+    if reasons:
+        raise ValueError(reasons[0])
+    raise ValueError(
+        f"{name}: no width found; name it, such as width=32, or give a Subject of your own"
+    )
+
+
+def _candidates(module: nn.Module, known: "_Facts", name: str) -> Iterator[Convention]:
+    """Conventions that the names of parameters and settings allow, the likeliest first."""
+    takes = list(inspect.signature(module.forward).parameters)
+    width, vocabulary = known.width(), known.vocabulary()
+    if is_attention([one.lower() for one in takes]):
+        heads = known.first(HEADS) or 4
+        kv_heads, head_width = known.first(KV_HEADS) or heads, known.first(HEAD_WIDTHS) or 8
+        convention = _of_attention(name, module, takes, heads, kv_heads, head_width)
+        yield replace(convention, module=module, layers=known.first(LAYERS) or 1)
+        if width:
+            yield replace(_of_module(name, module, known, width), copies=3)
+        return
+    if vocabulary and (takes[0] in TOKENS or not width):
+        yield _of_module(name, module, known, vocabulary, tokens=True)
+    if width:
+        yield _of_module(name, module, known, width)
+    if vocabulary:
+        yield _of_module(name, module, known, vocabulary, tokens=True)
 
 
 class _Facts:
@@ -200,157 +190,127 @@ class _Facts:
         }
 
 
-def _vectors(
-    name: str,
-    module: nn.Module,
-    known: _Facts,
-    width: int,
-    kind: type[Vectors] = Vectors,
-    joined: bool = False,
-) -> Subject:
-    """A module of x; with `joined`, of x three times."""
+def _of_module(
+    name: str, module: nn.Module, known: _Facts, width: int, tokens: bool = False
+) -> Convention:
+    """Of a module of x, before anything was tried."""
     parameters = inspect.signature(module.forward).parameters
     takes = list(parameters)
-    padding = masks.word_of(takes[1:])
-    places = next((one for one in takes if one in POSITIONS), None)
+    mask = masks.name_of(takes[1:])
     needed = [one for one in takes[1:] if parameters[one].default is inspect.Parameter.empty]
-    beside = [one for one in needed if BESIDE.fullmatch(one)]
     begins = [one for one in needed if caches.STARTS.fullmatch(one)]
-    nothing = [one for one in needed if one == padding or caches.CACHES.fullmatch(one)]
-    targets = next((one for one in takes[1:] if one in TARGETS), None) if kind is Tokens else None
-    told = [masks.forms(padding)[0]] if padding is not None else []
-
-    def ask(own: nn.Module, x: Tensor, given: Mapping[str, Any], decodes: bool = False) -> Any:
-        """With what must be given besides x, and the same whatever is asked."""
-        time = 0 if subject.layout == "tbc" else 1
-        more: dict[str, Any] = dict.fromkeys(begins, 0) | dict.fromkeys(nothing) | dict(given)
-        for number, one in enumerate(beside):
-            drawn = normal(900 + number, 1, MEMORY, known.width() or width).to(subject.dtype)
-            drawn = drawn.expand(x.shape[1 - time], -1, -1)
-            more.setdefault(one, drawn if time else drawn.transpose(0, 1))
-        found = own(*([x] * 3 if joined else [x]), **more)
-        if targets is None or targets in more or x.shape[time] == 1 or decodes:
-            return found
-        last_only = first_tensor(found).shape[time : time + 1] == (1,)
-        return own(x, **{**more, targets: torch.zeros_like(x)}) if last_only else found
-
-    def call(x: Tensor, pad: Tensor | None, positions: Tensor | None, **more: Any) -> Any:
-        given: dict[str, Any] = dict(more)
-        if pad is not None and padding is not None:
-            given[padding] = told[0].make(pad, x)
-        if positions is not None and places is not None:
-            given[places] = positions
-        return ask(module, x, given)
-
-    def wording(padded: bool) -> dict[str, str]:
-        turned = "" if subject.layout != "tbc" else ".transpose(0, 1)"
-        memory = f"(1, {MEMORY}, {known.width() or width}), None"
-        words = {
-            one: f"drawn({memory}, {900 + n}, {subject.dtype}).expand(len(x), -1, -1){turned}"
-            for n, one in enumerate(beside)
-        }
-        return {**words, **({padding: told[0].text} if padded and padding is not None else {})}
-
-    facts: dict[str, Any] = {"pads": padding is not None, "placed": places is not None}
-    subject = kind(name, call, width, **facts)
-    subject.wording = wording  # type: ignore[method-assign]
-    _tell_by_name(subject, takes, lambda x, **given: call(x, None, None, **given))
-
-    def settle() -> None:
-        """How it is told of padding, and how it decodes."""
-        if padding is not None:
-            subject.pads = masks.settle(subject, padding, lambda form: told.__setitem__(0, form))
-        for twin in twins:
-            twin.pads, twin.sides, twin.layout = subject.pads, subject.sides, subject.layout
-            twin.dtype, twin.block = subject.dtype, subject.block
-        if joined or subject.block > 1:
-            return
-        caches.settle(
-            subject,
-            caches.ways(
-                module,
-                lambda own, x, given: ask(own, subject.arranged(x), given, decodes=True),
-                known.of_caches(),
-                lambda: subject.dtype,
-            ),
-            lambda found: caches.stepped(found, subject.layout == "tbc"),
-        )
-
-    twins: list[Vectors] = []
-    ways: dict[str, Subject] = {"as it is": subject}
-    for word in (one for one in takes if ASKED.fullmatch(one)):
-        other = not parameters[word].default
-        asked: dict[str, Any] = {word: other}
-        twins.append(kind(name, partial(call, **asked), width, **facts))
-        ways[f"{word}={other}"] = twins[-1]
-    if twins:
-        subject.backends = ways
-    subject.settle = settle  # type: ignore[attr-defined]
-    return subject
+    nothing = [one for one in needed if one == mask or caches.CACHES.fullmatch(one)]
+    layout: Layout | None = None
+    if getattr(module, "batch_first", None) is False:
+        layout = "tbc"  # PyTorch's own name for it; of a module inside nobody knows
+    return Convention(
+        name=name,
+        code=module,
+        module=module,
+        width=width,
+        tokens=tokens,
+        heads=known.first(HEADS),
+        kv_heads=known.first(KV_HEADS),
+        layers=known.first(LAYERS) or 1,
+        layout=layout,
+        parameters=tuple(takes),
+        constants=dict.fromkeys(begins, 0) | dict.fromkeys(nothing),
+        contexts=tuple(one for one in needed if CONTEXTS.fullmatch(one)),
+        context_width=known.width() or width,
+        targets=next((one for one in takes[1:] if one in TARGETS), None) if tokens else None,
+        mask=None if mask is None else masks.mask_of(mask),
+        positions=next((one for one in takes if one in POSITIONS), None),
+        cache_sizes=known.of_caches(),
+        switches={one: not parameters[one].default for one in takes if SWITCHES.fullmatch(one)},
+    )
 
 
-def _tell_by_name(subject: Vectors, takes: Sequence[str], call: Callable[..., Any]) -> None:
-    """What else the code may be told: `named(x, **given)` gives the outputs [b, t, e]."""
+def _try_out(convention: Convention) -> Convention:
+    """In the precision, and for blocks, with which the code runs; a ValueError if in none."""
+    first: SubjectError | SystemExit | None = None
+    dtypes = (torch.float64, torch.float32)
+    longer = itertools.product(dtypes, BLOCKS)
+    for dtype, block in [*((dtype, 1) for dtype in dtypes), *longer]:
+        tried = replace(convention, dtype=dtype, block=block)
+        subject = build_subject(tried)
+        try:
+            if tried.module is not None:
+                prepare(tried.module, dtype)
+            with torch.no_grad():
+                subject.run(subject.draw(2, 5, 0))
+                if block > 1:  # any number of blocks, or one length only?
+                    subject.run(subject.draw(2, block + 5, 0))
+        except (SubjectError, SystemExit) as error:
+            first = first or error
+            if isinstance(error.__cause__, TypeError) and block == 1 and dtype is dtypes[-1]:
+                break  # no length would help
+            continue
+        return _find_mask_and_decoder(tried)
+    assert first is not None
+    reason = first.reason if isinstance(first, SubjectError) else f"SystemExit: {first}"
+    hint = "; wrap it in a module or a Subject that calls it" if _unmet(convention) else ""
+    raise ValueError(
+        f"{convention.name} cannot be called with {_description(convention)}: {reason}{hint}"
+    )
 
-    def named(x: Tensor, **given: Any) -> Tensor:
-        return subject.outputs(call(subject.arranged(x), **given), x)
 
-    subject.takes, subject.named = tuple(takes), named  # type: ignore[attr-defined]
+def _unmet(convention: Convention) -> list[str]:
+    """Parameters that the code needs and is not given."""
+    code = getattr(convention.code, "forward", convention.code)
+    needed = [
+        one.name
+        for one in inspect.signature(code).parameters.values()
+        if one.default is one.empty and one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)
+    ]
+    first = 3 if isinstance(convention, AttentionConvention) else convention.copies
+    given = {*convention.constants, *convention.contexts}
+    return [name for name in needed[first:] if name not in given]
 
 
-def arrange(subject: Subject, layout: str | None) -> None:
-    """Has a subject called with its axes in the order that is declared."""
-    if layout is None:
-        return
+def _find_mask_and_decoder(convention: Convention) -> Convention:
+    """With the form of its padding mask, and with the way it decodes."""
+    if type(convention) is not Convention:  # others have neither, or say themselves
+        return convention
+    if convention.mask is not None:
+        mask = masks.find_mask(convention, convention.mask.name)
+        convention = replace(convention, mask=mask)
+    if convention.module is None or convention.copies > 1 or convention.block > 1:
+        return convention
+    plain = replace(convention, decoder=None)
+    return replace(plain, decoder=caches.find_decoder(plain))
+
+
+def arrange(subject: Subject, contract: Contract) -> Subject:
+    """The subject as a contract has it called: axes in the declared order, a mask for padding."""
+    subject = _lay_out(subject, contract.layout)
+    if not contract.padding or subject.pads or not isinstance(subject, Vectors):
+        return subject
+    mask = subject.convention.mask
+    if mask is None or not mask.taken:
+        return subject
+    return subject.with_convention(replace(subject.convention, mask=replace(mask, hides=True)))
+
+
+def _lay_out(subject: Subject, layout: Layout | None) -> Subject:
+    if layout is None or layout == subject.layout:
+        return subject
     known = ("bhtd", "bthd") if isinstance(subject, Attention) else ("btc", "tbc")
     if layout not in known:
         raise ValueError(
             f"layout is declared as {layout!r}; {subject.name} takes {' or '.join(known)}"
         )
-    if layout == subject.layout or (subject.layout is None and layout in ("btc", "bhtd")):
-        subject.layout = layout
-        return
-    if not isinstance(subject, Vectors):
+    usual = subject.layout is None and layout in ("btc", "bhtd")
+    if isinstance(subject, Vectors):
+        convention = replace(subject.convention, layout=layout)
+        return subject.with_convention(convention if usual else _find_mask_and_decoder(convention))
+    if not usual:
         raise ValueError(f"layout {layout!r} is not for a Subject of one's own: it is called as is")
-    subject.layout = layout
-    _settled(subject)
+    return subject
 
 
-def _settled(subject: Subject) -> None:
-    settle = getattr(subject, "settle", None)
-    if settle is not None:
-        settle()
-
-
-def _try_out(subject: Subject, dtypes: Sequence[torch.dtype], name: str) -> None:
-    """Settles the precision; what goes wrong in all of them is the reason to refuse."""
-    reason = ""
-    longer = itertools.product(dtypes, BLOCKS)
-    for dtype, block in [*((dtype, 1) for dtype in dtypes), *longer]:
-        subject.block, subject.dtype = block, dtype
-        if subject.module is not None:
-            subject.module = prepared(subject.module, dtype)
-        try:
-            with torch.no_grad():
-                subject.run(subject.draw(2, 5, 0))
-                if block > 1:  # any number of blocks, or one length only?
-                    subject.run(subject.draw(2, block + 5, 0))
-        except (Exception, SystemExit) as error:  # a person's code may raise anything
-            reason = reason or f"{type(error).__name__}: {error}"
-            if isinstance(error, TypeError) and block == 1 and dtype is dtypes[-1]:
-                break  # no length would help
-            continue
-        _settled(subject)
-        return
-    subject.block = 1
-    hint = "; wrap it in a module or a Subject that calls it" if "missing" in reason else ""
-    raise ValueError(f"{name} cannot be called with {_described(subject)}: {reason}{hint}")
-
-
-def _described(subject: Subject) -> str:
-    if isinstance(subject, Attention):
-        return f"q [2, {subject.heads}, 5, {subject.head_width}], k and v alike"
-    if isinstance(subject, Tokens):
-        return f"tokens [2, 5] of {subject.width}"
-    assert isinstance(subject, Vectors)
-    return f"x [2, 5, {subject.width}]"
+def _description(convention: Convention) -> str:
+    if isinstance(convention, AttentionConvention):
+        return f"q [2, {convention.heads}, 5, {convention.head_width}], k and v alike"
+    if convention.tokens:
+        return f"tokens [2, 5] of {convention.width}"
+    return f"x [2, 5, {convention.width}]"

@@ -7,18 +7,23 @@ d head width. Inputs are vectors [b, t, c], tokens [b, t], or for functions of q
 side by side, [b, t, (h + 2g) d]; so every probe speaks of "input j" and "output i" and no more.
 """
 
-import math
+import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from attnlab import chance
-from attnlab.audit.repro.prelude import filled
+from attnlab.audit.repro.prelude import fill_blocks, sample
+from attnlab.audit.subject.convention import AttentionConvention, Convention
+from attnlab.audit.subject.tensors import first_tensor as first_tensor
+from attnlab.audit.subject.tensors import normal as normal
+from attnlab.audit.subject.tensors import sequence_in as sequence_in
+
+Kind = TypeVar("Kind", bound="Vectors")
 
 
 class Subject(ABC):
@@ -30,7 +35,6 @@ class Subject(ABC):
 
     name: str = "subject"
     pads: bool = False  # run takes padding
-    masked: bool = False  # it takes a mask, which may be one for padding
     caches: bool = False  # new_cache and step are there
     placed: bool = False  # run takes positions
     heads: int | None = None
@@ -41,7 +45,7 @@ class Subject(ABC):
     dtype: torch.dtype = torch.float64
     layout: str | None = None  # of a contract: in which order the code has its axes
     block: int = 1  # lengths the code takes are multiples of this
-    sides: tuple[str, ...] = ("right", "left")  # on which padding can be told
+    sides: tuple[str, ...] = ("right", "left")  # on which padding can stand
     exact: bool = False  # known to compute in its own precision throughout
 
     @abstractmethod
@@ -65,51 +69,92 @@ class Subject(ABC):
         """Whether an input can be changed a little, and has a gradient."""
         return True
 
+    def in_dtype(self, dtype: torch.dtype) -> "Subject":
+        """The same for inputs of another precision; the weights are the caller's to change."""
+        other = copy.copy(self)
+        other.dtype = dtype
+        return other
+
 
 class Vectors(Subject):
-    """Inputs are vectors; `call(x, padding, positions)` gives what the code gives."""
+    """Inputs are vectors; the code is called by a convention, and so are all facts about it."""
 
-    def __init__(self, name: str, call: Callable[..., Any], width: int, **facts: Any) -> None:
-        self.name, self._call, self.width = name, call, width
-        for fact, value in facts.items():
-            setattr(self, fact, value)
+    def __init__(self, convention: Convention) -> None:
+        self._adopt(convention)
+
+    def _adopt(self, convention: Convention) -> None:
+        self.convention, mask = convention, convention.mask
+        self.name, self.module, self.width = convention.name, convention.module, convention.width
+        self.heads, self.kv_heads = convention.heads, convention.kv_heads
+        self.layers, self.dtype, self.exact = convention.layers, convention.dtype, convention.exact
+        self.layout, self.block = convention.layout, convention.block
+        self.pads, self.placed = mask is not None and mask.hides, convention.positions is not None
+        self.sides = Subject.sides if mask is None else mask.form.sides
+        self.takes, self.decoder = convention.parameters, convention.decoder
+        self.caches = convention.decoder is not None
+        self.backends = self._backends()
+
+    def _backends(self) -> Mapping[str, Subject]:
+        usual = self.convention
+        if not usual.switches:
+            return {}
+        other = replace(usual, switches={}, decoder=None)
+        return {
+            "as it is": self,
+            **{
+                f"{name}={value}": self.with_convention(
+                    replace(other, constants={**usual.constants, name: value})
+                )
+                for name, value in usual.switches.items()
+            },
+        }
+
+    def with_convention(self: Kind, convention: Convention) -> Kind:
+        """The same code, called by another convention."""
+        other = copy.copy(self)
+        other._adopt(convention)
+        return other
+
+    def in_dtype(self, dtype: torch.dtype) -> Subject:
+        return self.with_convention(replace(self.convention, dtype=dtype))
 
     def draw(self, batch: int, length: int, seed: int) -> Tensor:
-        return normal(seed, batch, length, self.width).to(self.dtype)
+        return sample((batch, length, self.width), None, seed, self.dtype)
 
     def run(
         self, x: Tensor, *, padding: Tensor | None = None, positions: Tensor | None = None
     ) -> Tensor:
-        given = filled(x, self.block)
+        given = fill_blocks(x, self.block)
         if given.shape[1] > x.shape[1]:
-            padding = None if padding is None else filled(padding, self.block, True)
+            padding = None if padding is None else fill_blocks(padding, self.block, True)
             positions = (
                 None if positions is None else torch.arange(given.shape[1]).expand(len(x), -1)
             )
-        found = self._call(self.arranged(given), padding, positions)
-        return self.outputs(found, given)[:, : x.shape[1]]
+        found = self.convention.call(given, padding, positions)
+        return self.convention.outputs(found, given)[:, : x.shape[1]]
 
-    def wording(self, padded: bool) -> dict[str, str]:
-        """What some parameters are given, in words (`audit/subject/calls.py`), by name."""
-        return {}
+    def named(self, x: Tensor, **given: Any) -> Tensor:
+        """The outputs, with more arguments by name; `takes` lists the names."""
+        with torch.no_grad():
+            return self.convention.outputs(self.convention.ask(self.convention.code, x, given), x)
 
-    def arranged(self, x: Tensor) -> Tensor:
-        """As the code has its axes: [b, t, …], or [t, b, …]."""
-        return x.transpose(0, 1) if self.layout == "tbc" else x
+    def new_cache(self) -> Any:
+        assert self.decoder is not None
+        return self.decoder.new_cache()
 
-    def outputs(self, found: Any, x: Tensor) -> Tensor:
-        out = first_tensor(found)
-        turned = out.transpose(0, 1) if self.layout == "tbc" and out.dim() > 1 else out
-        return sequence_in(turned, x)
+    def step(self, x: Tensor, cache: Any) -> Tensor:
+        return self.convention.step_outputs(self.convention.step(x, cache))
+
+    def expressions(self, padded: bool) -> dict[str, str]:
+        """What some parameters are given, as expressions (`audit/subject/calls.py`), by name."""
+        return self.convention.expressions(padded)
 
 
 class Tokens(Vectors):
     """Inputs are tokens; `width` counts them."""
 
     def draw(self, batch: int, length: int, seed: int) -> Tensor:
-        at = np.arange(batch * length).reshape(batch, length)
-        drawn = chance.bits(seed, "tokens", at) % np.uint64(self.width)
-        return torch.from_numpy(drawn.astype(np.int64))
+        return sample((batch, length), self.width, seed, self.dtype)
 
     @property
     def continuous(self) -> bool:
@@ -119,69 +164,27 @@ class Tokens(Vectors):
 class Attention(Vectors):
     """A function of q [b, h, t, d], k and v [b, g, t, d]."""
 
-    def __init__(
-        self, name: str, call: Callable[..., Any], *, heads: int, kv_heads: int, head_width: int
-    ) -> None:
-        super().__init__(name, call, (heads + 2 * kv_heads) * head_width)
-        self.heads, self.kv_heads, self.head_width = heads, kv_heads, head_width
+    convention: AttentionConvention
+
+    def _adopt(self, convention: Convention) -> None:
+        assert isinstance(convention, AttentionConvention)
+        super()._adopt(convention)
+        self.head_width = convention.head_width
 
     def split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        parts = x.unflatten(-1, (-1, self.head_width)).transpose(1, 2)
-        assert self.heads is not None and self.kv_heads is not None
-        q, k, v = parts.split([self.heads, self.kv_heads, self.kv_heads], dim=1)
-        return q, k, v
+        """q, k and v, [b, h, t, d]."""
+        return self.convention.split(x)
 
-    def arranged(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
-        """q, k and v as the code has their axes: [b, h, t, d], or [b, t, h, d]."""
-        q, k, v = self.split(x)
-        if self.layout == "bthd":
-            return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-        return q, k, v
-
-    def outputs(self, found: Any, x: Tensor) -> Tensor:
-        out, time = first_tensor(found), 1 if self.layout == "bthd" else 2
-        if out.dim() != 4 or out.shape[time] != x.shape[1]:
-            axes = "[b, t, h, d]" if time == 1 else "[b, h, t, d]"
-            raise ValueError(
-                f"{self.name} gave {list(out.shape)} for q {axes} of "
-                f"{list(self.arranged(x)[0].shape)}; it must give {axes}"
-            )
-        return (out if time == 1 else out.transpose(1, 2)).flatten(2)
-
-    def run(
-        self, x: Tensor, *, padding: Tensor | None = None, positions: Tensor | None = None
-    ) -> Tensor:
-        given = filled(x, self.block)
-        return self.outputs(self._call(*self.arranged(given)), given)[:, : x.shape[1]]
-
-
-def normal(seed: int, *shape: int) -> Tensor:
-    """Standard normal numbers that depend on the seed only."""
-    at = np.arange(math.prod(shape)).reshape(shape)
-    return torch.from_numpy(chance.normal(seed, "inputs", at))
-
-
-def first_tensor(found: Any) -> Tensor:
-    """Of a tensor, a tuple or something with logits."""
-    if isinstance(found, Tensor):
-        return found
-    for name in ("logits", "last_hidden_state"):
-        if isinstance(getattr(found, name, None), Tensor):
-            return getattr(found, name)  # type: ignore[no-any-return]
-    values = found.values() if isinstance(found, dict) else found
-    if isinstance(values, list | tuple) or isinstance(found, dict):
-        for value in values:
-            if isinstance(value, Tensor):
-                return value
-    raise ValueError(f"the code gave {type(found).__name__}, not a tensor or a tuple of them")
-
-
-def sequence_in(found: Any, x: Tensor) -> Tensor:
-    """The outputs, with batch and time where they belong."""
-    out = first_tensor(found)
-    if out.dim() < 3 or out.shape[:2] != x.shape[:2]:
-        raise ValueError(
-            f"the code gave {list(out.shape)} for inputs {list(x.shape)}; "
-            "outputs must be [batch, time, width]"
+    def shaped(self, heads: int, kv_heads: int) -> "Attention":
+        """The same function, for another number of heads."""
+        width = (heads + 2 * kv_heads) * self.head_width
+        return self.with_convention(
+            replace(self.convention, heads=heads, kv_heads=kv_heads, width=width)
         )
-    return out.flatten(2)
+
+
+def build_subject(convention: Convention) -> Vectors:
+    """The subject that a convention describes."""
+    if isinstance(convention, AttentionConvention):
+        return Attention(convention)
+    return Tokens(convention) if convention.tokens else Vectors(convention)

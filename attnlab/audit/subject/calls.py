@@ -1,4 +1,4 @@
-"""Calls in words: what code was given while something ran, as Python that gives the same again.
+"""Calls as text: what code was given while something ran, as Python that gives the same again.
 
 What is evaluated here is what a script says, so both are the same. The texts are our own; of a
 person's code there are names of parameters in them, which are identifiers.
@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnlab.audit.repro.prelude import added, drawn
+from attnlab.audit.repro.prelude import additive_mask, sample
 
 # What an argument may be. `x` and `padding` are [b, t, …] here, whatever the code's own axes are.
 _BAND = "torch.ones(x.shape[1], x.shape[1], dtype=torch.bool)"
@@ -27,7 +27,7 @@ EXPRESSIONS = (
     *("q.transpose(1, 2)", "k.transpose(1, 2)", "v.transpose(1, 2)"),
     *("padding", "~padding", "(~padding).long()", "(~padding).to(x.dtype)"),
     *("padding[:, None, None]", "~padding[:, None, None]"),
-    "(~padding).cumsum(1).sub(1).clamp(min=0)",
+    "positions",
     "torch.ones_like(padding)",
     "torch.zeros_like(x)",
     "torch.arange(x.shape[1])",
@@ -35,16 +35,16 @@ EXPRESSIONS = (
     "torch.arange(x.shape[1]).expand(x.shape[0], -1)",
     *(f"{_BAND}.tril()", f"{_BAND}.triu(1)", _BAND),
 )
-KNOWN = {"torch": torch, "sys": sys, "drawn": drawn, "added": added}
+KNOWN = {"torch": torch, "sys": sys, "sample": sample, "additive_mask": additive_mask}
 
 
-def evaluated(text: str, **given: Any) -> Any:
-    return eval(_compiled(text), {**KNOWN, **given})
+def evaluate(text: str, **given: Any) -> Any:
+    return eval(_compile(text), {**KNOWN, **given})
 
 
 @lru_cache(maxsize=1024)
-def _compiled(text: str) -> CodeType:
-    return compile(text, "<words>", "eval")
+def _compile(text: str) -> CodeType:
+    return compile(text, "<expression>", "eval")
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,11 @@ class Call:
     named: Mapping[str, str] = field(default_factory=dict)
 
     def text(self, code: str = "code", more: str = "") -> str:
-        words = [*self.positional, *(f"{name}={word}" for name, word in self.named.items())]
-        return f"{code}({', '.join([*words, *([more] if more else [])])})"
+        named = (f"{name}={text}" for name, text in self.named.items())
+        return f"{code}({', '.join([*self.positional, *named, *([more] if more else [])])})"
 
 
-def recorded(
+def record(
     module: nn.Module, run: Callable[[], Any], known: Mapping[str, str], **given: Any
 ) -> Call:
     """What the module was given last while something ran; `known` says some of it by name."""
@@ -90,19 +90,19 @@ def recorded(
         raise ValueError(f"{type(module).__name__} is not called as a module; a script cannot")
     positional, named = calls[-1]
     return Call(
-        tuple(worded(value, given) for value in positional),
-        {name: known.get(name) or worded(value, given) for name, value in named.items()},
+        tuple(expression_of(value, given) for value in positional),
+        {name: known.get(name) or expression_of(value, given) for name, value in named.items()},
     )
 
 
-def worded(value: Any, given: Mapping[str, Any]) -> str:
+def expression_of(value: Any, given: Mapping[str, Any]) -> str:
     if isinstance(value, float) and not math.isfinite(value):
         return f"float('{value}')"
     if isinstance(value, bool | int | float | str | None | torch.dtype):
         return repr(value)
     for text in EXPRESSIONS:
         try:
-            wanted = evaluated(text, **given)
+            wanted = evaluate(text, **given)
         except (NameError, TypeError, IndexError):  # of something that is not given
             continue
         if value is wanted or _same(value, wanted):

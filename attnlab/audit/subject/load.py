@@ -4,11 +4,13 @@ Every way to be wrong here is a person's slip, and gets one line that says what 
 """
 
 import ast
+import hashlib
 import importlib.util
 import inspect
 import sys
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -19,24 +21,24 @@ from attnlab import registry
 
 # what the width of a model is called
 WIDTHS = ("width", "dim", "d_model", "embed_dim", "hidden_size", "n_embd", "model_dim", "channels")
-_made_here: "weakref.WeakSet[nn.Module]" = weakref.WeakSet()  # which nobody else has
+_made_for_audit: "weakref.WeakSet[nn.Module]" = weakref.WeakSet()  # which nobody else has
 
 
-def options_of(words: Sequence[str]) -> dict[str, Any]:
+def options_of(texts: Sequence[str]) -> dict[str, Any]:
     """`width=32 name=small` -> {"width": 32, "name": "small"}."""
     found = {}
-    for word in words:
-        key, equals, text = word.removeprefix("--").partition("=")
+    for given in texts:
+        key, equals, text = given.removeprefix("--").partition("=")
         if not equals or not key.isidentifier():
-            raise ValueError(f"{word!r} is not an option; write key=value, such as width=32")
+            raise ValueError(f"{given!r} is not an option; write key=value, such as width=32")
         found[key] = _value(text)
     return found
 
 
 def _value(text: str) -> Any:
-    words = {"true": True, "false": False, "none": None}
+    constants = {"true": True, "false": False, "none": None}
     try:
-        return words[text.lower()] if text.lower() in words else ast.literal_eval(text)
+        return constants[text.lower()] if text.lower() in constants else ast.literal_eval(text)
     except (ValueError, SyntaxError):
         return text
 
@@ -52,62 +54,64 @@ def from_file(target: str, options: Mapping[str, Any]) -> Any:
     path, name = parts_of(target)
     if not path:
         raise ValueError(f"{target!r} names no code; write file.py:Name, or hf:ARCH")
-    found = _named(_imported(Path(path)), path, name)
+    found = _member(_import(Path(path)), path, name)
     if isinstance(found, nn.Module):
         return found
     if not callable(found):
         raise ValueError(f"{name} in {path} is {type(found).__name__}; name a class or a function")
-    if not makes(found):
+    if not is_factory(found):
         return found
-    code = made(found, options, f"{name} in {path}")
+    code = make(found, options, f"{name} in {path}")
     if isinstance(code, nn.Module) and inspect.isclass(found):
-        _made_here.add(code)
+        _made_for_audit.add(code)
     return code
 
 
 def expression(target: str, options: Mapping[str, Any]) -> str:
     """How it is made, as Python: `module.GPT(config=module.Settings(n_embd=32))`."""
-    found, module, name = _found_before(target)
-    if isinstance(found, nn.Module) or not makes(found):
+    found, module, name = _loaded_before(target)
+    if isinstance(found, nn.Module) or not is_factory(found):
         return f"module.{name}"
     kind, wanted = settings_of(target), dict(options)
-    words = []
-    if kind is not None and _needed(inspect.signature(found).parameters)[0] not in options:
+    arguments = []
+    if kind is not None and _required_names(inspect.signature(found).parameters)[0] not in options:
         own = next((key for key, one in vars(module).items() if one is kind), None)
         place = f"module.{own}" if own else f"sys.modules[{kind.__module__!r}].{kind.__name__}"
         known = {one.name for one in fields(kind) if one.init} & wanted.keys()
         inner = ", ".join(f"{key}={wanted.pop(key)!r}" for key in options if key in known)
-        words.append(f"{_needed(inspect.signature(found).parameters)[0]}={place}({inner})")
-    words += [f"{key}={value!r}" for key, value in wanted.items()]
-    return f"module.{name}({', '.join(words)})"
+        arguments.append(
+            f"{_required_names(inspect.signature(found).parameters)[0]}={place}({inner})"
+        )
+    arguments += [f"{key}={value!r}" for key, value in wanted.items()]
+    return f"module.{name}({', '.join(arguments)})"
 
 
 def settings_of(target: str) -> Any:
     """The class of settings that the code is made with, if it wants such an object; else None."""
-    found = _found_before(target)[0]
+    found = _loaded_before(target)[0]
     try:
         takes = inspect.signature(found).parameters
     except (TypeError, ValueError):
         return None
-    needed = _needed(takes)
+    needed = _required_names(takes)
     if isinstance(found, nn.Module) or len(needed) != 1 or needed[0] in WIDTHS:
         return None
     return _settings_class(found, takes[needed[0]])
 
 
-def _found_before(target: str) -> tuple[Any, Any, str]:
+def _loaded_before(target: str) -> tuple[Any, Any, str]:
     """What was loaded, its module and its name; the file is not run again for it."""
     path, name = parts_of(target)
-    module = sys.modules.get(_module_name(Path(path))) or _imported(Path(path))
-    return _named(module, path, name), module, name
+    module = sys.modules.get(_module_name(Path(path))) or _import(Path(path))
+    return _member(module, path, name), module, name
 
 
-def made_here(module: nn.Module) -> bool:
+def made_for_audit(module: nn.Module) -> bool:
     """Whether it was made for the audit, which need not copy it then."""
-    return module in _made_here
+    return module in _made_for_audit
 
 
-def makes(found: Any) -> bool:
+def is_factory(found: Any) -> bool:
     """Whether calling it gives what is to be audited: a class, or a function that builds one."""
     if inspect.isclass(found):
         return True
@@ -120,30 +124,40 @@ def is_attention(names: Sequence[str]) -> bool:
     return [name[:1] for name in names[:3]] == ["q", "k", "v"]
 
 
-def made(factory: Any, options: Mapping[str, Any], what: str) -> Any:
+def make(factory: Any, options: Mapping[str, Any], what: str) -> Any:
     try:
         signature = inspect.signature(factory)
     except ValueError:  # built-in classes have none
-        return factory(**options)
+        with _theirs(f"{what} cannot be made"):
+            return factory(**options)
     takes = signature.parameters
-    options = gathered(factory, takes, options)
+    options = gather_settings(factory, takes, options)
     anything = any(one.kind is one.VAR_KEYWORD for one in takes.values())
     for name in options:
         if name not in takes and not anything:
             raise ValueError(f"{what} takes no {name!r}; {registry.suggest(name, list(takes))}")
-    wanted = [name for name in _needed(takes) if name not in options]
+    wanted = [name for name in _required_names(takes) if name not in options]
     if wanted:
         example = " ".join(f"{name}=…" for name in wanted)
         raise ValueError(
             f"{what} needs {', '.join(wanted)}; add {example}, or name a function that makes it"
         )
-    try:
+    with _theirs(f"{what} cannot be made"):
         return factory(**options)
-    except Exception as error:
-        raise ValueError(f"{what} cannot be made: {type(error).__name__}: {error}") from error
 
 
-def gathered(
+@contextmanager
+def _theirs(what: str) -> Iterator[None]:
+    """Around a person's code and nothing else: whatever it raises is one line that says so."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):  # to be reported as what they are
+        raise
+    except BaseException as error:  # code may raise what is no Exception
+        raise ValueError(f"{what}: {type(error).__name__}: {error}") from error
+
+
+def gather_settings(
     factory: Any, takes: Mapping[str, inspect.Parameter], options: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Options, those for a settings object gathered into it.
@@ -151,17 +165,15 @@ def gathered(
     Code that needs one thing, which is no option: a dataclass that it is said to be of, or the
     only one of the file, as in `GPT(config)` beside `class GPTConfig`.
     """
-    needed = _needed(takes)
+    needed = _required_names(takes)
     if len(needed) != 1 or needed[0] in options or needed[0] in WIDTHS:
         return dict(options)
     kind = _settings_class(factory, takes[needed[0]])
     if kind is None:
         return dict(options)
     names = {one.name for one in fields(kind) if one.init}
-    try:
+    with _theirs(f"{kind.__name__} cannot be made"):
         settings = kind(**{name: value for name, value in options.items() if name in names})
-    except Exception as error:
-        raise ValueError(f"{kind.__name__} cannot be made: {error}") from error
     rest = {name: value for name, value in options.items() if name not in names}
     for name in rest:
         if name not in takes:
@@ -171,7 +183,7 @@ def gathered(
     return {needed[0]: settings, **rest}
 
 
-def _needed(takes: Mapping[str, inspect.Parameter]) -> list[str]:
+def _required_names(takes: Mapping[str, inspect.Parameter]) -> list[str]:
     return [
         name
         for name, one in takes.items()
@@ -197,10 +209,12 @@ def _settings_class(factory: Any, parameter: inspect.Parameter) -> Any:
 
 
 def _module_name(path: Path) -> str:
-    return f"attnlab_audited_{path.stem}"
+    """By the whole path: files in two folders may have one name."""
+    digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()
+    return f"attnlab_audited_{path.stem}_{digest[:16]}"
 
 
-def _imported(path: Path) -> Any:
+def _import(path: Path) -> Any:
     if not path.is_file():
         raise ValueError(f"{path} is no file; give the path of a Python file")
     name = _module_name(path)
@@ -211,18 +225,20 @@ def _imported(path: Path) -> Any:
     sys.modules[name] = module  # dataclasses and pickling look there
     sys.path.insert(0, str(path.parent.resolve()))  # what lies beside it can be imported
     try:
-        spec.loader.exec_module(module)
-    except SyntaxError as error:
-        where = f", line {error.lineno}" if error.lineno else ""
-        raise ValueError(f"{path}{where}: {error.msg}") from None
-    except Exception as error:
-        raise ValueError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
+        with _theirs(f"{path} cannot be imported"):
+            spec.loader.exec_module(module)
+    except ValueError as error:
+        slip = error.__cause__
+        if not isinstance(slip, SyntaxError):
+            raise
+        where = f", line {slip.lineno}" if slip.lineno else ""
+        raise ValueError(f"{path}{where}: {slip.msg}") from None
     finally:
         sys.path.pop(0)
     return module
 
 
-def _named(module: Any, path: str, name: str) -> Any:
+def _member(module: Any, path: str, name: str) -> Any:
     if not hasattr(module, name):
         own = [
             known

@@ -159,16 +159,10 @@ export function open(place, wanted, signal) {
     const checks = [...certificate.checks].sort(
       (one, other) => (other.verdict === "fail") - (one.verdict === "fail"),
     );
-    const failed = checks.filter((one) => one.verdict === "fail");
-    const passed = checks.filter((one) => one.verdict === "pass");
-    const named = failed.map((one) => spaced(one.name)).join(", ");
-    const summary = failed.length
-      ? `${counted(failed.length, "property fails", "properties fail")}: ${named}.`
-      : `${counted(passed.length, "property holds", "properties hold")}, none fails.`;
     const band = make("div", {class: "verdict", "data-kind": kind}, make("div", {},
       make("p", {class: "label"}, certificate.target),
       make("p", {class: "word"}, `${mark} ${certificate.verdict}`),
-      make("p", {class: "why"}, summary)));
+      make("p", {class: "why"}, summary(certificate))));
     const rows = checks.map((one) => {
       const said = verdict(one.verdict);
       const held = one.declared === null || one.declared === undefined
@@ -218,6 +212,20 @@ export function open(place, wanted, signal) {
     update(address.read());
   });
   return update;
+}
+
+/** The verdict in words; which one it is, the server has decided. */
+function summary({verdict: word, checks, reason, detail, unestablished}) {
+  const open = unestablished.length
+    ? ` Declared and not established: ${unestablished.map(spaced).join(", ")}.`
+    : "";
+  if (word === "incomplete") return detail || reason;
+  const failed = checks.filter((one) => one.verdict === "fail");
+  const passed = checks.filter((one) => one.verdict === "pass");
+  const named = failed.map((one) => spaced(one.name)).join(", ");
+  return failed.length
+    ? `${counted(failed.length, "property fails", "properties fail")}: ${named}.${open}`
+    : `${counted(passed.length, "property holds", "properties hold")}, none fails.`;
 }
 
 function examples(list) {

@@ -84,6 +84,7 @@ export const VERDICTS = {
   "pass": {mark: "✓", kind: "good"},
   "fail": {mark: "✗", kind: "bad"},
   "cannot tell": {mark: "?", kind: "partly"},
+  "incomplete": {mark: "?", kind: "partly"},
   "not applicable": {mark: "–", kind: "none"},
 };
 

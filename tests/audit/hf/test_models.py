@@ -1,27 +1,25 @@
 """The adapter for `transformers`: built tiny, run whole, step by step and behind padding."""
 
-import copy
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from audit.workers import unlucky
 
 from attnlab.audit.contract import Certificate, Contract
 from attnlab.audit.probe.probe import Probe, apart
 from attnlab.audit.properties.backends import Backends
-from attnlab.audit.properties.decoding import Cache
+from attnlab.audit.properties.cache import Cache
+from attnlab.audit.properties.left_padding import LeftPadding
 
 pytest.importorskip("transformers")
 
 from attnlab.audit.hf import models as hf
-from attnlab.audit.hf import sweep as hf_sweep  # needs transformers
 
 
 @pytest.fixture(scope="module")
 def llama() -> hf.HuggingFace:
-    return hf.HuggingFace(hf.model_of("llama"), "llama")
+    return hf.HuggingFace.of(hf.model_of("llama"), "llama")
 
 
 def verdicts(certificate: Certificate) -> dict[str, str]:
@@ -89,8 +87,8 @@ def test_a_correct_model_passes_everything(llama: hf.HuggingFace) -> None:
 
 
 def test_a_model_that_sees_ahead_fails_causality_and_its_cache() -> None:
-    subject = hf.HuggingFace(hf.model_of("gpt2", "eager"), "gpt2")
-    for block in subject._model.transformer.h:
+    subject = hf.HuggingFace.of(hf.model_of("gpt2", "eager"), "gpt2")
+    for block in subject.convention.code.transformer.h:
         block.attn.register_forward_pre_hook(unmasked, with_kwargs=True)
     found = verdicts(hf.certificate_of(subject))
     assert found["causality"] == found["cache"] == "fail"
@@ -102,21 +100,23 @@ def unmasked(module: Any, args: Any, kwargs: Any) -> Any:
 
 def test_state_that_mixes_rows_is_found_where_rows_are_decoded_together() -> None:
     """In this library, rwkv adds the last state of every row to every row."""
-    subject = hf.HuggingFace(hf.model_of("rwkv"), "rwkv")
+    subject = hf.HuggingFace.of(hf.model_of("rwkv"), "rwkv")
     assert Cache().examine(Probe(subject, Contract(cache=True))).verdict == "fail"
 
 
 def test_a_text_behind_padding_is_the_text_alone_whole_and_decoded(llama: hf.HuggingFace) -> None:
     probe = Probe(llama, Contract(causal=True))
-    assert hf.LeftPadding().examine(probe).verdict == "pass"
-    deaf = copy.copy(llama)
-    assert deaf.placed  # says so, and does not pass them on
+    assert LeftPadding().examine(probe).verdict == "pass"
 
-    def without(x: torch.Tensor, padding: Any, positions: Any) -> Any:
-        return llama._logits(x, None, None)
+    class Deaf(hf.HuggingFace):
+        """Says that it takes masks and positions, and does not pass them on."""
 
-    deaf._call = without
-    found = hf.LeftPadding().examine(Probe(deaf, Contract(causal=True)))
+        def run(self, x: torch.Tensor, **ignored: Any) -> torch.Tensor:
+            return super().run(x)
+
+    deaf = Deaf(llama.convention)
+    assert deaf.placed
+    found = LeftPadding().examine(Probe(deaf, Contract(causal=True)))
     assert found.verdict == "fail"
 
 
@@ -142,23 +142,25 @@ def test_backends_that_agree_pass_and_one_that_differs_is_named(llama: hf.Huggin
     assert list(llama.backends) == ["sdpa", "eager"]
     probe = Probe(llama, Contract())
     assert Backends().examine(probe).verdict == "pass"
-    other = copy.copy(llama)
-    other._call = lambda x, padding, positions: 1.01 * llama._logits(x, padding, positions)
-    odd = copy.copy(llama)
-    odd.backends = {"sdpa": llama, "eager": other}
-    found = Backends().examine(Probe(odd, Contract()))
+
+    class Odd(hf.HuggingFace):
+        def run(self, x: torch.Tensor, **how: Any) -> torch.Tensor:
+            factor = 1.01 if self.convention.backend == "eager" else 1.0
+            return factor * super().run(x, **how)
+
+    found = Backends().examine(Probe(Odd(llama.convention), Contract()))
     assert found.verdict == "fail" and "eager differs from sdpa" in found.detail
 
 
 def test_backends_do_not_apply_to_code_that_has_one_way() -> None:
-    subject = hf.HuggingFace(hf.model_of("mamba"), "mamba")
+    subject = hf.HuggingFace.of(hf.model_of("mamba"), "mamba")
     assert Backends().examine(Probe(subject, Contract())).verdict == "not applicable"
 
 
 def test_a_saved_folder_is_audited_and_one_of_pickles_is_refused(tmp_path: Path) -> None:
     model: Any = hf.model_of("gpt2")
     model.save_pretrained(tmp_path / "good")
-    subject = hf.HuggingFace(hf.model_in(tmp_path / "good"), "good")
+    subject = hf.HuggingFace.of(hf.model_in(tmp_path / "good"), "good")
     assert subject.run(subject.draw(1, 4, 0)).shape == (1, 4, 104)
     (tmp_path / "bad").mkdir()
     (tmp_path / "good" / "config.json").rename(tmp_path / "bad" / "config.json")
@@ -167,17 +169,3 @@ def test_a_saved_folder_is_audited_and_one_of_pickles_is_refused(tmp_path: Path)
         hf.model_in(tmp_path / "bad")
     with pytest.raises(ValueError, match=r"config\.json"):
         hf.model_in(tmp_path / "good")
-
-
-def test_a_sweep_gives_every_architecture_a_row_in_order() -> None:
-    rows = hf_sweep.sweep(["gpt2", "gemma4_assistant", "no_such"], workers=1)
-    assert [row["target"] for row in rows] == ["gpt2", "gemma4_assistant", "no_such"]
-    assert [row["verdict"] for row in rows] == ["pass", "not built", "not built"]
-    assert all("seconds" in row for row in rows)
-
-
-def test_a_worker_that_dies_or_hangs_costs_its_row_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hf_sweep, "_work", unlucky)
-    rows = hf_sweep.sweep(["dies", "works", "hangs"], workers=1, seconds=5.0)
-    assert [row["verdict"] for row in rows] == ["cannot tell", "pass", "cannot tell"]
-    assert "code 7" in rows[0]["detail"] and "more than 5 s" in rows[2]["detail"]

@@ -32,7 +32,8 @@ def run(pytester):
 def test_each_property_is_a_test(run):
     result = run("--attnlab-audit=theirs.py:Sees width=8 ahead=1", "--attnlab-declare=causal=true")
     outcomes = result.parseoutcomes()
-    assert outcomes["failed"] == 1 and outcomes["passed"] > 1 and outcomes["skipped"] > 0
+    # the property, and the verdict
+    assert outcomes["failed"] == 2 and outcomes["passed"] > 1 and outcomes["skipped"] > 0
     result.stdout.fnmatch_lines(["*theirs.py:Sees, causality: output * moves by *"])
     result.stdout.fnmatch_lines(["smallest: output * moves by *"])
     result.stdout.no_fnmatch_line("*Traceback*")
@@ -49,6 +50,28 @@ def test_what_cannot_be_audited_fails_in_one_line(run):
     result = run("--attnlab-audit=theirs.py:Absent", "-k", "causality")
     assert result.parseoutcomes()["failed"] == 1
     result.stdout.fnmatch_lines(["theirs.py:Absent was not audited: *has no 'Absent'*"])
+
+
+def test_what_is_declared_and_not_established_fails(run):
+    code, declare = "--attnlab-audit=theirs.py:Sees width=8", "--attnlab-declare=cache=true"
+    result = run(code, declare)
+    assert result.parseoutcomes()["failed"] == 2
+    result.stdout.fnmatch_lines(["theirs.py:Sees: cache=true was not established: no cache *"])
+    result.stdout.fnmatch_lines(["theirs.py:Sees: incomplete; declared and not established: *"])
+    assert run(code).ret == pytest.ExitCode.OK
+
+
+def test_what_cannot_be_told_at_all_fails(run, pytester):
+    pytester.makepyfile(
+        five="""
+        def attend(q, k, v):
+            assert q.shape[2] == 5, "five it must be"
+            return v
+        """
+    )
+    result = run("--attnlab-audit=five.py:attend")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["five.py:attend: incomplete; no property passes: *five it must*"])
 
 
 def test_nothing_is_collected_where_nothing_is_asked(run):

@@ -7,9 +7,9 @@ from torch import nn
 
 from attnlab.audit.contract import Contract
 from attnlab.audit.probe.probe import Probe
-from attnlab.audit.properties.packing import FORMS, Packing, told
+from attnlab.audit.properties.packing import FORMS, Packing, arguments
 from attnlab.audit.subject.adapters import subject_for
-from attnlab.audit.subject.base import Vectors
+from attnlab.audit.subject.base import Subject
 
 
 class Code(nn.Module):
@@ -138,9 +138,22 @@ def test_a_subject_of_ones_own_says_how():
     right = subject_for(Documents(), {}, "code")
 
     def packed(x, lengths):
-        return right.named(x, **told(("document_ids", "", 0), lengths, [], True, x.dtype))
+        return right.named(x, **arguments(("document_ids", "", 0), lengths, [], True, x.dtype))
+
+    class Own(Subject):
+        def __init__(self, how):
+            self.how = how
+
+        def draw(self, batch, length, seed):
+            return right.draw(batch, length, seed)
+
+        def run(self, x, *, padding=None, positions=None):
+            return right.run(x)
+
+        def packed(self, x, lengths):
+            return self.how(x, lengths)
 
     for how, verdict in ((packed, "pass"), (lambda x, lengths: right.run(x), "fail")):
-        subject = Vectors("own", lambda x, *_: right.run(x), 8, packed=how)
+        subject = Own(how)
         finding = Packing().examine(Probe(subject, Contract(causal=True)))
         assert finding.verdict == verdict, finding.detail

@@ -11,7 +11,8 @@ from attnlab.attention.heads import Grouped
 from attnlab.attention.positions import alibi_slopes
 from attnlab.audit import Contract
 from attnlab.audit.probe.probe import Probe
-from attnlab.audit.properties.positions import Positions, blind, in_precision, wrong_slopes
+from attnlab.audit.properties.position_kinds import blind, wrong_slopes
+from attnlab.audit.properties.positions import Positions
 from attnlab.audit.subject.adapters import subject_for
 from attnlab.models.transformer import TransformerSettings
 
@@ -201,7 +202,7 @@ def test_pairs_that_turn_too_slowly_to_be_seen_are_counted():
 
     code = rotary(slow)
     subject = subject_for(lambda q, k, v: code(q, k, v), {}, "code")
-    subject.dtype = torch.float32
+    subject = subject.in_dtype(torch.float32)
     contract = Contract(positions="rotary", rope_base=1e8, rope_fraction=1.0)
     assert Positions().examine(Probe(subject, contract)).verdict == "pass"
 
@@ -241,25 +242,11 @@ def test_code_without_positions_is_blind_to_order_and_other_code_is_not():
         )
 
 
-def test_another_precision_leaves_nothing_behind():
-    class Remembering(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.width, self.linear = 8, nn.Linear(8, 8)
-            self.register_buffer("speeds", torch.rand(4))
-            self.table = None
+def test_a_temperature_by_the_querys_own_position_is_no_turning_and_no_rounding():
+    def attend(q, k, v, turns=True):
+        heat = 1 + 0.3 * torch.arange(q.shape[2]).to(q)[:, None].log1p()
+        table = tables(q.shape[2], 8)
+        return causal(*(turned(one, *table) if turns else one for one in (q * heat, k)), v)
 
-        def forward(self, x):
-            self.table = self.speeds * 2
-            if x.dtype is torch.bfloat16:
-                self.new = x
-            return self.linear(x)
-
-    module = Remembering()
-    subject = subject_for(module, {}, "code")
-    subject.run(subject.draw(1, 2, 0))
-    weight, speeds, table = module.linear.weight, module.speeds, module.table
-    with in_precision(subject, torch.bfloat16):
-        assert subject.run(subject.draw(1, 2, 0)).dtype is torch.bfloat16
-    assert module.linear.weight is weight and module.speeds is speeds and module.table is table
-    assert subject.dtype is torch.float64 and not hasattr(module, "new")
+    assert found(attend, positions="rotary").verdict == "pass"
+    assert found(lambda q, k, v: attend(q, k, v, False)).measured == {"kind": "none"}

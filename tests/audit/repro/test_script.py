@@ -1,5 +1,8 @@
 """Every failure has a script that tells broken code from mended, without this package."""
 
+import builtins
+import importlib
+import pkgutil
 import subprocess
 import sys
 
@@ -8,11 +11,15 @@ import torch
 from audit.repro.scripts import ends
 
 from attnlab import registry
+from attnlab.audit import properties
 from attnlab.audit.bugs.cases import FAMILIES, cases
 from attnlab.audit.contract import Certificate, Contract
 from attnlab.audit.probe.probe import Probe
-from attnlab.audit.repro.smallest import REPEATS, examples_of
-from attnlab.audit.sandbox import Request, made_here
+from attnlab.audit.properties import cache
+from attnlab.audit.properties.left_padding import LeftPadding
+from attnlab.audit.repro.script import Definitions, used_names
+from attnlab.audit.repro.smallest import examples_of
+from attnlab.audit.sandbox import Request, audit_here
 from attnlab.audit.subject.adapters import subject_for
 from attnlab.audit.subject.load import from_file
 
@@ -108,7 +115,7 @@ def failures(case, target):
 
 
 def answered(file, name, words, contract):
-    answer = made_here(Request(target=f"{file}:{name}", words=words, contract=contract))
+    answer = audit_here(Request(target=f"{file}:{name}", options=words, contract=contract))
     assert answer.certificate is not None, answer.detail
     failed = [one.name for one in answer.certificate.findings if one.verdict == "fail"]
     assert failed and [one["name"] for one in answer.examples] == failed
@@ -150,10 +157,35 @@ def test_so_have_failures_that_it_does_not_hold(name, tmp_path):
     assert runs[0].stdout.startswith("wrong: ") and runs[1].stdout.startswith("mended: ")
 
 
-def test_there_is_a_way_to_repeat_every_property():
-    assert {option.name for option in registry.options("property")} | {"left padding"} == set(
-        REPEATS
-    )
+def checks():
+    """Every check of every property, with the module that it is in."""
+    for found in pkgutil.iter_modules(properties.__path__, f"{properties.__name__}."):
+        module = importlib.import_module(found.name)
+        names = [name for name in vars(module) if name.endswith("fails")]
+        yield from ((module, name) for name in names if callable(getattr(module, name)))
+
+
+@pytest.mark.parametrize(("module", "name"), list(checks()), ids=lambda one: str(one)[-40:])
+def test_every_check_is_printed_with_all_that_it_names(module, name):
+    definitions = Definitions()
+    definitions.define(name, module)
+    parts = [
+        definitions.import_lines(),
+        *definitions.constants.values(),
+        *definitions.functions.values(),
+    ]
+    text = "\n\n".join(parts)
+    assert "attnlab" not in text
+    space: dict = {}
+    exec(compile(text, name, "exec"), space)
+    assert used_names(text) <= {*space, *vars(builtins)}
+    assert space[name].__doc__, "a script tells what is done"
+
+
+def test_every_property_has_a_check():
+    homes = {module.__name__ for module, _ in checks()}
+    for option in registry.options("property"):
+        assert option.target.partition(":")[0] in homes, option.name
 
 
 @pytest.fixture(scope="module")
@@ -196,11 +228,11 @@ def test_so_have_models_of_transformers(arch, property, outside, gpt2, tmp_path,
 def test_what_float32_is_too_rough_to_show_is_shown_in_float64(gpt2, tmp_path, monkeypatch):
     from attnlab.audit.hf import stage as hf_stage
 
-    monkeypatch.setattr(hf_stage, "EXACT", ("cache",))
+    monkeypatch.setattr(hf_stage, "EXACT", (cache.fails,))
     one = of_model("hf:rwkv", "cache")
     script = tmp_path / one.file
     script.write_text(one.script)
-    assert "with widened():" in one.script
+    assert "with in_float64():" in one.script
     assert [ends(script, folder, monkeypatch) for folder in ("", gpt2)] == [1, 0]
     assert torch.get_default_dtype() is torch.float32
 
@@ -210,7 +242,7 @@ def of_model(target, property):
 
     subject = hf.subject_of(target.removeprefix("hf:"))
     contract = Contract(causal=True, cache=True)
-    known = {"left padding": hf.LeftPadding}
+    known = {"left padding": LeftPadding}
     examined = known.get(property) or registry.load("property", property)
     finding = examined().examine(Probe(subject, contract))
     assert finding.verdict == "fail"

@@ -9,9 +9,9 @@ from torch import nn
 
 from attnlab.audit import Contract
 from attnlab.audit.probe.probe import Probe
-from attnlab.audit.properties.decoding import Cache
+from attnlab.audit.properties.cache import Cache
+from attnlab.audit.repro.prelude import kept_in
 from attnlab.audit.subject.adapters import subject_for
-from attnlab.audit.subject.caches import kept_in
 
 
 class Attention(nn.Module):

@@ -6,8 +6,8 @@ from audit.repro.scripts import ends
 from torch import nn
 
 from attnlab.audit.contract import Contract
-from attnlab.audit.sandbox import Request, made_here
-from attnlab.audit.subject.calls import Call, evaluated, recorded
+from attnlab.audit.sandbox import Request, audit_here
+from attnlab.audit.subject.calls import Call, evaluate, record
 
 HEAD = """
 from dataclasses import dataclass
@@ -58,7 +58,7 @@ def Code(*, query, key, value):
 """,
     ),
     "blocks, and tokens with padding": (
-        ("padding", {"causal": False, "padding": True}, (), "filled(x, 8)"),
+        ("padding", {"causal": False, "padding": True}, (), "fill_blocks(x, 8)"),
         """
 class Code(nn.Module):
     def __init__(self, vocab_size=29, dim=16):
@@ -89,7 +89,7 @@ class Code(Base):
 """,
     ),
     "a mask that is added, of three axes": (
-        ("padding", {"causal": False, "padding": True}, (), "added(padding, x)[:, None]"),
+        ("padding", {"causal": False, "padding": True}, (), "additive_mask(padding, x)[:, None]"),
         """
 class Code(Base):
     def forward(self, x, attention_mask=None):
@@ -202,7 +202,7 @@ class Code(nn.Module):
 """,
     ),
     "a decoder that looks at something": (
-        ("causality", {"causal": True}, (), "memory=drawn((1, 6, "),
+        ("causality", {"causal": True}, (), "memory=sample((1, 6, "),
         """
 class Code(Base):
     def forward(self, x, memory):
@@ -249,7 +249,7 @@ def test_a_script_calls_code_as_the_audit_did(name, tmp_path, monkeypatch):
     for file in files:
         file.write_text(HEAD.format(wrong=file.stem) + code)
     wrong, right = (
-        made_here(Request(target=f"{file}:Code", words=options, contract=Contract(**declared)))
+        audit_here(Request(target=f"{file}:Code", options=options, contract=Contract(**declared)))
         for file in files
     )
     assert right.certificate is not None, right.detail
@@ -270,7 +270,7 @@ def test_a_script_brings_along_what_it_needs_and_no_more(tmp_path):
     _, code = CODES["a decoder that looks at something"]
     file.write_text(HEAD.format(wrong=True) + code)
     contract = Contract(causal=True)
-    (one, _) = made_here(Request(target=f"{file}:Code", contract=contract)).examples
+    (one, _) = audit_here(Request(target=f"{file}:Code", contract=contract)).examples
     assert one["name"] == "causality" and "module.Code(" in one["script"]
     for needless in ("kept_in", "filled", "added", "_Watch", "import re", "import copy"):
         assert needless not in one["script"]
@@ -295,12 +295,12 @@ class Code(Base):
     def refuse(module, run, known, **given):
         if "padding" in given:
             raise ValueError("no words")
-        return recorded(module, run, known, **given)
+        return record(module, run, known, **given)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stage, "recorded", refuse)
+        patch.setattr(stage, "record", refuse)
         contract = Contract(causal=True, padding=True)
-        examples = made_here(Request(target=f"{file}:Code", contract=contract)).examples
+        examples = audit_here(Request(target=f"{file}:Code", contract=contract)).examples
     scripts = {one["name"]: one["script"] for one in examples}
     assert scripts["causality"] and not scripts.get("padding")
 
@@ -316,9 +316,9 @@ def test_the_last_call_counts_and_not_those_inside():
         module(x, note=3)
         module(x, deep=True)
 
-    assert recorded(module, run, {}, x=x) == Call(("x",), {"deep": "True"})
+    assert record(module, run, {}, x=x) == Call(("x",), {"deep": "True"})
     with pytest.raises(ValueError, match="not called as a module"):
-        recorded(module, lambda: None, {}, x=x)
+        record(module, lambda: None, {}, x=x)
 
 
 def test_words_give_again_what_they_were_found_for():
@@ -329,9 +329,9 @@ def test_words_give_again_what_they_were_found_for():
     x, padding = torch.randn(2, 5, 3), torch.tensor([[False] * 5, [True] * 2 + [False] * 3])
     given = [x.transpose(0, 1), ~padding, torch.arange(5)[None], float("inf"), torch.float64]
     module = Plain()
-    call = recorded(module, lambda: module(*given), {}, x=x, padding=padding)
+    call = record(module, lambda: module(*given), {}, x=x, padding=padding)
     for text, value in zip(call.positional, given, strict=True):
-        again = evaluated(text, x=x, padding=padding)
+        again = evaluate(text, x=x, padding=padding)
         assert torch.equal(again, value) if isinstance(value, torch.Tensor) else again == value
     with pytest.raises(ValueError, match="a Tensor that a script cannot make"):
-        recorded(module, lambda: module(torch.randn(7)), {}, x=x)
+        record(module, lambda: module(torch.randn(7)), {}, x=x)

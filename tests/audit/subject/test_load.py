@@ -1,8 +1,10 @@
 """From the words of a person to code: every slip has a line that says what to do."""
 
+import dataclasses
+
 import pytest
 
-from attnlab.audit.subject.load import expression, from_file, options_of
+from attnlab.audit.subject.load import expression, from_file, options_of, settings_of
 
 CODE = """
 import torch
@@ -54,6 +56,22 @@ def test_what_was_made_can_be_said(file, tmp_path):
     assert expression(f"{path}:Said", {}) == "module.Said(args=module.ModelArgs())"
     said = "module.Model(config=module.ModelArgs(width=5), bias=False)"
     assert expression(f"{path}:Model", options) == said
+
+
+def test_files_of_one_name_in_two_folders_are_kept_apart(tmp_path, monkeypatch):
+    for folder, field in (("a", "width"), ("b", "dim")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "attn.py").write_text(SETTINGS.replace("width", field))
+    made = {folder: from_file(f"{tmp_path}/{folder}/attn.py:Model", {}) for folder in "ab"}
+    assert type(made["a"]).__module__ != type(made["b"]).__module__
+    for folder, field in (("a", "width"), ("b", "dim"), ("a", "width")):
+        target = f"{tmp_path}/{folder}/attn.py:Model"
+        settings = settings_of(target)
+        assert [one.name for one in dataclasses.fields(settings)] == [field, "heads"], folder
+        said = f"module.Model(config=module.ModelArgs({field}=5))"
+        assert expression(target, {field: 5}) == said
+    monkeypatch.chdir(tmp_path / "a")  # the same file by another path
+    assert settings_of("attn.py:Model") is settings_of(f"{tmp_path}/b/../a/attn.py:Model")
 
 
 @pytest.mark.parametrize(

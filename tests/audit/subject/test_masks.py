@@ -6,7 +6,7 @@ from torch import nn
 
 from attnlab.audit import Contract
 from attnlab.audit.probe.probe import Probe
-from attnlab.audit.properties.isolation import Padding
+from attnlab.audit.properties.padding import Padding
 from attnlab.audit.subject.adapters import subject_for
 
 
@@ -122,7 +122,7 @@ def test_a_mask_that_takes_the_place_of_the_causal_one_is_wrong_where_it_is_for_
     torch.manual_seed(0)
     assert found(Replaces(), causal=True).verdict == "not applicable"
     finding = found(Replaces(), causal=True, padding=True)
-    assert finding.verdict == "fail" and "not as good as none" in finding.detail
+    assert finding.verdict == "fail" and finding.example.sizes["change"] == "empty"
 
 
 def test_lengths_that_count_one_position_too_many_fail():
@@ -157,7 +157,7 @@ def test_a_mask_that_is_wrong_in_every_form_is_told_in_one_that_is_taken():
 
     torch.manual_seed(0)
     finding = found(Strict())
-    assert finding.verdict == "fail" and "not as good as none" in finding.detail
+    assert finding.verdict == "fail" and finding.example.sizes["change"] == "empty"
 
 
 @pytest.mark.parametrize("right", [True, False])

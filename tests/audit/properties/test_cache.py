@@ -6,7 +6,7 @@ import torch
 from attnlab import config
 from attnlab.audit import Contract
 from attnlab.audit.probe.probe import Probe
-from attnlab.audit.properties.decoding import Cache, chunkings
+from attnlab.audit.properties.cache import Cache, chunkings
 from attnlab.audit.subject.adapters import subject_for
 from attnlab.models.transformer import Transformer, TransformerSettings
 
@@ -35,7 +35,7 @@ def test_a_cache_that_forgets_where_it_was_is_found_at_its_second_step():
             return found
 
     finding = found(Forgetful(model().settings))
-    assert finding.verdict == "fail" and finding.example["position"] == 1
+    assert finding.verdict == "fail" and "at position 1 " in finding.detail
 
 
 def test_a_state_that_stays_is_found_with_the_second_text():

@@ -1,0 +1,273 @@
+"""A causal language model of `transformers` as a subject: how it is run, found by trying.
+
+    tokens [b, t] -> logits [b, t, v]
+
+Axes: b batch, t time, v vocabulary. Texts are padded, placed and stepped as the library's own
+generation does it.
+"""
+
+import copy
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnlab.audit.errors import LONGEST, SubjectError, calling
+from attnlab.audit.hf.running import (
+    Narrowing,
+    loop_logits,
+    positions_behind,
+    quiet,
+    running,
+    step_logits,
+)
+from attnlab.audit.hf.sizes import TOKENS
+from attnlab.audit.probe.probe import apart
+from attnlab.audit.subject.adapters import prepare
+from attnlab.audit.subject.base import Subject, Tokens
+from attnlab.audit.subject.convention import Convention, Form, Mask
+from attnlab.audit.subject.tensors import loss_in
+
+BACKENDS = ("eager", "sdpa")
+# These take an attention mask so that they can be called like the others, and say so.
+NO_MASK = ("cpmant", "rwkv")
+# Of these the library says, in its code or its tests, that padding may stand on the right only:
+# what they pool, hash or convolve is cut into blocks from the first slot on, or never masked.
+RIGHT_ONLY = ("deepseek_v4", "minimax_m3_vl_text", "recurrent_gemma", "reformer")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ModelConvention(Convention):
+    """How a model is run; it was made with `sizes`, or read from a `folder`."""
+
+    code: Any  # the model
+    family: str  # its `model_type`
+    wide: bool = True  # in float64 throughout
+    drawn_in: torch.dtype = torch.float32  # the precision in which its weights were made
+    backend: str | None = None  # by which attention is computed
+    other_backends: tuple[str, ...] = ()  # that it has too
+    prepares: bool = True  # its own preparation of inputs works outside generation
+    caches: bool = False
+    no_cache: str | None = None  # why a cache that it takes cannot be used
+    sizes: Mapping[str, Any] = field(default_factory=dict)
+    folder: str = ""
+
+    def call(self, x: Tensor, padding: Tensor | None, positions: Tensor | None) -> Any:
+        # behind padding a text must be told where it begins, as generation does
+        if padding is not None and positions is None and bool(padding[:, 0].any()):
+            positions = positions_behind(padding)
+        if positions is not None:
+            positions = positions.expand(x.shape[0], -1)
+        return super().call(x, padding, positions)
+
+    def ask(
+        self, code: Callable[..., Any], x: Tensor, given: Mapping[str, Any], decodes: bool = False
+    ) -> Any:
+        found = self.forward(x, **self.constants, **given)
+        with calling("logits", x.shape[1]):
+            return found.logits
+
+    def forward(self, x: Tensor, **given: Any) -> Any:
+        """What the model gives for tokens x."""
+        with calling("forward", x.shape[1]), self.running():
+            return self.code(input_ids=x, return_dict=True, **given)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        with quiet(), running(self.code) if self.wide else nullcontext():
+            if self.backend is not None and _backend(self.code) != self.backend:
+                self.code.set_attn_implementation(self.backend)
+            yield
+
+
+class HuggingFace(Tokens):
+    """A causal language model of `transformers` as a subject.
+
+    `backends` are the same model, run by each way it has to compute attention.
+    """
+
+    convention: ModelConvention
+
+    @classmethod
+    def of(
+        cls, model: nn.Module, name: str, sizes: Mapping[str, Any] | None = None, folder: str = ""
+    ) -> "HuggingFace":
+        return cls(_probe(_describe(model, name, sizes or {}, folder)))
+
+    def _adopt(self, convention: Convention) -> None:
+        assert isinstance(convention, ModelConvention)
+        super()._adopt(convention)
+        self.caches, self.no_cache = convention.caches, convention.no_cache
+
+    def _backends(self) -> Mapping[str, Subject]:
+        known = self.convention
+        if not known.other_backends:
+            return {}
+        return {
+            known.backend or "usual": self,
+            **{name: self.by(name) for name in known.other_backends},
+        }
+
+    def by(self, backend: str) -> "HuggingFace":
+        """The same model, which computes attention in another way."""
+        return self.with_convention(replace(self.convention, backend=backend, other_backends=()))
+
+    def without_cache(self) -> "HuggingFace":
+        return self.with_convention(replace(self.convention, caches=False))
+
+    def new_cache(self) -> dict[str, Any]:
+        return {}
+
+    def step(self, x: Tensor, cache: dict[str, Any], padding: Tensor | None = None) -> Tensor:
+        """The logits of the new tokens; they are prepared as generation prepares them."""
+        how = self.convention
+        # the library prepares it, so most of what runs here is the library's
+        with calling("forward", x.shape[1]), how.running():
+            found: Tensor = step_logits(how.code, x, cache, padding, self.pads, how.prepares)
+        return found
+
+    @property
+    def flexible(self) -> bool:
+        """Whether its class claims that attention can be computed by flex_attention too."""
+        return bool(getattr(self.convention.code, "_supports_flex_attn", False))
+
+    @property
+    def labelled(self) -> Callable[[Tensor], Tensor] | None:
+        """The loss of a text that is its own label, as training has it."""
+        how = self.convention
+        if not takes(how.code, "labels"):
+            return None
+
+        def loss(tokens: Tensor) -> Tensor:
+            return loss_in(how.forward(tokens, labels=tokens, **how.constants))
+
+        return loss
+
+    def begins_elsewhere(self) -> bool:
+        """Whether positions from 0 on are not those that it takes when it is given none."""
+        x = self.draw(2, 5, 0)
+        with torch.no_grad():
+            given = self.run(x, positions=torch.arange(5)[None])
+            return self.placed and apart(given, self.run(x)) > 1e-3 * float(given.abs().max())
+
+    def loop_logits(self, x: Tensor, first: int) -> Tensor | None:
+        """The logits of a plain loop: a cache is handed back, and no positions; None if none is."""
+        with calling("forward", x.shape[1]), self.convention.running(), torch.no_grad():
+            found: Tensor | None = loop_logits(self.convention.code, x, first)
+        return found
+
+
+def _describe(
+    model: nn.Module, name: str, sizes: Mapping[str, Any], folder: str
+) -> ModelConvention:
+    """What its class and its configuration say of a model, before anything was tried."""
+    whole: Any = model.config
+    config = whole.get_text_config(decoder=True)
+    family = str(whole.model_type)
+    sides = ("right",) if family in RIGHT_ONLY else ("right", "left")
+    form = Form("(~padding).long()", sides)
+    heads = _number(config, "num_attention_heads")
+    return ModelConvention(
+        name=name,
+        code=model,
+        family=family,
+        drawn_in=next(model.parameters()).dtype,
+        width=min(config.vocab_size, TOKENS),
+        tokens=True,
+        heads=heads,
+        kv_heads=_number(config, "num_key_value_heads") or heads,
+        layers=_number(config, "num_hidden_layers") or 1,
+        parameters=tuple(one for one in ("attention_mask", "position_ids") if takes(model, one)),
+        # a text is computed as a whole
+        constants={"use_cache": False} if takes(model, "use_cache") else {},
+        mask=Mask(name="attention_mask", form=form, hides=family not in NO_MASK)
+        if takes(model, "attention_mask")
+        else None,
+        positions="position_ids" if takes(model, "position_ids") else None,
+        backend=_backend(model),
+        sizes=sizes,
+        folder=folder,
+    )
+
+
+def _probe(known: ModelConvention) -> ModelConvention:
+    """In float64 if the whole of the computation goes along, whichever way it is done."""
+    # whose weights have not been changed for float64
+    models = {torch.float64: known.code, torch.float32: copy.deepcopy(known.code)}
+    for dtype, model in models.items():
+        prepare(model, dtype)
+        tried = replace(known, code=model, module=model, dtype=dtype, wide=dtype is torch.float64)
+        subject = HuggingFace(tried)
+        try:
+            with torch.no_grad(), Narrowing() as narrowing:
+                out = subject.run(subject.draw(2, 5, 0))
+                tried = _with_cache(tried)
+                tried = replace(tried, other_backends=_other_backends(tried))
+        except SubjectError as error:
+            if dtype is torch.float64:
+                continue
+            raise ValueError(
+                f"{known.name} cannot be called with tokens [2, 5]: {error.reason[:LONGEST]}"
+            ) from error
+        if out.dtype is dtype and not narrowing.seen:  # it was watched: nothing narrows
+            return replace(tried, exact=dtype is torch.float64)
+    return tried
+
+
+def _with_cache(known: ModelConvention) -> ModelConvention:
+    """Whether it can be stepped, and whether its own preparation of inputs works for that."""
+    reason: str | None = None
+    for prepares in (True, False):
+        tried = replace(known, prepares=prepares)
+        subject = HuggingFace(tried)
+        try:
+            cache, x = subject.new_cache(), subject.draw(2, 5, 0)
+            subject.step(x[:, :4], cache)
+            if not cache["kept"]:
+                return tried
+            subject.step(x[:, 4:], cache)
+            return replace(tried, caches=True)
+        except SubjectError as error:
+            reason = error.reason[:LONGEST]
+    return replace(tried, no_cache=reason)
+
+
+def _other_backends(known: ModelConvention) -> tuple[str, ...]:
+    found = []
+    usual = HuggingFace(known)
+    x = usual.draw(2, 5, 0)
+    for backend in BACKENDS:
+        if backend == known.backend or not getattr(known.code, f"_supports_{backend}", True):
+            continue
+        other = usual.by(backend)
+        try:
+            other.run(x)
+            if other.caches:
+                other.step(x, other.new_cache())
+        except SubjectError:  # it does not have this one
+            continue
+        if _backend(known.code) == backend:  # some only say that they cannot
+            found.append(backend)
+    usual.run(x)  # back to its own
+    return tuple(found)
+
+
+def takes(model: nn.Module, name: str) -> bool:
+    return name in inspect.signature(model.forward).parameters
+
+
+def _backend(model: Any) -> str | None:
+    return getattr(model.config, "_attn_implementation", None)
+
+
+def _number(config: Any, name: str) -> int | None:
+    try:
+        with calling(name):
+            value = getattr(config, name, None)
+    except SubjectError:  # one that differs from layer to layer may refuse to be read
+        return None
+    return value if type(value) is int and value > 0 else None

@@ -1,0 +1,35 @@
+"""Evaluation mode: the same inputs give the same outputs, without dropout or state that stays."""
+
+from collections.abc import Iterator
+
+from attnlab.audit.contract import Finding
+from attnlab.audit.probe.probe import Probe
+from attnlab.audit.properties.property import Case, Property
+from attnlab.audit.repro.prelude import Result, Tool, movement
+
+
+def fails(run: Tool, draw: Tool, *, batch: int, length: int, seed: int, tolerance: float) -> Result:
+    """Run the same inputs four times: the outputs are equal, up to the order of sums."""
+    x = draw(batch, length, seed)
+    before = run(x)
+    size = max(float(movement(run(x), before).max()) for _ in range(3))
+    return size > tolerance, f"identical calls in evaluation mode differ by {size:.2g}", size
+
+
+class Evaluation(Property):
+    name = "evaluation"
+
+    def tolerance(self, probe: Probe) -> float:
+        return 0.0  # it is itself what tolerances are made of
+
+    def excuse(self, probe: Probe) -> None:
+        return None
+
+    def cases(self, probe: Probe) -> Iterator[Case]:
+        for length in (7, 23):
+            how = {"batch": 2, "length": length, "tolerance": probe.allowed_noise}
+            yield self.case(probe, fails, **how)
+
+    def on_pass(self, probe: Probe, tried: list[tuple[Case, Result]]) -> Finding:
+        worst = max(size for _, (_, _, size) in tried)
+        return self.finding("pass", "identical calls give identical outputs", measured=worst)

@@ -1,0 +1,109 @@
+"""Padding masks: padding is never read, and a mask without padding is as good as none.
+
+Axes: b batch, t time.
+
+Row 0 has padding on one side, the others have none. Outputs at padding are nobody's business.
+"""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from attnlab.audit.contract import Finding, Verdict
+from attnlab.audit.probe.probe import Probe
+from attnlab.audit.properties.property import Case, Property
+from attnlab.audit.repro.prelude import Result, Tool, movement, positions_in
+
+CHANGES = {
+    "empty": "a mask without padding is given",
+    "nan": "it has padding",
+    "content": "what stands in the padding changes",
+    "row": "another row has padding",
+    "large": "large numbers stand in the padding",
+    "added": "padding is added",
+}
+
+
+def fails(
+    run: Tool,
+    draw: Tool,
+    *,
+    change: str,
+    side: str,
+    placed: bool,
+    batch: int,
+    length: int,
+    real: int,
+    seed: int,
+    tolerance: float,
+) -> Result:
+    """Row 0 has so many real inputs, and padding on a side: its real outputs do not know of it."""
+    x, other = draw(batch, length, seed), draw(batch, length, seed + 100)
+    nothing = torch.zeros(batch, length, dtype=torch.bool)
+    kept = slice(length - real, length) if side == "left" else slice(0, real)
+    mask = nothing.clone()
+    mask[0] = True
+    mask[0, kept] = False
+
+    def run_masked(text: Tensor, padding: Tensor) -> Tensor:
+        """With positions from 0 on, where they can be told: by itself it may begin elsewhere."""
+        return run(text, padding, positions_in(padding) if placed else None)
+
+    if change == "empty":
+        off = movement(run(x, nothing), run(x))
+    elif change == "row":
+        off = movement(run_masked(x, mask)[1:], run_masked(x, nothing)[1:])
+    elif change == "added":
+        off = movement(run_masked(x, mask)[:1, kept], run_masked(x[:1, kept], nothing[:1, kept]))
+    elif change == "nan":
+        lost, numbers = (
+            run_masked(x, mask)[:1, kept].isnan().any(-1),
+            not bool(run(x).isnan().any()),
+        )
+        off = torch.where(lost & numbers, torch.inf, 0.0)
+    else:
+        # not NaN: a weight of 0 times NaN is NaN in plain PyTorch, and nobody's mistake
+        content = 1e3 * other if change == "large" and x.is_floating_point() else other
+        changed = torch.where(mask if x.dim() == 2 else mask[..., None], content, x)
+        off = movement(run_masked(changed, mask)[:1, kept], run_masked(x, mask)[:1, kept])
+    size, at = float(off.max()), int(off.amax(0).argmax())
+    text = f"real output {at} moves by {size:.2g} when {CHANGES[change]}"
+    text += "" if change == "empty" else f" (padding on the {side})"
+    return not size <= tolerance, text, size
+
+
+class Padding(Property):
+    name = "padding"
+    field = "padding"
+
+    def excuse(self, probe: Probe) -> Finding | None:
+        if not probe.subject.pads:
+            verdict: Verdict = "cannot tell" if self.declared(probe) else "not applicable"
+            return self.finding(verdict, "it takes no mask for padding")
+        return super().excuse(probe)
+
+    def cases(self, probe: Probe) -> Iterator[Case]:
+        block = probe.subject.block
+        # whole blocks, as what fills one up would be read
+        length, real = (2 * block, 3 * block // 2) if block > 1 else (13, 8)
+        sizes = {"batch": 3, "length": length, "real": real, "placed": probe.subject.placed}
+        yield self.case(probe, fails, change="empty", side="right", **sizes)
+        for side in probe.subject.sides:
+            changes = ["nan", "content", "row"]
+            changes += ["large"] if probe.subject.continuous else []
+            changes += ["added"] if self._comparable(probe, side) else []
+            for change in changes:
+                yield self.case(probe, fails, change=change, side=side, **sizes)
+
+    def _comparable(self, probe: Probe, side: str) -> bool:
+        """Whether positions are the same with padding and without: on the left they move."""
+        if probe.subject.block > 1:  # without padding it is no whole number of blocks
+            return False
+        known = probe.contract.positions in ("none", "relative", "rotary", "alibi")
+        # on the left are texts to be continued; what sees both ways has none
+        continued = bool(self.declared(probe)) and probe.contract.causal is not False
+        return side == "right" or probe.subject.placed or known or continued
+
+    def on_pass(self, probe: Probe, tried: list[tuple[Case, Result]]) -> Finding:
+        return self.finding("pass", "padding is never read, and none is as good as no mask")

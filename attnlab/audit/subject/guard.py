@@ -1,0 +1,72 @@
+"""A person's own `Subject`, guarded: what its methods raise is a SubjectError."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnlab.audit.errors import calling
+from attnlab.audit.subject.base import Subject, Vectors
+from attnlab.audit.subject.tensors import sequence_in, step_in
+
+
+def guard(subject: Subject) -> Subject:
+    """The subject, guarded if it is a person's own; ours mark the calls of the code themselves."""
+    if isinstance(subject, Vectors | GuardedSubject):
+        return subject
+    backends = {name: GuardedSubject(one, {}) for name, one in subject.backends.items()}
+    return GuardedSubject(subject, backends)
+
+
+class GuardedSubject(Subject):
+    def __init__(self, own: Subject, backends: "dict[str, GuardedSubject]") -> None:
+        self._own = own
+        vars(self).update({name: getattr(own, name) for name in Subject.__annotations__})
+        self.backends = backends
+
+    def draw(self, batch: int, length: int, seed: int) -> Tensor:
+        with calling("draw", length):
+            return self._own.draw(batch, length, seed)
+
+    def run(
+        self, x: Tensor, *, padding: Tensor | None = None, positions: Tensor | None = None
+    ) -> Tensor:
+        with calling("run", x.shape[1]):
+            found = self._own.run(x, padding=padding, positions=positions)
+        return sequence_in(found, x)
+
+    def new_cache(self) -> Any:
+        with calling("new_cache"):
+            return self._own.new_cache()
+
+    def step(self, x: Tensor, cache: Any) -> Tensor:
+        with calling("step", x.shape[1]):
+            found = self._own.step(x, cache)
+        return step_in(found)
+
+    @property
+    def continuous(self) -> bool:
+        return self._own.continuous
+
+    def in_dtype(self, dtype: torch.dtype) -> Subject:
+        return GuardedSubject(self._own.in_dtype(dtype), {})
+
+    def __getattr__(self, name: str) -> Any:
+        """What a Subject may have besides, such as `packed` or `loss`."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        found = getattr(self._own, name)
+        return guard_method(name, found) if callable(found) else found
+
+
+def guard_method(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method whose errors are SubjectErrors; its signature can still be read."""
+
+    @functools.wraps(method)
+    def call(*positional: Any, **named: Any) -> Any:
+        with calling(name):
+            return method(*positional, **named)
+
+    return call

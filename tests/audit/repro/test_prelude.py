@@ -1,0 +1,72 @@
+"""What audit and script share: weights and inputs that depend on seeds alone."""
+
+import torch
+from torch import nn
+
+from attnlab.audit.repro.prelude import in_precision, influence, prepare, roughness, sample
+from attnlab.audit.subject.adapters import prepare as prepare_once
+from attnlab.audit.subject.adapters import subject_for
+
+
+def linear():
+    torch.manual_seed(0)
+    return nn.Linear(5, 7)
+
+
+def test_weights_are_the_same_in_every_precision_and_by_every_way_there():
+    exact, rough = prepare(linear(), torch.float64), prepare(linear(), torch.float32)
+    assert torch.equal(exact.weight.float(), rough.weight)
+    other = prepare_once(prepare_once(linear(), torch.float64), torch.float32)  # as audits do
+    assert torch.equal(other.weight, rough.weight)
+
+
+def test_no_weight_stays_at_zero_but_tables_that_are_not_learned():
+    module = nn.Linear(3, 3)
+    nn.init.zeros_(module.weight)
+    module.bias.requires_grad_(False).zero_()
+    prepare(module, torch.float64)
+    assert bool((module.weight != 0).all()) and not bool(module.bias.any())
+
+
+def test_the_audit_draws_what_a_script_draws():
+    subject = subject_for(linear(), {}, "code")
+    assert torch.equal(subject.draw(2, 3, 9), sample((2, 3, 5), None, 9, subject.dtype))
+
+
+def test_another_precision_leaves_nothing_behind():
+    class Remembering(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.width, self.linear = 8, nn.Linear(8, 8)
+            self.register_buffer("speeds", torch.rand(4))
+            self.table = None
+
+        def forward(self, x):
+            self.table = self.speeds * 2
+            if x.dtype is torch.bfloat16:
+                self.new = x
+            return self.linear(x)
+
+    module = Remembering().double()
+    module(torch.ones(1, 2, 8).double())
+    weight, speeds, table = module.linear.weight, module.speeds, module.table
+    with in_precision(module, torch.bfloat16):
+        assert module(torch.ones(1, 2, 8).bfloat16()).dtype is torch.bfloat16
+    assert module.linear.weight is weight and module.speeds is speeds and module.table is table
+    assert not hasattr(module, "new")
+
+
+def test_influence_is_a_matrix_of_outputs_by_inputs():
+    def shifted(x):
+        return torch.cat((x[:, :1] * 0, x[:, :-1]), dim=1)
+
+    moves = influence(
+        shifted, lambda b, t, seed: sample((b, t, 3), None, seed, torch.float64), 5, 0
+    )
+    assert torch.equal(moves > 0, torch.eye(5).roll(1, 0).tril().bool())
+
+
+def test_a_grid_is_rough_and_a_kink_is_not():
+    x = sample((2, 7, 3), None, 0, torch.float64)
+    assert roughness(lambda x: x.half().double() * 3, x, None, torch.float64) > 1e-4
+    assert roughness(lambda x: x.relu() * 3, x, None, torch.float64) < 1e-14

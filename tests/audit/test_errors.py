@@ -1,0 +1,35 @@
+"""What the code under audit raises is a SubjectError that says what, where and when."""
+
+import pytest
+
+from attnlab.audit.errors import SubjectError, calling
+
+
+def test_the_sentence_names_type_method_length_and_property():
+    with pytest.raises(SubjectError) as caught, calling("forward", 23):
+        raise KeyError("x")
+    error = caught.value
+    assert error.sentence("positions") == (
+        "raised KeyError in `forward` at length 23, during positions: 'x'"
+    )
+    assert str(error) == "raised KeyError in `forward` at length 23: 'x'"
+    assert error.reason == "KeyError: 'x'" and isinstance(error.__cause__, KeyError)
+
+
+def test_an_error_keeps_the_innermost_place():
+    with pytest.raises(SubjectError) as caught, calling("run", 7), calling("forward", 3):
+        raise RuntimeError("two\nlines")
+    assert (caught.value.where, caught.value.length) == ("forward", 3)
+    assert str(caught.value).endswith(": two lines")
+
+
+def test_outputs_that_are_none_have_a_sentence_of_their_own():
+    error = SubjectError("the code gave int, not a tensor")
+    assert str(error) == error.reason == "the code gave int, not a tensor"
+    assert error.sentence("finite") == "the code gave int, not a tensor (during finite)"
+
+
+def test_what_leaves_the_process_is_left_alone():
+    for kind in (SystemExit, KeyboardInterrupt):
+        with pytest.raises(kind), calling("forward", 3):
+            raise kind
