@@ -24,7 +24,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from attnlab import chance
+from attnlab import counter_rng
 from attnlab.config import setting, settings
 from attnlab.models.model import Decoder, LanguageModel
 
@@ -111,7 +111,7 @@ def steps(
     if tokens < 1:
         raise ValueError(f"tokens is {tokens}; ask for 1 or more")
     vocabulary = model.settings.vocabulary
-    texts = _checked(prompts, vocabulary)
+    texts = _check_prompts(prompts, vocabulary)
     if stop is not None and not 0 <= stop < vocabulary:
         raise ValueError(f"stop is {stop}; it is a token: use 0 to {vocabulary - 1}")
     if sampling.temperature == 0:
@@ -249,7 +249,7 @@ def pick(
         chosen = near.byte().argmax(-1)  # the first of them
     else:
         total = probabilities(logits, sampling).cumsum(-1)
-        uniform = chance.uniform(sampling.seed, "sample", np.asarray(rows), [number])
+        uniform = counter_rng.uniform(sampling.seed, "sample", np.asarray(rows), [number])
         level = torch.from_numpy(uniform).to(logits.device)[:, None] * total[:, -1:]
         chosen = (total <= level).sum(-1)
     return chosen, logits.log_softmax(-1).gather(-1, chosen[:, None])[:, 0]
@@ -271,7 +271,7 @@ def probabilities(logits: Float[Tensor, "b v"], sampling: Sampling) -> Float[Ten
     return torch.zeros_like(likely).scatter(-1, order, likely)
 
 
-def _checked(prompts: Sequence[Sequence[int]], vocabulary: int) -> list[list[int]]:
+def _check_prompts(prompts: Sequence[Sequence[int]], vocabulary: int) -> list[list[int]]:
     texts = [[operator.index(token) for token in prompt] for prompt in prompts]
     for row, text in enumerate(texts):
         if not text:

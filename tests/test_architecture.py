@@ -15,7 +15,7 @@ FILES = sorted((ROOT / "attnlab").rglob("*.py"))
 LAYERS = [
     [
         *("attnlab", "attnlab.registry", "attnlab.files", "attnlab.compat"),
-        *("attnlab.chance", "attnlab.statistics"),
+        *("attnlab.counter_rng", "attnlab.statistics"),
     ],
     ["attnlab.config"],
     ["attnlab.reports"],

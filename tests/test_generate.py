@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from attnlab import chance, config, registry
+from attnlab import config, counter_rng, registry
 from attnlab.generate import Sampling, first_seen, generate, pick, precise, probabilities, steps
 from attnlab.models.transformer import TransformerSettings
 
@@ -51,7 +51,7 @@ def build(*words, dtype=torch.float32):
 
 
 def prompt(length, seed=0):
-    return (chance.bits(seed, "prompt", np.arange(length)) % VOCABULARY).tolist()
+    return (counter_rng.bits(seed, "prompt", np.arange(length)) % VOCABULARY).tolist()
 
 
 PROMPTS = [prompt(length, seed) for seed, length in enumerate([4, 1, 9, 4, 12, 17, 30])]

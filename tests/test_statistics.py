@@ -71,10 +71,10 @@ def test_a_mean_and_its_interval():
 
 def test_an_interval_holds_the_truth_in_95_of_100_samples():
     """Of 4,000 samples of five; five standard errors are 1.7 %."""
-    chance = random.Random(1)
+    rng = random.Random(1)
     hits = 0
     for _ in range(4000):
-        found = mean_interval([chance.gauss(3, 2) for _ in range(5)])
+        found = mean_interval([rng.gauss(3, 2) for _ in range(5)])
         hits += found.low <= 3 <= found.high
     assert abs(hits / 4000 - 0.95) < 0.018
 
@@ -96,10 +96,10 @@ def test_the_ends_of_a_share_are_those_that_would_just_not_surprise(right, count
 
 
 def test_auroc_is_the_share_of_pairs():
-    chance = random.Random(0)
+    rng = random.Random(0)
     for _ in range(50):
-        first = [chance.randint(0, 6) for _ in range(chance.randint(1, 9))]
-        second = [chance.randint(0, 6) for _ in range(chance.randint(1, 9))]
+        first = [rng.randint(0, 6) for _ in range(rng.randint(1, 9))]
+        second = [rng.randint(0, 6) for _ in range(rng.randint(1, 9))]
         pairs = [(a > b) + (a == b) / 2 for a, b in itertools.product(first, second)]
         assert auroc(first, second) == pytest.approx(sum(pairs) / len(pairs))
 
@@ -136,11 +136,11 @@ def test_errors_of_two_sources_add_and_each_keeps_its_degrees():
 @pytest.mark.parametrize("few", [1, 2, 3])
 def test_few_degrees_beside_many_are_wrong_no_more_often_than_the_level(few, share):
     """Where Welch and Satterthwaite's degrees are wrong in up to 11 of 100 cases instead of 5."""
-    dice, wrong, draws = np.random.default_rng(5), 0, 4000
+    rng, wrong, draws = np.random.default_rng(5), 0, 4000
     for mean, first, second in zip(
-        dice.normal(0, 1, draws),
-        (1 - share) * dice.chisquare(few, draws) / few,
-        share * dice.chisquare(29, draws) / 29,
+        rng.normal(0, 1, draws),
+        (1 - share) * rng.chisquare(few, draws) / few,
+        share * rng.chisquare(29, draws) / 29,
         strict=True,
     ):
         wrong += (Variance(first, few) + Variance(second, 29)).p_value(mean) <= 0.05
@@ -152,8 +152,8 @@ def test_how_much_each_value_is_like_the_next():
     # around 1.5: (-1.5)(-0.5) + (-0.5)(0.5) + (0.5)(1.5) = 1.25 of 5
     assert neighbour_correlation([0.0, 1.0, 2.0, 3.0]) == pytest.approx(0.25)
     assert neighbour_correlation([1.0, 2.0]) is None and neighbour_correlation([2.0] * 9) is None
-    dice, value, values = np.random.default_rng(0), 0.0, []
-    for fresh in dice.normal(0, 0.8, 20_000):
+    rng, value, values = np.random.default_rng(0), 0.0, []
+    for fresh in rng.normal(0, 0.8, 20_000):
         value = 0.6 * value + fresh
         values.append(value)
     assert neighbour_correlation(values) == pytest.approx(0.6, abs=0.03)
@@ -210,9 +210,9 @@ def test_a_hole_costs_a_degree_and_the_rest_is_fitted():
 )
 def test_power_is_how_often_a_new_interval_lies_above_the_bound(mean, deviation, count, level):
     """Simulated; five standard errors of 4,000 samples."""
-    dice, bound, above = random.Random(3), 0.05 if mean == 0.2 else 0.0, 0
+    rng, bound, above = random.Random(3), 0.05 if mean == 0.2 else 0.0, 0
     for _ in range(4000):
-        found = mean_interval([dice.gauss(mean, deviation) for _ in range(count)], level)
+        found = mean_interval([rng.gauss(mean, deviation) for _ in range(count)], level)
         above += found.low > bound
     said = power(mean, deviation, count, bound, level)
     assert above / 4000 == pytest.approx(said, abs=5 * (said * (1 - said) / 4000) ** 0.5)

@@ -153,7 +153,7 @@ class AdditiveScore(Score):
         self.outer = nn.Parameter(torch.randn(heads, score_width) / math.sqrt(score_width))
 
     def attend(self, request: Request) -> Float[Tensor, "b h q e"]:
-        request = request.cleared()
+        request = request.clear_padding()
         inner = self._inner(request)
         outs = []
         for queries, keys in self._chunks(request, *request.band):
@@ -173,7 +173,7 @@ class AdditiveScore(Score):
         return torch.cat(outs, dim=2)
 
     def weights(self, request: Request) -> Float[Tensor, "b h q k"]:
-        request = request.cleared()
+        request = request.clear_padding()
         inner = self._inner(request)
         chunks = self._chunks(request, request.keys, request.keys)
         return torch.cat([self._weights(request, inner, *chunk) for chunk in chunks], dim=2)
@@ -206,8 +206,8 @@ class AdditiveScore(Score):
         of_queries, of_keys = inner
         units = torch.tanh(of_queries[:, :, queries, None] + of_keys[:, :, None, keys])
         scores = torch.einsum("bhqks,hs->bhqk", units, self.outer)
-        seen, bias = request.visible(queries, keys), request.dense_bias(queries, keys)
-        return F.dropout(masked_softmax(scores, seen, bias), request.dropout)
+        mask, bias = request.visible(queries, keys), request.dense_bias(queries, keys)
+        return F.dropout(masked_softmax(scores, mask, bias), request.dropout)
 
     def _chunks(self, request: Request, left: int, right: int) -> Iterator[tuple[slice, slice]]:
         """Runs of queries and the keys within `left` before and `right` after them.

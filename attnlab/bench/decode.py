@@ -63,7 +63,7 @@ class DecodeBench:
         before = torch.get_num_threads()
         torch.set_num_threads(self.threads or before)
         try:
-            rows = [row for case in self.cases() for row in self._measured(case, tick)]
+            rows = [row for case in self.cases() for row in self._measure(case, tick)]
         finally:
             torch.set_num_threads(before)
         return {
@@ -113,7 +113,7 @@ class DecodeBench:
         )
         return Case(name, q, k, v, window, padding)
 
-    def _measured(self, case: "Case", tick: Callable[[str], None]) -> list[dict[str, Any]]:
+    def _measure(self, case: "Case", tick: Callable[[str], None]) -> list[dict[str, Any]]:
         works = case.works()
         wrong = {name: case.wrong(name, work) for name, work in works.items()}
         times = take_turns(
@@ -155,7 +155,7 @@ class Case:
 
     def works(self) -> dict[str, Callable[[], object]]:
         """What is timed, by name; all but the last compute the same."""
-        q, window, held = self.q, self.window, self.held()
+        q, window, held = self.q, self.window, self.fill_cache()
         grouped = q.shape[1] != held.k.shape[1]
         token = self.k[:, :, -1:], self.v[:, :, -1:]
         cache = Ring().build(window or self.k.shape[2])
@@ -184,7 +184,7 @@ class Case:
             APPEND: lambda: cache.append(*token),
         }
 
-    def held(self) -> Cached:
+    def fill_cache(self) -> Cached:
         """What the KV cache gives a layer for the last token."""
         cache = (Full() if self.window is None else Ring()).build(self.window)
         before, last = slice(0, -1), slice(-1, None)

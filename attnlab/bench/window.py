@@ -124,11 +124,11 @@ def _inputs(
     settings: WindowBench, length: int, device: torch.device, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor]:
     kv_heads = settings.kv_heads or settings.heads
-    chance = torch.Generator(device).manual_seed(length)
+    rng = torch.Generator(device).manual_seed(length)
     shapes = [
         (settings.batch, n, length, settings.width) for n in (settings.heads, kv_heads, kv_heads)
     ]
-    q, k, v = (torch.randn(s, generator=chance, device=device, dtype=dtype) for s in shapes)
+    q, k, v = (torch.randn(s, generator=rng, device=device, dtype=dtype) for s in shapes)
     return q, k, v
 
 

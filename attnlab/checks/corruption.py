@@ -14,7 +14,7 @@ from typing import Any
 import safetensors.torch
 import torch
 
-from attnlab import chance
+from attnlab import counter_rng
 from attnlab.config import setting, settings
 from attnlab.training import checkpoint
 from attnlab.training.checkpoint import BrokenCheckpoint, Checkpoint
@@ -58,9 +58,9 @@ class CorruptionCheck:
 
 def example(seed: int) -> Checkpoint:
     """A checkpoint with tensors of several shapes and dtypes, of no model in particular."""
-    dice = torch.Generator().manual_seed(seed)
+    rng = torch.Generator().manual_seed(seed)
     shapes = {"embed.weight": (65, 16), "blocks.0.up.weight": (64, 16), "norm.weight": (16,)}
-    model = {name: torch.randn(shape, generator=dice) for name, shape in shapes.items()}
+    model = {name: torch.randn(shape, generator=rng) for name, shape in shapes.items()}
     optimiser = {f"{name}/momentum": tensor.square() for name, tensor in model.items()}
     return Checkpoint(
         model=model,
@@ -82,7 +82,7 @@ def refused_by_the_format(path: Path) -> bool:
 def damage(folder: Path, seed: int, trial: int) -> Path:
     """Damage one file: mostly one bit, sometimes its end, sometimes all of it."""
     names = sorted(path.name for path in folder.iterdir())
-    which, kind, where = chance.uniform(seed, "damage", trial, [0, 1, 2])
+    which, kind, where = counter_rng.uniform(seed, "damage", trial, [0, 1, 2])
     path = folder / names[int(which * len(names))]
     content = bytearray(path.read_bytes())
     if kind < 0.9:

@@ -20,13 +20,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from attnlab import chance, config, files
+from attnlab import config, counter_rng, files
 from attnlab.config import setting, settings
 from attnlab.data.biographies import Biographies
 from attnlab.data.objectives import Questions
 from attnlab.models.transformer import TransformerSettings
 from attnlab.page.guard import log
-from attnlab.page.routes import ROUTES, Asked, Page, Route
+from attnlab.page.routes import ROUTES, Call, Page, Route
 from attnlab.page.server import Server, ServerSettings
 from attnlab.training import launch, runs
 from attnlab.training.recipe import Recipe
@@ -100,9 +100,9 @@ class FuzzCheck:
         slowest = 0.0
 
         def one(number: int) -> tuple[int, float]:
-            dice = random.Random(chance.number(self.seed, "request", number))
+            rng = random.Random(counter_rng.number(self.seed, "request", number))
             began = time.monotonic()
-            return ask(server, broken_request(server, names, dice)), time.monotonic() - began
+            return ask(server, broken_request(server, names, rng)), time.monotonic() - began
 
         with ThreadPoolExecutor(CLIENTS) as clients:
             for done, (status, seconds) in enumerate(clients.map(one, range(self.requests)), 1):
@@ -159,7 +159,7 @@ def make_runs(root: Path) -> list[str]:
     return [run.folder.name, "study-fuzz-0/inside", broken.name]
 
 
-async def _breaks(page: Page, asked: Asked) -> Any:
+async def _breaks(page: Page, call: Call) -> Any:
     raise TypeError("a handler that breaks, as a control")
 
 
@@ -181,7 +181,7 @@ def open_doors(server: Server, names: Sequence[str]) -> list[str]:
     }
     found = []
     for route in ROUTES:
-        path, body = filled(route, names)
+        path, body = fill_route(route, names)
         for who, headers in strangers.items():
             status = ask(server, request(server, route.method, path, body, headers))
             if status not in (401, 403):
@@ -189,7 +189,7 @@ def open_doors(server: Server, names: Sequence[str]) -> list[str]:
     return found
 
 
-def filled(route: Route, names: Sequence[str]) -> tuple[str, Any]:
+def fill_route(route: Route, names: Sequence[str]) -> tuple[str, Any]:
     """A right request of a route."""
     path = route.path.replace("{run:path}", names[0]).replace("{report}", "study-fuzz-0")
     body = BODIES.get(route.path, {})
@@ -246,90 +246,86 @@ def request(
     return "\r\n".join([*lines, "", ""]).encode("latin-1", "replace") + content
 
 
-def broken_request(server: Server, names: Sequence[str], dice: random.Random) -> bytes:
+def broken_request(server: Server, names: Sequence[str], rng: random.Random) -> bytes:
     """A request that was right before one, two or three things were done to it."""
-    route = dice.choice(ROUTES)
-    path, body = filled(route, [dice.choice(names)])
-    if route.path == "/api/look" and dice.random() < 0.6:
+    route = rng.choice(ROUTES)
+    path, body = fill_route(route, [rng.choice(names)])
+    if route.path == "/api/look" and rng.random() < 0.6:
         body = {**body, "source": {"mechanism": dict(MECHANISMS)}}
     method, headers, raw = route.method, dict[str, str | None](), None
     body = json.loads(json.dumps(body))
-    for _ in range(dice.randint(1, 3)):
-        kind = dice.random() if route.method == "POST" else dice.uniform(0.5, 1)
+    for _ in range(rng.randint(1, 3)):
+        kind = rng.random() if route.method == "POST" else rng.uniform(0.5, 1)
         if kind < 0.5:
-            body = other_shape(body, dice)
+            body = other_shape(body, rng)
         elif kind < 0.6:
-            path = dice.choice(PATHS) if dice.random() < 0.5 else path + dice.choice(QUERIES)
+            path = rng.choice(PATHS) if rng.random() < 0.5 else path + rng.choice(QUERIES)
         elif kind < 0.65:
-            method = dice.choice(METHODS)
+            method = rng.choice(METHODS)
         elif kind < 0.8:
-            headers |= dice.choice(_headers(server, dice))
+            headers |= rng.choice(_headers(server, rng))
         else:
-            raw = dice.choice(RAW)
+            raw = rng.choice(RAW)
     whole = request(server, method, path, body, headers)
-    return whole if raw is None else raw(whole, dice)
+    return whole if raw is None else raw(whole, rng)
 
 
-def other_shape(value: Any, dice: random.Random) -> Any:
+def other_shape(value: Any, rng: random.Random) -> Any:
     """Something in it is replaced, lost, or there twice."""
-    if isinstance(value, dict) and value and dice.random() < 0.9:
-        key = dice.choice(list(value))
-        changed = {**value, key: other_shape(value[key], dice)}
-        if dice.random() < 0.15:
+    if isinstance(value, dict) and value and rng.random() < 0.9:
+        key = rng.choice(list(value))
+        changed = {**value, key: other_shape(value[key], rng)}
+        if rng.random() < 0.15:
             del changed[key]
-        if dice.random() < 0.1:
-            changed[str(dice.choice(JUNK))[:50]] = dice.choice(JUNK)
+        if rng.random() < 0.1:
+            changed[str(rng.choice(JUNK))[:50]] = rng.choice(JUNK)
         return changed
-    if isinstance(value, list) and value and dice.random() < 0.7:
-        place = dice.randrange(len(value))
-        return [*value[:place], other_shape(value[place], dice), *value[place + 1 :]]
-    return dice.choice(JUNK)
+    if isinstance(value, list) and value and rng.random() < 0.7:
+        place = rng.randrange(len(value))
+        return [*value[:place], other_shape(value[place], rng), *value[place + 1 :]]
+    return rng.choice(JUNK)
 
 
-def _headers(server: Server, dice: random.Random) -> list[dict[str, str | None]]:
+def _headers(server: Server, rng: random.Random) -> list[dict[str, str | None]]:
     port, cookie = server.known.port, server.known.cookie
     return [
         {
-            "Host": dice.choice(
+            "Host": rng.choice(
                 ["", "localhost", f"localhost:{port}", f"127.0.0.1:{port}@x", "[::1]"]
             )
         },
         {"Host": None},
         {
-            "Origin": dice.choice(
+            "Origin": rng.choice(
                 ["null", "", f"https://127.0.0.1:{port}", "http://attacker.example"]
             )
         },
         {"Origin": None},
-        {
-            "Cookie": dice.choice(
-                ["", "=", f"{cookie}=", f"{cookie}=x", "a=b; " * 500, "\xff\xfe;;"]
-            )
-        },
+        {"Cookie": rng.choice(["", "=", f"{cookie}=", f"{cookie}=x", "a=b; " * 500, "\xff\xfe;;"])},
         {"Cookie": None},
         {
-            "Content-Type": dice.choice(
+            "Content-Type": rng.choice(
                 ["", "text/plain", "application/json; charset=latin-1", "\xff"]
             )
         },
-        {"Content-Length": dice.choice(["-1", "x", "9" * 30, "2000000"])},
-        {"Transfer-Encoding": dice.choice(["chunked", "gzip", "chunked, chunked"])},
+        {"Content-Length": rng.choice(["-1", "x", "9" * 30, "2000000"])},
+        {"Transfer-Encoding": rng.choice(["chunked", "gzip", "chunked, chunked"])},
         {"Expect": "100-continue"},
         {"Upgrade": "websocket", "Connection": "Upgrade"},
-        {"X-" + "y" * dice.randint(1, 40): "z" * dice.choice([1, 1000, 20_000])},
+        {"X-" + "y" * rng.randint(1, 40): "z" * rng.choice([1, 1000, 20_000])},
         {"Range": "bytes=0-1,5-"},
     ]
 
 
-def _flipped(whole: bytes, dice: random.Random) -> bytes:
+def _garble(whole: bytes, rng: random.Random) -> bytes:
     changed = bytearray(whole)
-    for _ in range(dice.randint(1, 4)):
-        changed[dice.randrange(len(changed))] = dice.randrange(256)
+    for _ in range(rng.randint(1, 4)):
+        changed[rng.randrange(len(changed))] = rng.randrange(256)
     return bytes(changed)
 
 
 def _in_the_body(junk: bytes) -> Callable[[bytes, random.Random], bytes]:
-    def put(whole: bytes, dice: random.Random) -> bytes:
+    def put(whole: bytes, rng: random.Random) -> bytes:
         """Of the same length, so that it is read as a body."""
         head, gap, body = whole.partition(b"\r\n\r\n")
         return head + gap + (junk * (1 + len(body) // len(junk)))[: len(body)]
@@ -338,15 +334,15 @@ def _in_the_body(junk: bytes) -> Callable[[bytes, random.Random], bytes]:
 
 
 RAW: list[Callable[[bytes, random.Random], bytes]] = [
-    _flipped,
-    _flipped,
+    _garble,
+    _garble,
     _in_the_body(b"\xff\xfe"),
     _in_the_body(b"["),
     _in_the_body(b'{"a":'),
     _in_the_body(b'{"text":"\\ud800","seed":1e999}'),
-    lambda whole, dice: whole[: dice.randrange(len(whole))] if dice.random() < 0.1 else whole,
-    lambda whole, dice: whole + b"GET / HTTP/1.1\r\n\r\n",
-    lambda whole, dice: bytes(dice.randrange(256) for _ in range(50)) + b"\r\n\r\n",
+    lambda whole, rng: whole[: rng.randrange(len(whole))] if rng.random() < 0.1 else whole,
+    lambda whole, rng: whole + b"GET / HTTP/1.1\r\n\r\n",
+    lambda whole, rng: bytes(rng.randrange(256) for _ in range(50)) + b"\r\n\r\n",
 ]
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-from attnlab import chance, config
+from attnlab import config, counter_rng
 from attnlab.config import setting, settings
 from attnlab.data.biographies import Biographies
 from attnlab.data.objectives import Questions
@@ -51,12 +51,12 @@ class KillCheck:
             life = Life(recipe, runs.create(folder, "whole"), "none")
             life.wait()
             whole = fingerprint(life.run)
-            found = self._killed(folder, recipe, whole, "none", self.kills, tick)
+            found = self._kill_runs(folder, recipe, whole, "none", self.kills, tick)
             report: dict[str, Any] = dict(found)
             for control in CONTROLS:
                 tick(f"control: forgetting the {control}")
                 kills = self.control_kills
-                broken = self._killed(folder, recipe, whole, control, kills, tick)
+                broken = self._kill_runs(folder, recipe, whole, control, kills, tick)
                 report[f"control_without_{control}"] = (
                     f"{broken['runs_equal']} of {broken['runs']} equal (none should be)"
                 )
@@ -71,7 +71,7 @@ class KillCheck:
         )
         return report
 
-    def _killed(
+    def _kill_runs(
         self,
         folder: Path,
         recipe: Recipe,
@@ -109,7 +109,7 @@ class KillCheck:
 
     def _moment(self, control: str, number: int, saving: bool) -> tuple[bytes, int, float]:
         """When to kill: after so many steps or saves have begun, and a moment more."""
-        first, second = chance.uniform(self.seed, f"kill {control}", number, [0, 1])
+        first, second = counter_rng.uniform(self.seed, f"kill {control}", number, [0, 1])
         if saving:
             return b"b", 1 + int(first * 4), second * 3e-3
         return b"s", int(first * 5 * self.save_every), second * 2e-2
@@ -224,8 +224,8 @@ def _forgetting(control: Control) -> Iterator[None]:
     if control == "optimiser":
         Optimiser.load = lambda self, saved: None  # type: ignore[method-assign]
     if control == "random":
-        plain = chance.number
-        chance.number = lambda seed, purpose, *counters: plain(  # type: ignore[assignment]
+        plain = counter_rng.number
+        counter_rng.number = lambda seed, purpose, *counters: plain(  # type: ignore[assignment]
             seed + (os.getpid() if purpose == "dropout" else 0), purpose, *counters
         )
     if control == "position":

@@ -5,8 +5,7 @@ often a real difference is found, by the pooled analysis (now) and by the differ
 alone (before); then with a held-out text on which variants differ by turns, each stretch of it like
 the next. Then real trainings: twins, which share the batches of their seed and differ in their
 initial weights only, are dealt out at random as variants; every verdict on them is false. The
-control judges every pair by itself, without a correction for their number: it must fail.
-"""
+control judges every pair by itself, without a correction for their number: it must fail."""
 
 import dataclasses
 import itertools
@@ -22,7 +21,7 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from attnlab import chance, config, files
+from attnlab import config, counter_rng, files
 from attnlab.config import setting, settings
 from attnlab.experiments import held
 from attnlab.experiments.verdicts import (
@@ -93,7 +92,7 @@ class StatisticsCheck:
 
     def run(self, tick: Tick) -> dict[str, Any]:
         simulated = [
-            self._simulated(variants, seeds, tick)
+            self._simulate(variants, seeds, tick)
             for variants, seeds in itertools.product((2, 4, 6), (2, 3, 4, 5))
         ]
         unsteady = [
@@ -147,7 +146,7 @@ class StatisticsCheck:
             soft_wrap=True,
         )
 
-    def _simulated(self, variants: int, seeds: int, tick: Tick) -> dict[str, Any]:
+    def _simulate(self, variants: int, seeds: int, tick: Tick) -> dict[str, Any]:
         tick(f"simulated: {variants} variants, {seeds} seeds")
         spread = [SPREAD] * variants
         equal = list(self._draw(variants, seeds, spread, 0.0))
@@ -155,10 +154,10 @@ class StatisticsCheck:
         return {
             "variants": variants,
             "seeds": seeds,
-            "false_%": percent_told_apart(equal, pooled),
-            "false_before_%": percent_told_apart(equal, paired),
-            "found_%": percent_found(unequal, pooled),
-            "found_before_%": percent_found(unequal, paired),
+            "false_%": percent_told_apart(equal, pooled_test),
+            "false_before_%": percent_told_apart(equal, paired_test),
+            "found_%": percent_found(unequal, pooled_test),
+            "found_before_%": percent_found(unequal, paired_test),
         }
 
     def _unsteady(self, variants: int, seeds: int, tick: Tick) -> dict[str, Any]:
@@ -167,7 +166,9 @@ class StatisticsCheck:
         for times in UNSTEADY:
             tick(f"simulated: {variants} variants, {seeds} seeds, one {times} × less steady")
             spread = [times * SPREAD, *[SPREAD] * (variants - 1)]
-            rows[f"x{times}"] = percent_told_apart(self._draw(variants, seeds, spread, 0.0), pooled)
+            rows[f"x{times}"] = percent_told_apart(
+                self._draw(variants, seeds, spread, 0.0), pooled_test
+            )
         return {"variants": variants, "seeds": seeds, "false_%": rows}
 
     def _text(self, variants: int, seeds: int, spread: float, tick: Tick) -> dict[str, Any]:
@@ -176,8 +177,10 @@ class StatisticsCheck:
         steady, found, alone = [SPREAD] * variants, {}, {}
         for alike in ALIKE:
             made = list(self._draw(variants, seeds, steady, 0.0, spread, alike, self.draws // 2))
-            found[_alike(alike)] = percent_told_apart(made, pooled)
-            alone[_alike(alike)] = percent_told_apart([Trial(one.losses) for one in made], pooled)
+            found[_alike(alike)] = percent_told_apart(made, pooled_test)
+            alone[_alike(alike)] = percent_told_apart(
+                [Trial(one.losses) for one in made], pooled_test
+            )
         return {
             "variants": variants,
             "seeds": seeds,
@@ -195,7 +198,7 @@ class StatisticsCheck:
             "seeds": seeds,
             "spread": spread,
             "text_spread": text,
-            "found_%": percent_found(made, pooled),
+            "found_%": percent_found(made, pooled_test),
         }
 
     def _draw(
@@ -209,16 +212,16 @@ class StatisticsCheck:
         draws: int | None = None,
     ) -> Iterator[Trial]:
         """Trials whose first variant is worse by the effect, the others equal."""
-        number = chance.number(self.seed, "comparisons", variants, seeds)
-        dice = np.random.default_rng(number)
+        number = counter_rng.number(self.seed, "comparisons", variants, seeds)
+        rng = np.random.default_rng(number)
         for _ in range(draws or self.draws):
-            table = 1.6 + dice.normal(0, SEEDS_SPREAD, seeds)
-            table = table + dice.normal(0, 1, (variants, seeds)) * np.array(spread)[:, None]
+            table = 1.6 + rng.normal(0, SEEDS_SPREAD, seeds)
+            table = table + rng.normal(0, 1, (variants, seeds)) * np.array(spread)[:, None]
             table[0] += effect
             if not text:
                 yield Trial(_by_name(table))
                 continue
-            waves = text * _waves(dice.normal(0, 1, (variants, 1, STRETCHES)), alike)
+            waves = text * _waves(rng.normal(0, 1, (variants, 1, STRETCHES)), alike)
             by_text = table[:, :, None] + waves
             texts = _by_name(by_text, lambda row: Stretches(row.tolist(), [1.0] * STRETCHES))
             yield Trial(_by_name(by_text.mean(-1)), texts)
@@ -226,7 +229,7 @@ class StatisticsCheck:
     def _real(self, pool: Sequence[Sequence[Stretches]], seeds: int, tick: Tick) -> dict[str, Any]:
         """Twins as 4 variants: every seed has its own twins, and who is which variant is chance."""
         tick(f"real twins as 4 variants with {seeds} seeds")
-        dice = np.random.default_rng(chance.number(self.seed, "deals", seeds))
+        rng = np.random.default_rng(counter_rng.number(self.seed, "deals", seeds))
         twins = range(len(pool[0]))
         noise = residual({f"{t}": {s: row[t].loss for s, row in enumerate(pool)} for t in twins})
         assert noise is not None, "trainings from other weights end alike"
@@ -234,18 +237,18 @@ class StatisticsCheck:
         wrong, before, uncorrected, found, found_before = [], [], [], [], []
         used = np.zeros((self.deals, len(pool)), dtype=bool)
         for deal in range(self.deals):
-            chosen = dice.choice(len(pool), seeds, replace=False)
+            chosen = rng.choice(len(pool), seeds, replace=False)
             used[deal, chosen] = True
-            hands = {int(s): dice.permutation(len(pool[s]))[:4] for s in chosen}
+            hands = {int(s): rng.permutation(len(pool[s]))[:4] for s in chosen}
             texts = {str(v): {s: pool[s][hand[v]] for s, hand in hands.items()} for v in range(4)}
             one = of_texts(texts)
-            wrong.append(any(p <= 1 - LEVEL for p in pooled(one).values()))
-            alone = paired(one)
+            wrong.append(any(p <= 1 - LEVEL for p in pooled_test(one).values()))
+            alone = paired_test(one)
             before.append(any(p <= 1 - LEVEL for p in alone.values()))
             uncorrected.append(any(p <= 1 - LEVEL for p in single(one).values()))
             moved = of_texts({**texts, "0": _shift(texts["0"], shift)})
-            found.append(_share_of_first(pooled(moved)))
-            found_before.append(_share_of_first(paired(moved)))
+            found.append(_share_of_first(pooled_test(moved)))
+            found_before.append(_share_of_first(paired_test(moved)))
         error = _error(np.array(wrong, dtype=float), used)
         return {
             "variants": 4,
@@ -290,7 +293,7 @@ def _cells(row: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Cell
 Judge = Callable[[Trial], Mapping[tuple[str, str], float]]
 
 
-def pooled(one: Trial) -> dict[tuple[str, str], float]:
+def pooled_test(one: Trial) -> dict[tuple[str, str], float]:
     """p of every pair as comparisons judge it."""
     return p_values(one.losses, one.texts)
 
@@ -301,7 +304,7 @@ def single(one: Trial) -> dict[tuple[str, str], float]:
     return {(a, b): p_values({a: one.losses[a], b: one.losses[b]})[a, b] for a, b in both}
 
 
-def paired(one: Trial) -> dict[tuple[str, str], float]:
+def paired_test(one: Trial) -> dict[tuple[str, str], float]:
     """The same with Holm's correction: how comparisons judged before."""
     alone = single(one)
     return dict(zip(alone, holm(list(alone.values())), strict=True))
@@ -402,7 +405,7 @@ def trainings(check: StatisticsCheck, tick: Tick) -> list[list[Stretches]]:
 def train_twin(recipe: Recipe, twin: int, folder: Path) -> Stretches:
     """Batches and everything else by the recipe's seed; the weights it begins with by the twin."""
     setup = prepare(recipe, folder)
-    own = dataclasses.replace(setup.recipe, seed=chance.number(recipe.seed, "twins", twin))
+    own = dataclasses.replace(setup.recipe, seed=counter_rng.number(recipe.seed, "twins", twin))
     setup = dataclasses.replace(setup, model=build_model(own))
     run = runs.Run(folder)
     run.checkpoints.mkdir(parents=True)

@@ -235,7 +235,7 @@ class Comparison(Experiment):
         for name, ending in endings.items():
             if ending["ending"] != "finished":
                 workspace.progress.note(f"{name} {ending['ending']}: {ending['why']}")
-        return {task.name: logged(task, endings[task.name]) for task in tasks}
+        return {task.name: read_log(task, endings[task.name]) for task in tasks}
 
     def _trainings(self, workspace: Workspace) -> dict[str, CachedTraining]:
         recipes, evaluations = self._final(workspace), self.chosen.evaluations
@@ -311,7 +311,7 @@ def decoding(recipes: Mapping[str, Recipe], turns: int) -> dict[str, float | Non
     return {**dict.fromkeys(recipes), **costs.decoding_speeds(cached, turns)}
 
 
-def logged(task: Task, ending: Ending) -> CachedTraining:
+def read_log(task: Task, ending: Ending) -> CachedTraining:
     """Losses of a run: held-out at every evaluation, training as means of its parts."""
     run = Run(task.folder)
     losses = [row["loss"] for row in run.read("metrics")]
@@ -321,7 +321,7 @@ def logged(task: Task, ending: Ending) -> CachedTraining:
         "ending": ending["ending"],
         "why": ending["why"],
         "evaluations": [[row["step"], row["loss"]] for row in run.read("eval")],
-        "by_stretch": held.logged(run),
+        "by_stretch": held.read_log(run),
         "curve": [[end, float(part.mean())] for end, part in zip(ends, parts, strict=True)],
     }
     if (kept := run.folder / held.FILE).exists():

@@ -25,7 +25,7 @@ from attnlab.experiments.presentation import (
     with_ends,
 )
 from attnlab.reports.report import Block, Cell, Plot, Section, Series, Table
-from attnlab.training.parallel import place_of
+from attnlab.training.parallel import torch_device
 
 TIMES = "Time and memory"
 EQUAL = {
@@ -337,7 +337,7 @@ def _times(analysis: Analysis) -> Section:
 
 
 def _threads() -> str:
-    return "on one thread" if place_of("auto").type == "cpu" else "on the GPU"
+    return "on one thread" if torch_device("auto").type == "cpu" else "on the GPU"
 
 
 def _fastest(analysis: Analysis) -> str:

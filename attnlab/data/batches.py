@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from attnlab import chance
+from attnlab import counter_rng
 
 IGNORE = -100  # a target without a loss; what torch's cross-entropy skips
 
@@ -109,4 +109,4 @@ def batch_of(
 
 @lru_cache(maxsize=4)
 def _order(count: int, seed: int, epoch: int) -> Int64[np.ndarray, " {count}"]:
-    return chance.permutation(count, seed, "order", epoch)
+    return counter_rng.permutation(count, seed, "order", epoch)

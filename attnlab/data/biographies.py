@@ -15,7 +15,7 @@ from dataclasses import astuple, dataclass
 
 import numpy as np
 
-from attnlab import chance
+from attnlab import counter_rng
 from attnlab.config import setting, settings
 from attnlab.data.corpora import Corpus, Question, check_split
 from attnlab.data.phrases import ATTRIBUTES, FAMILY, GIVEN, TEMPLATES, VALUES
@@ -77,9 +77,9 @@ class Biographies:
         return BiographiesCorpus(self)
 
     def truth(self) -> list[Person]:
-        names = chance.permutation(MOST_PEOPLE, self.seed, "names")[: self.people]
+        names = counter_rng.permutation(MOST_PEOPLE, self.seed, "names")[: self.people]
         columns = {
-            attribute: _drawn(attribute, self.people, self.spread, self.seed)
+            attribute: _draw_values(attribute, self.people, self.spread, self.seed)
             for attribute in ATTRIBUTES[: self.attributes]
         }
         return [
@@ -91,7 +91,7 @@ class Biographies:
         ]
 
 
-def _drawn(attribute: str, people: int, spread: float, seed: int) -> list[str]:
+def _draw_values(attribute: str, people: int, spread: float, seed: int) -> list[str]:
     """A value for each person, the first most often: rank r has weight 1 / (r + spread).
 
     With a spread of 5 the most frequent of 60 birthplaces gets about 7 %: what always guessing it
@@ -100,7 +100,7 @@ def _drawn(attribute: str, people: int, spread: float, seed: int) -> list[str]:
     values = VALUES[attribute]
     weights = 1 / (np.arange(len(values)) + spread)
     edges = np.cumsum(weights) / weights.sum()
-    draws = chance.uniform(seed, f"value of {attribute}", np.arange(people))
+    draws = counter_rng.uniform(seed, f"value of {attribute}", np.arange(people))
     return [values[rank] for rank in np.searchsorted(edges[:-1], draws, side="right").tolist()]
 
 
@@ -112,7 +112,7 @@ class BiographiesCorpus(Corpus):
         self.people = settings.truth()
         made_from = (astuple(settings), GIVEN, FAMILY, VALUES, TEMPLATES)
         self.fingerprint = hashlib.sha256(repr(made_from).encode()).hexdigest()
-        order = chance.permutation(len(self.people), settings.seed, "held out").tolist()
+        order = counter_rng.permutation(len(self.people), settings.seed, "held out").tolist()
         held_out = set(order[: round(settings.held_out * len(self.people))])
         self.questions = {"train": [], "dev": [], "test": []}
         for number, person in enumerate(self.people):
@@ -133,26 +133,26 @@ class BiographiesCorpus(Corpus):
         settings, wordings = self._settings, self._settings.wordings
         count = len(self.people) * wordings
         if settings.shuffle:
-            order = chance.permutation(count, settings.seed, "documents")
+            order = counter_rng.permutation(count, settings.seed, "documents")
         else:
             order = np.arange(count)
         for start in range(0, count, 4096):  # so that the draws of a large corpus fit in memory
-            yield from self._told(
+            yield from self._write_documents(
                 order[start : start + 4096] // wordings, order[start : start + 4096] % wordings
             )
 
-    def _told(self, persons: np.ndarray, wordings: np.ndarray) -> Iterator[str]:
+    def _write_documents(self, persons: np.ndarray, wordings: np.ndarray) -> Iterator[str]:
         """The documents of these persons in these wordings."""
         seed, attributes = self._settings.seed, np.arange(self._settings.attributes)
         choices = np.arange(min(map(len, TEMPLATES.values())))
         # a shuffle of the templates for each person and attribute: wordings differ while they last
-        draws = chance.uniform(
+        draws = counter_rng.uniform(
             seed, "template", persons[:, None, None], attributes[:, None], choices
         )
         place = (wordings % len(choices))[:, None, None]
         chosen = np.take_along_axis(draws.argsort(axis=-1), place, axis=-1)[..., 0]
         if self._settings.shuffle:
-            keys = chance.uniform(
+            keys = counter_rng.uniform(
                 seed, "sentence order", persons[:, None], wordings[:, None], attributes
             )
             orders = keys.argsort(axis=-1)

@@ -14,9 +14,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from attnlab import chance
+from attnlab import counter_rng
 from attnlab.config import setting, settings
-from attnlab.data.corpora import Corpus, Question, check_split, existing, read_text
+from attnlab.data.corpora import Corpus, Question, check_exists, check_split, read_text
 
 _TABLES = {"train": "birth_places_train.tsv", "dev": "birth_dev.tsv"}
 _TEST = "birth_test_inputs.tsv"
@@ -42,7 +42,7 @@ class Birthplaces:
     def load(self) -> "BirthplacesCorpus":
         if not self.path:
             raise ValueError("no folder is named; write data=PATH with the folder of wiki.txt")
-        folder = existing(self.path)
+        folder = check_exists(self.path)
         for name in ("wiki.txt", *_TABLES.values()):
             if not (folder / name).exists():
                 needed = ", ".join(["wiki.txt", *_TABLES.values()])
@@ -98,7 +98,7 @@ class BirthplacesCorpus(Corpus):
                 f"tuning is {count}, but {folder / _TABLES['train']} has {len(training)} "
                 f"questions; use {len(training) - 1} or fewer"
             )
-        order = chance.permutation(len(training), 0, "tuning").tolist()
+        order = counter_rng.permutation(len(training), 0, "tuning").tolist()
         self.questions["dev"] = [training[number] for number in order[:count]]
         self.questions["train"] = [training[number] for number in sorted(order[count:])]
 

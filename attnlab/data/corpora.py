@@ -161,7 +161,7 @@ class TextFiles:
     def load(self) -> TextCorpus:
         if not self.path:
             raise ValueError("no text is named; write data=PATH with a file or a folder")
-        path = existing(self.path)
+        path = check_exists(self.path)
         files = _files_under(path) if path.is_dir() else [path]
         states = [_state(file) for file in files]
 
@@ -176,7 +176,7 @@ class TextFiles:
         return TextCorpus(str(path), chunks, self.validation)
 
 
-def existing(path: str) -> Path:
+def check_exists(path: str) -> Path:
     """The path, when something is there that can be asked for text; nothing is opened."""
     try:
         found = Path(path).expanduser()

@@ -19,7 +19,7 @@ import math
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from attnlab import chance
+from attnlab import counter_rng
 
 SHORTEST = 4
 QUARTER = 0.25  # the part of a text that is removed on average, unless another is asked for
@@ -39,10 +39,12 @@ def draws_of(
     seed: int, epochs: Int64[np.ndarray, " b"], indices: Int64[np.ndarray, " b"]
 ) -> Float64[np.ndarray, "b 4"]:
     """For length, rounding, span and place."""
-    return chance.uniform(seed, "span corruption", epochs[:, None], indices[:, None], np.arange(4))
+    return counter_rng.uniform(
+        seed, "span corruption", epochs[:, None], indices[:, None], np.arange(4)
+    )
 
 
-def corrupted(
+def corrupt_document(
     document: list[int],
     draws: list[float],
     *,

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 from jaxtyping import Int64
 
-from attnlab import chance
+from attnlab import counter_rng
 from attnlab.config import setting, settings
 from attnlab.data import recall
 from attnlab.data.batches import IGNORE, Batch, Source, as_batch
@@ -62,7 +62,7 @@ class MixedSource(Source):
 
     def batch(self, epochs: Int64[np.ndarray, " b"], indices: Int64[np.ndarray, " b"]) -> Batch:
         asked = indices >= self._spans.count
-        draws = chance.uniform(self._seed, "recall or span", epochs, indices)
+        draws = counter_rng.uniform(self._seed, "recall or span", epochs, indices)
         recalled = ~asked & (draws < self._settings.recall)
         spans = ~asked & ~recalled
         parts = [
@@ -82,7 +82,7 @@ class MixedSource(Source):
         rounds, places = np.divmod(epochs * self._each + places, self._asked.count)
         for turn in np.unique(rounds).tolist():
             here = rounds == turn
-            order = chance.permutation(self._asked.count, self._seed, "questions", turn)
+            order = counter_rng.permutation(self._asked.count, self._seed, "questions", turn)
             places[here] = order[places[here]]
         return self._asked.rows(places)
 

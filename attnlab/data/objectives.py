@@ -13,7 +13,7 @@ from typing import ClassVar
 import numpy as np
 from jaxtyping import Int64
 
-from attnlab import chance
+from attnlab import counter_rng
 from attnlab.config import setting, settings
 from attnlab.data import corruption
 from attnlab.data.batches import IGNORE, Batch, Source, as_batch
@@ -94,7 +94,7 @@ class CausalSource(Source):
         self._offsets = min(context, self._train.count - self.tokens)
 
     def batch(self, epochs: Int64[np.ndarray, " b"], indices: Int64[np.ndarray, " b"]) -> Batch:
-        draws = chance.uniform(self._seed, "window offset", epochs)
+        draws = counter_rng.uniform(self._seed, "window offset", epochs)
         starts = (draws * self._offsets).astype(np.int64) + indices * self._context
         rows = self._train.take(starts, self._context + 1)
         return as_batch(rows[:, :-1], rows[:, 1:])
@@ -190,7 +190,7 @@ class SpanSource(Source):
     def validation_rows(
         self, indices: Int64[np.ndarray, " b"]
     ) -> tuple[Int64[np.ndarray, "b t"], Int64[np.ndarray, "b t"]]:
-        seed = chance.number(self._seed, "validation")
+        seed = counter_rng.number(self._seed, "validation")
         return self._rows(self._held, seed, np.zeros_like(indices), indices)
 
 
@@ -209,8 +209,8 @@ class QuestionSource(Source):
 
     def __init__(self, corpus: Corpus, tokenizer: Tokenizer, context: int) -> None:
         _check_context(context)
-        self._train = _asked(corpus.questions["train"], tokenizer, context)
-        self._dev = _asked(corpus.questions["dev"], tokenizer, context)
+        self._train = _encode_questions(corpus.questions["train"], tokenizer, context)
+        self._dev = _encode_questions(corpus.questions["dev"], tokenizer, context)
         self.count, self.validation_count = len(self._train[0]), len(self._dev[0])
         self.tokens = int((self._train[0] != tokenizer.pad).sum())
         if self.count == 0:
@@ -232,7 +232,7 @@ class QuestionSource(Source):
         return tokens[indices], targets[indices]
 
 
-def _asked(
+def _encode_questions(
     questions: list[Question], tokenizer: Tokenizer, context: int
 ) -> tuple[Int64[np.ndarray, "n t"], Int64[np.ndarray, "n t"]]:
     pad, mask = _marks(tokenizer)

@@ -11,15 +11,15 @@ def _words(text: str) -> tuple[str, ...]:
     return tuple(text.split())
 
 
-def _joined(beginnings: str, endings: str) -> tuple[str, ...]:
+def _combine(beginnings: str, endings: str) -> tuple[str, ...]:
     return tuple(first + last for first in _words(beginnings) for last in _words(endings))
 
 
-GIVEN = _joined(
+GIVEN = _combine(
     "Al Bren Cor Dar El Fen Gal Hel Is Jor Kel Lor Mar Ner Or Per Quin Ros Sel Tor Ul Ver Wil Yor",
     "a an eth ia in is o on us wen",
 )
-FAMILY = _joined(
+FAMILY = _combine(
     "Ash Bar Cald Dor Ever Fal Gran Hart Iv Jas Karr Lind Morr Nor Oak Pell Rav Storm Thorn Und "
     "Vask West Yarr Zell",
     "ane beck by dell er feld ham ick ley man nall or own ridge sen son stad ton vale wick",

@@ -18,7 +18,7 @@ import re
 import numpy as np
 from jaxtyping import Float64, Int64, Integer
 
-from attnlab import chance
+from attnlab import counter_rng
 
 # a full stop ends a head, unless it belongs to an initial: "Douglas P. Fry. …"
 _HEAD = re.compile(r"^.*?(?<!\b\w)\.(?=\s)", re.DOTALL)
@@ -34,10 +34,10 @@ def draws_of(
     seed: int, epochs: Int64[np.ndarray, " b"], indices: Int64[np.ndarray, " b"]
 ) -> Float64[np.ndarray, "b 4"]:
     """For place, span, before and after."""
-    return chance.uniform(seed, "recall", epochs[:, None], indices[:, None], np.arange(4))
+    return counter_rng.uniform(seed, "recall", epochs[:, None], indices[:, None], np.arange(4))
 
 
-def recalled(
+def recall_document(
     document: list[int], head: int, draws: list[float], *, context: int, pad: int, mask: int
 ) -> list[int]:
     """The definition, for one document of 1 or more tokens; `recall` equals it."""

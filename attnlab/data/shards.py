@@ -68,7 +68,7 @@ def stream_of(
     note: Callable[[str], None] = lambda line: None,
 ) -> Stream:
     """The tokens of a split; documents are joined by newlines. `note` hears of files made."""
-    pieces = _joined(corpus.pieces(split)) if corpus.documents else corpus.pieces(split)
+    pieces = _join_documents(corpus.pieces(split)) if corpus.documents else corpus.pieces(split)
     tokens = (tokenizer.encode(piece) for piece in pieces)
     dtype = smallest_dtype(tokenizer.size)
     if corpus.characters(split) < SMALL:
@@ -140,10 +140,10 @@ def open_shards(folder: Path) -> Stream:
     names = [f"{number:05}.tokens" for number in range(len(rows))]
     if [row.get("name") if isinstance(row, dict) else None for row in rows] != names:
         raise ValueError(f"{folder / 'index.json'} does not number its shards from 00000.tokens")
-    return Stream([_opened(folder / row["name"], itemsize, row) for row in rows])
+    return Stream([_open_array(folder / row["name"], itemsize, row) for row in rows])
 
 
-def _opened(path: Path, itemsize: int, row: dict[str, Any]) -> np.ndarray:
+def _open_array(path: Path, itemsize: int, row: dict[str, Any]) -> np.ndarray:
     try:
         with path.open("rb") as file:
             header = file.read(_HEADER.size)
@@ -177,7 +177,7 @@ def _blocks(tokens: Iterator[np.ndarray], dtype: np.dtype) -> Iterator[np.ndarra
         yield np.concatenate(held)
 
 
-def _joined(documents: Iterator[str]) -> Iterator[str]:
+def _join_documents(documents: Iterator[str]) -> Iterator[str]:
     """Documents with newlines between them, many at once: encoding a few letters costs as much."""
     first = True
     while group := list(itertools.islice(documents, 1024)):

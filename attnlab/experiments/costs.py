@@ -18,7 +18,7 @@ from attnlab.bench.measure import peak_memory, take_turns
 from attnlab.data.batches import Batch, batch_of
 from attnlab.generate import generate
 from attnlab.kernels import dispatch
-from attnlab.training.parallel import World, place_of
+from attnlab.training.parallel import World, torch_device
 from attnlab.training.recipe import Recipe
 from attnlab.training.setup import prepare
 from attnlab.training.step import Stepper
@@ -59,7 +59,7 @@ class Steps:
     def __init__(self, recipe: Recipe) -> None:
         setup = prepare(recipe, Path())
         self.recipe, self.model = setup.recipe, setup.model
-        self.device = place_of(recipe.device)
+        self.device = torch_device(recipe.device)
         self.model.to(self.device)
         self.optimiser = recipe.optimiser.build(self.model)
         world = World(rank=0, size=1, device=self.device)
@@ -102,7 +102,7 @@ class Steps:
 
 def step_costs(recipes: Mapping[str, Recipe], turns: int) -> dict[str, StepCost]:
     """Of a training step of each, in turns; on CUDA with its memory."""
-    devices = [place_of("auto")] if place_of("auto").type == "cuda" else []
+    devices = [torch_device("auto")] if torch_device("auto").type == "cuda" else []
     with torch.random.fork_rng(devices=devices):  # dropout sets the seed in every step
         return _step_costs(recipes, turns)
 
@@ -120,7 +120,7 @@ def _step_costs(recipes: Mapping[str, Recipe], turns: int) -> dict[str, StepCost
         steps.stepper.rehearse(steps.batches[:1])
     takes = {name: steps.take for name, steps in ready.items()}
     costs: dict[str, StepCost] = {}
-    for name, timing in take_turns(takes, place_of("auto"), turns, PATIENCE).items():
+    for name, timing in take_turns(takes, torch_device("auto"), turns, PATIENCE).items():
         milliseconds = timing.median / STEPS_A_TURN
         tokens = recipes[name].batch * recipes[name].length
         costs[name] = {
@@ -149,7 +149,7 @@ def step_memory(
 
 def decoding_speeds(recipes: Mapping[str, Recipe], turns: int) -> dict[str, float]:
     """Tokens a second of one text that grows to the context, each model as it decodes best."""
-    device = place_of("auto")
+    device = torch_device("auto")
 
     def writer(recipe: Recipe) -> Callable[[], object]:
         model = build_model(recipe).to(device)
@@ -197,7 +197,7 @@ def cache_bytes(recipe: Recipe) -> CacheBytes | None:
 def one_thread() -> Iterator[None]:
     """On a CPU, where the trainings of a pool have one each."""
     before = torch.get_num_threads()
-    if place_of("auto").type == "cpu":
+    if torch_device("auto").type == "cpu":
         torch.set_num_threads(1)
     try:
         yield
@@ -216,7 +216,7 @@ def training_seconds(recipe: Recipe) -> float:
 
     A GPU's steps would first have to be compiled, so they are guessed: COMPILING and CAPTURED.
     """
-    device = place_of(recipe.device)
+    device = torch_device(recipe.device)
     if device.type == "cuda":
         return (COMPILING if recipe.compile else 0) + recipe.steps * CAPTURED
     alike = dataclasses.replace(recipe, steps=1, seed=0, start=None, evaluate_every=None)

@@ -63,7 +63,7 @@ class Recorder(Report):
             file.write(runs.line({**row}))
 
 
-def logged(run: Run) -> list[Row]:
+def read_log(run: Run) -> list[Row]:
     """What a Recorder has logged."""
     return [
         {"step": row["step"], "sums": row["sums"], "counts": row["counts"]}

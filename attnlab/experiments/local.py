@@ -20,7 +20,7 @@ from typing import IO
 
 from attnlab.experiments import pool
 from attnlab.experiments.pool import Ending, Endings, Interrupted, Task, Watch, steps_taken
-from attnlab.training.parallel import place_of
+from attnlab.training.parallel import torch_device
 from attnlab.training.signals import stopping
 
 TRIES = 2
@@ -33,7 +33,7 @@ class LocalPool:
         self._processes = processes
 
     def concurrency(self, tasks: int) -> int:
-        if place_of("auto").type == "cuda":
+        if torch_device("auto").type == "cuda":
             return 1
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         return max(min(self._processes or cores or 1, tasks), 1)
@@ -52,13 +52,13 @@ class LocalPool:
             with stopping() as stop:
                 for thread in threads:
                     thread.start()
-                _watch(tasks, endings, threads, watch, lambda: bool(stop.asked))
-                if stop.asked:
+                _watch(tasks, endings, threads, watch, lambda: bool(stop.signal))
+                if stop.signal:
                     for worker in workers:
                         worker.terminate()
                     for thread in threads:
                         thread.join(pool.GRACE)
-                    raise Interrupted(signal.Signals(stop.asked).name)
+                    raise Interrupted(signal.Signals(stop.signal).name)
         finally:
             for worker in workers:
                 worker.close()

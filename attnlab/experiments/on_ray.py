@@ -19,7 +19,7 @@ from typing import Any
 from attnlab import files
 from attnlab.experiments import pool, worker
 from attnlab.experiments.pool import Ending, Endings, Interrupted, Task, Watch, steps_taken
-from attnlab.training.parallel import place_of
+from attnlab.training.parallel import torch_device
 from attnlab.training.signals import stopping
 
 RETRIES = 5  # of a task whose worker was lost
@@ -49,7 +49,7 @@ class RayPool:
 
 
 def _train(ray: ModuleType, tasks: Sequence[Task], watch: Watch) -> Endings:
-    gpus = 1 if place_of("auto").type == "cuda" else 0
+    gpus = 1 if torch_device("auto").type == "cuda" else 0
     # cli/app.py sets it and says why; a cluster that was started before us does not have it, and
     # within a task torch is loaded already
     surroundings = {"GOMP_SPINCOUNT": os.environ.get("GOMP_SPINCOUNT", "1000")}
@@ -58,14 +58,14 @@ def _train(ray: ModuleType, tasks: Sequence[Task], watch: Watch) -> Endings:
     endings: Endings = {}
     with stopping() as stop:
         waiting = {remote.remote(task.message()): task for task in tasks}
-        while waiting and not stop.asked:
+        while waiting and not stop.signal:
             ready, _ = ray.wait(list(waiting), timeout=pool.POLL)
             for reference in ready:
                 endings[waiting.pop(reference).name] = _ending(ray, reference)
             watch(steps_taken(tasks), f"{len(endings)} of {len(tasks)} trainings done")
-        if stop.asked:
+        if stop.signal:
             _cancel(ray, list(waiting))
-            raise Interrupted(signal.Signals(stop.asked).name)
+            raise Interrupted(signal.Signals(stop.signal).name)
     return endings
 
 

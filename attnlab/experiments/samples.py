@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import TypedDict
 
-from attnlab import chance
+from attnlab import counter_rng
 from attnlab.data.corpora import Corpus
 from attnlab.generate import Sampling, generate
 from attnlab.reports.report import Sample, Section
@@ -31,7 +31,7 @@ def write(saved: Saved, prompt: list[int], tokens: int) -> str:
     half = max(saved.recipe.length // 2, 1)
     text = list(prompt)
     while len(text) < len(prompt) + tokens:
-        seed = chance.number(saved.recipe.seed, "written", len(text))
+        seed = counter_rng.number(saved.recipe.seed, "written", len(text))
         sampling = Sampling(temperature=TEMPERATURE, seed=seed)
         text += generate(saved.model, [text[-half:]], tokens=half, sampling=sampling)[0]
     return str(saved.tokenizer.decode(text[len(prompt) : len(prompt) + tokens]))

@@ -22,7 +22,7 @@ from attnlab.experiments import held
 from attnlab.experiments.pool import Ending, Message
 from attnlab.training import launch, runs
 from attnlab.training.loop import NotFinite
-from attnlab.training.parallel import place_of
+from attnlab.training.parallel import torch_device
 from attnlab.training.recipe import Recipe
 
 PATIENCE = 60.0  # seconds until a stopped process has released its run
@@ -36,7 +36,7 @@ def train(message: Message) -> Ending:
         return _read(diverged)
     try:
         recipe = config.from_dict(Recipe, message["recipe"])
-        if place_of(recipe.device).type == "cpu":
+        if torch_device(recipe.device).type == "cpu":
             torch.set_num_threads(1)  # results do not depend on how many trainings share the cores
         _wait_for(run)
         if not run.finished:

@@ -133,9 +133,9 @@ def attend(request: Request, path: str = "auto") -> Float[Tensor, "b h q e"]:
         hardware.require(request.q.dtype, request.q.device)
     if choice is DECODING:
         return sdpa.decode(request)
-    request = request.cleared()
+    request = request.clear_padding()
     if choice.path != "reference":
-        request = request.trimmed()
+        request = request.trim_keys()
     return PATHS[choice.path].attend(request)
 
 
@@ -144,7 +144,7 @@ def attend_with_weights(
 ) -> tuple[Float[Tensor, "b h q e"], Float[Tensor, "b h q k"]]:
     """The output and the weights behind it, by the reference."""
     hardware.require(request.q.dtype, request.q.device)
-    return reference.attend_with_weights(request.cleared())
+    return reference.attend_with_weights(request.clear_padding())
 
 
 @contextmanager

@@ -78,8 +78,8 @@ def _blocks(
 ) -> BlockMask:
     if padding is None:
         return _band_blocks(queries, keys, left, right, device)
-    seen = _without_padding(_band(queries, keys, left, right), padding)
-    return create_block_mask(seen, padding.shape[0], None, queries, keys, device=device)
+    mask = _without_padding(_band(queries, keys, left, right), padding)
+    return create_block_mask(mask, padding.shape[0], None, queries, keys, device=device)
 
 
 @functools.lru_cache(maxsize=64)
@@ -98,8 +98,8 @@ def _band(queries: int, keys: int, left: int, right: int) -> Callable[..., Tenso
     return lambda b, h, i, j: (i + offset - j <= left) & (i + offset - j >= -right)
 
 
-def _without_padding(seen: Callable[..., Tensor], padding: Tensor) -> Callable[..., Tensor]:
-    return lambda b, h, i, j: seen(b, h, i, j) & ~padding[b, j]
+def _without_padding(mask: Callable[..., Tensor], padding: Tensor) -> Callable[..., Tensor]:
+    return lambda b, h, i, j: mask(b, h, i, j) & ~padding[b, j]
 
 
 def _alibi(slopes: Tensor, offset: int) -> Callable[..., Tensor]:

@@ -124,7 +124,7 @@ class _Call:
             self.tensor(name, x)
         job.batch, job.heads, job.queries = q.shape[:3]
         job.kv_heads, job.keys = k.shape[1:3]
-        job.width, job.value_width = self.rounded(q.shape[3]), self.rounded(v.shape[3])
+        job.width, job.value_width = self.round_up(q.shape[3]), self.round_up(v.shape[3])
         job.left, job.right, job.scale = band.left, band.right, band.scale
         seen = min(band.left + band.right + 1, job.keys)
         work = job.batch * job.heads * job.queries * seen * job.width
@@ -138,7 +138,7 @@ class _Call:
             hidden[:, : job.keys].masked_fill_(band.padding, -torch.inf)
             self.pointer("padding", hidden)
 
-    def rounded(self, width: int) -> int:
+    def round_up(self, width: int) -> int:
         return -(-width // self.lanes) * self.lanes
 
     def tensor(self, name: str, x: Tensor) -> None:
@@ -152,7 +152,7 @@ class _Call:
 
     def result(self, name: str, like: Tensor, width: int) -> Tensor:
         """A result laid out in memory as `like` is, so that heads merge without a copy."""
-        shape = (*like.shape[:3], self.rounded(width))
+        shape = (*like.shape[:3], self.round_up(width))
         x = torch.empty_like(like, dtype=self.dtype) if like.shape == shape else None
         if x is None or x.stride(3) != 1:
             x = torch.empty(shape, dtype=self.dtype)

@@ -34,7 +34,7 @@ class Problem:
 
     def tensors(self) -> tuple[list[Tensor], Tensor, Options]:
         """float64 q, k, v; the gradient of the output; and the options."""
-        chance = torch.Generator().manual_seed(self.seed)
+        rng = torch.Generator().manual_seed(self.seed)
         keys = self.queries if self.keys is None else self.keys
         heads, values = self.kv_heads * self.ratio, self.value_width or self.width
         shapes = [
@@ -43,14 +43,12 @@ class Problem:
             (self.batch, self.kv_heads, keys, values),
             (self.batch, heads, self.queries, values),
         ]
-        q, k, v, grad = (
-            torch.randn(shape, generator=chance, dtype=torch.float64) for shape in shapes
-        )
+        q, k, v, grad = (torch.randn(shape, generator=rng, dtype=torch.float64) for shape in shapes)
         options: Options = {"causal": self.causal, "window": self.window}
         if self.alibi:
-            options["bias"] = LinearBias(torch.rand(heads, generator=chance, dtype=torch.float64))
+            options["bias"] = LinearBias(torch.rand(heads, generator=rng, dtype=torch.float64))
         if self.padding:
-            options["key_padding"] = torch.rand(self.batch, keys, generator=chance) < 0.3
+            options["key_padding"] = torch.rand(self.batch, keys, generator=rng) < 0.3
         return [q, k, v], grad, options
 
 

@@ -36,16 +36,16 @@ def attend_with_weights(
 
 def masked_softmax(
     scores: Float[Tensor, "*batch q k"],
-    seen: Bool[Tensor, "..."],
+    mask: Bool[Tensor, "..."],
     bias: Float[Tensor, "..."] | None = None,
 ) -> Float[Tensor, "*batch q k"]:
-    """Weights where `seen` is True; a row that attends to no key is 0 and has zero gradient."""
+    """Weights where `mask` is True; a row that attends to no key is 0 and has zero gradient."""
     if bias is not None:
         scores = scores + bias
-        seen = seen & (bias > -torch.inf)  # minus infinity in a bias is a mask
+        mask = mask & (bias > -torch.inf)  # minus infinity in a bias is a mask
     largest = torch.finfo(scores.dtype).max
     scores = scores.clamp(-largest, largest)  # infinite scores would give inf - inf = NaN
-    blind = ~seen.any(-1, keepdim=True)
+    blind = ~mask.any(-1, keepdim=True)
     # softmax over nothing but -inf is NaN, also in its gradient: such a row gets zeros as scores
-    weights = scores.masked_fill(~seen, -torch.inf).masked_fill(blind, 0).softmax(-1)
+    weights = scores.masked_fill(~mask, -torch.inf).masked_fill(blind, 0).softmax(-1)
     return weights.masked_fill(blind, 0)

@@ -43,12 +43,12 @@ def visible(
 ) -> Bool[Tensor, "q k"]:
     """The mask of causality and window: True where a query attends to a key."""
     ahead = queries[:, None] - keys[None, :]
-    seen = torch.ones_like(ahead, dtype=torch.bool)
+    mask = torch.ones_like(ahead, dtype=torch.bool)
     if causal:
-        seen &= ahead >= 0
+        mask &= ahead >= 0
     if window is not None:
-        seen &= ahead.abs() < window
-    return seen
+        mask &= ahead.abs() < window
+    return mask
 
 
 @dataclass(kw_only=True)
@@ -140,10 +140,10 @@ class Request:
     def visible(self, queries: slice = ALL, keys: slice = ALL) -> Bool[Tensor, "#b 1 _q _k"]:
         """The whole mask, for all or some queries and keys: True where a query attends to a key."""
         at, to = self.query_positions()[queries], self.key_positions()[keys]
-        seen = visible(at, to, self.causal, self.window)
+        mask = visible(at, to, self.causal, self.window)
         if self.key_padding is None:
-            return seen[None, None]
-        return seen & ~self.key_padding[:, None, None, keys]
+            return mask[None, None]
+        return mask & ~self.key_padding[:, None, None, keys]
 
     def dense_bias(self, queries: slice = ALL, keys: slice = ALL) -> Float[Tensor, "..."] | None:
         """The bias as a tensor that broadcasts to [b, h, q, k], for all or some of them."""
@@ -157,7 +157,7 @@ class Request:
             bias = bias[..., queries, :]
         return bias
 
-    def cleared(self) -> "Request":
+    def clear_padding(self) -> "Request":
         """The same request with zeros where keys and values are padding.
 
         A weight of 0 does not hide a NaN, since 0 · NaN is NaN. A KV cache has done this already.
@@ -167,7 +167,7 @@ class Request:
         padding = self.key_padding[:, None, :, None]
         return replace(self, k=self.k.masked_fill(padding, 0), v=self.v.masked_fill(padding, 0))
 
-    def trimmed(self) -> "Request":
+    def trim_keys(self) -> "Request":
         """The same request without the keys that come before every query's window."""
         if self.window is None:
             return self

@@ -34,7 +34,7 @@ def needs_mask(request: Request) -> bool:
 
 def attend(request: Request) -> Float[Tensor, "b h q e"]:
     if request.q.device.type == "cuda":
-        with _trusted():
+        with _allowed_backends():
             return _attend(request)
     out = _attend(request)
     # On the CPU PyTorch takes scores as they are: one too large for the dtype makes a row NaN. (On
@@ -81,7 +81,7 @@ def decode(request: Request) -> Float[Tensor, "b h 1 e"]:
     out = F.scaled_dot_product_attention(
         q, k, v, attn_mask=mask, scale=request.scale, enable_gqa=grouped
     )
-    return reference.attend(request.cleared()) if _has_nan(out) else out
+    return reference.attend(request.clear_padding()) if _has_nan(out) else out
 
 
 def _mask_of_one(request: Request, first: int) -> Tensor | None:
@@ -102,7 +102,7 @@ def _mask_of_one(request: Request, first: int) -> Tensor | None:
     return bias.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else bias + mask
 
 
-def _trusted() -> AbstractContextManager[None]:
+def _allowed_backends() -> AbstractContextManager[None]:
     """A choice of kernels that a person has made without cuDNN stays as it is."""
     if torch.compiler.is_compiling() or torch.backends.cuda.cudnn_sdp_enabled():
         return sdpa_kernel(TRUSTED)

@@ -14,8 +14,8 @@ from typing import Any, get_args
 
 from attnlab import config, registry
 from attnlab.audit.contract import Certificate, Contract, Finding, Verdict, finite
-from attnlab.page.checked import shortened, text, whole
 from attnlab.page.guard import Refused
+from attnlab.page.validation import shorten, text, whole
 
 WINDOW = 5
 EXAMPLES = Path(__file__).parents[2] / "examples"  # beside the package in a checkout
@@ -168,7 +168,7 @@ def _contract(declared: Any) -> Contract:
         raise ValueError('declare is an object, such as {"causal": true, "window": 8}')
     for key, value in declared.items():
         if isinstance(value, int | float) and not abs(value) <= 1e9:
-            raise ValueError(f"{key[:80]} is {shortened(value)}; use numbers up to 1e9")
+            raise ValueError(f"{key[:80]} is {shorten(value)}; use numbers up to 1e9")
     return config.from_dict(Contract, dict(declared))
 
 
@@ -237,11 +237,11 @@ def read_certificate(body: Mapping[str, Any]) -> dict[str, Any]:
 
 def _check(one: Any) -> dict[str, Any]:
     if not isinstance(one, Mapping):
-        raise ValueError(f"a check is {shortened(one)}; it must be an object")
+        raise ValueError(f"a check is {shorten(one)}; it must be an object")
     name = text(one, "name", LONGEST_NAME)
     if not isinstance(one.get("verdict"), str) or one["verdict"] not in VERDICTS:
         raise ValueError(
-            f"{name} has the verdict {shortened(one.get('verdict'))}; it is one of "
+            f"{name} has the verdict {shorten(one.get('verdict'))}; it is one of "
             f"{', '.join(VERDICTS)}"
         )
     return {
@@ -278,7 +278,7 @@ def _matrix(rows: Any) -> list[list[float]]:
     for row in rows:
         for size in row:
             if type(size) not in (int, float) or not 0 <= size <= LARGEST:
-                raise ValueError(f"influence holds {shortened(size)}; use numbers of 0 to 1e100")
+                raise ValueError(f"influence holds {shorten(size)}; use numbers of 0 to 1e100")
     return [[float(size) for size in row] for row in rows]
 
 
@@ -292,7 +292,7 @@ def _list(given: Any, most: int) -> list[Any]:
 
 def _example(one: Any) -> dict[str, Any]:
     if not isinstance(one, Mapping):
-        raise ValueError(f"an example is {shortened(one)}; it must be an object")
+        raise ValueError(f"an example is {shorten(one)}; it must be an object")
     limits = {"name": LONGEST_NAME, "sentence": LONGEST_DETAIL, "reason": LONGEST_DETAIL}
     limits |= {"file": LONGEST_NAME, "script": LONGEST_SCRIPT}
     found = {key: text({key: one.get(key, "")}, key, most, least=0) for key, most in limits.items()}

@@ -24,7 +24,7 @@ from attnlab import config, registry
 from attnlab.page.guard import Refused
 from attnlab.theory import catalogue, record, sources
 from attnlab.theory.claim import Claim
-from attnlab.theory.document import chance_text
+from attnlab.theory.document import error_rates_text
 from attnlab.theory.record import Outcome
 from attnlab.theory.result import ClaimResult, headline
 
@@ -72,7 +72,7 @@ class Claims:
         self._answers: OrderedDict[str, Reply] = OrderedDict()
         self._training = False
 
-    def listed(self) -> list[Reply]:
+    def list_all(self) -> list[Reply]:
         """All claims; nothing is run."""
         return [self._entry(name) for name in catalogue.names()]
 
@@ -248,7 +248,7 @@ def run(experiment: Experiment) -> Reply:
 
 def _reply(experiment: Experiment, outcome: Outcome, seconds: float | None = None) -> Reply:
     """`seconds` that the run took; None if the outcome is a recorded one."""
-    about, chance = experiment.settings.about, outcome["chance"]
+    about, rates = experiment.settings.about, outcome["error_rates"]
     names = {one["name"] for one in controls(type(experiment.settings))}
     return {
         **{key: it for key, it in outcome.items() if not key.startswith("knob_")},
@@ -256,7 +256,7 @@ def _reply(experiment: Experiment, outcome: Outcome, seconds: float | None = Non
         "knob": _knob(type(experiment.settings)),
         "turned": experiment.knob,
         "derivation": about.derivation,
-        "error_rates": chance_text(chance, outcome["verdict"]) if chance else "",
+        "error_rates": error_rates_text(rates, outcome["verdict"]) if rates else "",
         "remark": about.remark,
         "note": _fewer(experiment.settings) if seconds is not None else "",
         "recorded": seconds is None,
@@ -272,7 +272,7 @@ def _with_knob(outcome: Outcome) -> Outcome:
         "verdict": outcome["knob_verdict"],
         "measures": outcome["knob_measures"],
         "outside": [],
-        "chance": None,
+        "error_rates": None,
         "answers": [],
         "settings": outcome["knob"],
         "details": [],

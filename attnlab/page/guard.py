@@ -81,7 +81,7 @@ class Guard:
         assert scope["type"] == "http", "the server is told to speak nothing else"
         started = False
 
-        async def dressed(message: Message) -> None:
+        async def add_headers(message: Message) -> None:
             nonlocal started
             if message["type"] == "http.response.start":
                 started = True
@@ -90,19 +90,19 @@ class Guard:
 
         try:
             if self._arrives(scope):
-                await dressed(self._welcome())
-                await dressed({"type": "http.response.body"})
+                await add_headers(self._welcome())
+                await add_headers({"type": "http.response.body"})
                 return
             if scope["method"] == "POST":
                 receive = await self._whole_body(scope, receive)
-            await self.app(scope, receive, dressed)
+            await self.app(scope, receive, add_headers)
         except Refused as refused:
-            await refuse(dressed, refused)
+            await refuse(add_headers, refused)
         except Exception:  # a mistake of ours: logged, and the server goes on with other requests
             log.exception("%s %s failed", scope["method"], scope["path"])
             if started:
                 raise
-            await refuse(dressed, Refused(500, OURS))
+            await refuse(add_headers, Refused(500, OURS))
 
     def _arrives(self, scope: Scope) -> bool:
         """Whether somebody comes with the printed address; Refused unless they may come in."""
@@ -129,7 +129,7 @@ class Guard:
         known = self.known
         cookie = f"{known.cookie}={known.token}; HttpOnly; SameSite=Strict; Path=/"
         headers = {"location": "/", "set-cookie": cookie, "content-length": "0"}
-        return {"type": "http.response.start", "status": 303, "headers": _encoded(headers)}
+        return {"type": "http.response.start", "status": 303, "headers": _encode_headers(headers)}
 
     async def _whole_body(self, scope: Scope, receive: Receive) -> Receive:
         """The body read to its end, so that nothing behind the guard waits for a client."""
@@ -154,7 +154,7 @@ class Guard:
         except TimeoutError:
             reason = f"the body took more than {self.slowest:g} s; send it again"
             raise Refused(408, reason) from None
-        return _replaying(bytes(body), receive)
+        return _replay_body(bytes(body), receive)
 
 
 async def refuse(send: Send, refused: Refused) -> None:
@@ -162,12 +162,16 @@ async def refuse(send: Send, refused: Refused) -> None:
     headers = {"content-type": "application/json", "content-length": str(len(body))}
     if refused.status == 408:
         headers["connection"] = "close"  # the rest of the body is not waited for
-    start = {"type": "http.response.start", "status": refused.status, "headers": _encoded(headers)}
+    start = {
+        "type": "http.response.start",
+        "status": refused.status,
+        "headers": _encode_headers(headers),
+    }
     await send(start)
     await send({"type": "http.response.body", "body": body})
 
 
-def _replaying(body: bytes, receive: Receive) -> Receive:
+def _replay_body(body: bytes, receive: Receive) -> Receive:
     """Gives the body once, then what the client does next: going away."""
     given = False
 
@@ -196,12 +200,12 @@ def _cookies(headers: Any, name: str) -> list[str]:
     return [pair.partition("=")[2] for pair in pairs if pair.partition("=")[0] == name]
 
 
-def _encoded(headers: dict[str, str]) -> list[tuple[bytes, bytes]]:
+def _encode_headers(headers: dict[str, str]) -> list[tuple[bytes, bytes]]:
     return [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
 
 
 def _with_ours(headers: Any) -> list[tuple[bytes, bytes]]:
     """A route's own header, such as another policy, stays."""
     given = {name.lower() for name, _ in headers}
-    ours = _encoded(HEADERS)
+    ours = _encode_headers(HEADERS)
     return [*headers, *((name, value) for name, value in ours if name not in given)]

@@ -1,6 +1,6 @@
 """All routes in one table, and how a request becomes a call: names, numbers, JSON, each checked.
 
-A handler takes the page and what was asked, and gives plain data (sent as JSON), a `File` or a
+A handler takes the page and the call, and gives plain data (sent as JSON), a `File` or a
 `Stream`. A ValueError is an answer too: status 400, with its line. Nothing in a request is ever
 part of a path: files, runs and reports are looked up in lists of what is there.
 """
@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from attnlab import __version__
-from attnlab.page import auditing, looking, runs, writing
-from attnlab.page.checked import shortened, text, whole
+from attnlab.page import auditing, generation, inspection, runs
 from attnlab.page.claims import Claims
+from attnlab.page.generation import OpenModels
 from attnlab.page.guard import OURS, App, Refused, log
-from attnlab.page.looking import Opened
+from attnlab.page.inspection import ModelInput
 from attnlab.page.runs import Runs
+from attnlab.page.validation import shorten, text, whole
 from attnlab.page.work import Work
-from attnlab.page.writing import Shelf
 
 KINDS = {
     ".html": "text/html; charset=utf-8",
@@ -57,7 +57,7 @@ class Stream:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class Call:
     names: Mapping[str, str]  # in the path
     query: Mapping[str, str]
     body: Mapping[str, Any]
@@ -71,8 +71,8 @@ class Page:
         self.work = Work()
         self.claims = Claims(root)
         self.runs = Runs(root)
-        self.shelf = Shelf(self.runs)
-        self.glances = looking.Glances()
+        self.models = OpenModels(self.runs)
+        self.inspections = inspection.InspectionCache()
 
     def get_ready(self) -> None:
         """So that the first slider is as quick as the others; whoever asks comes first."""
@@ -88,7 +88,7 @@ class Page:
         self.work.close()
 
 
-Handler = Callable[[Page, Asked], Awaitable[Any]]
+Handler = Callable[[Page, Call], Awaitable[Any]]
 
 
 @dataclass(frozen=True)
@@ -98,12 +98,12 @@ class Route:
     handler: Handler
 
 
-async def index(page: Page, asked: Asked) -> File:
+async def index(page: Page, call: Call) -> File:
     return _static(page, "index.html")
 
 
-async def static(page: Page, asked: Asked) -> File:
-    return _static(page, asked.names["name"])
+async def static(page: Page, call: Call) -> File:
+    return _static(page, call.names["name"])
 
 
 def _static(page: Page, name: str) -> File:
@@ -113,32 +113,32 @@ def _static(page: Page, name: str) -> File:
     return File(path.read_bytes(), KINDS[path.suffix])
 
 
-async def about(page: Page, asked: Asked) -> Any:
+async def about(page: Page, call: Call) -> Any:
     return {
         "version": __version__,
         "runs_folder_name": page.runs.root.absolute().name,
         "torch": metadata.version("torch"),
         "views": VIEWS,
-        "mechanisms": looking.options(),
+        "mechanisms": inspection.options(),
     }
 
 
-async def claims(page: Page, asked: Asked) -> Any:
-    return await asyncio.to_thread(page.claims.listed)
+async def claims(page: Page, call: Call) -> Any:
+    return await asyncio.to_thread(page.claims.list_all)
 
 
-async def questions(page: Page, asked: Asked) -> Any:
+async def questions(page: Page, call: Call) -> Any:
     return await asyncio.to_thread(page.claims.questions)
 
 
-async def claim(page: Page, asked: Asked) -> Any:
-    experiment = page.claims.experiment(asked.names["name"], asked.body)
+async def claim(page: Page, call: Call) -> Any:
+    experiment = page.claims.experiment(call.names["name"], call.body)
     known = page.claims.known(experiment)
     if known is not None:
         return known
     if not experiment.claim.trained:
         return await page.work.answer(lambda: page.claims.answer(experiment))
-    if asked.body.get("train") is True:
+    if call.body.get("train") is True:
         return await page.claims.train(experiment)
     recorded = page.claims.recorded(experiment)
     if recorded is None:
@@ -150,32 +150,32 @@ async def claim(page: Page, asked: Asked) -> Any:
     return recorded
 
 
-async def all_runs(page: Page, asked: Asked) -> Any:
-    return await asyncio.to_thread(page.runs.listed)
+async def all_runs(page: Page, call: Call) -> Any:
+    return await asyncio.to_thread(page.runs.list_all)
 
 
-async def curve(page: Page, asked: Asked) -> Any:
-    after = _from_query(asked, "after", -1, 2**53, default=-1)
-    points = _from_query(asked, "points", 1, runs.MOST_POINTS, default=1_000)
-    return await asyncio.to_thread(page.runs.curve, asked.names["run"], after, points)
+async def curve(page: Page, call: Call) -> Any:
+    after = _from_query(call, "after", -1, 2**53, default=-1)
+    points = _from_query(call, "points", 1, runs.MOST_POINTS, default=1_000)
+    return await asyncio.to_thread(page.runs.curve, call.names["run"], after, points)
 
 
-async def run(page: Page, asked: Asked) -> Any:
-    return await asyncio.to_thread(page.runs.details, asked.names["run"])
+async def run(page: Page, call: Call) -> Any:
+    return await asyncio.to_thread(page.runs.details, call.names["run"])
 
 
-async def reports(page: Page, asked: Asked) -> Any:
+async def reports(page: Page, call: Call) -> Any:
     return await asyncio.to_thread(page.runs.reports)
 
 
-async def report(page: Page, asked: Asked) -> File:
-    content = await asyncio.to_thread(page.runs.report, asked.names["report"])
+async def report(page: Page, call: Call) -> File:
+    content = await asyncio.to_thread(page.runs.report, call.names["report"])
     return File(content, KINDS[".html"], REPORT_POLICY)
 
 
-async def look(page: Page, asked: Asked) -> Any:
-    body = asked.body
-    written = text(body, "text", looking.LONGEST_TEXT)
+async def look(page: Page, call: Call) -> Any:
+    body = call.body
+    written = text(body, "text", inspection.LONGEST_TEXT)
     layer, head = whole(body, "layer", 0, 4096, default=0), whole(body, "head", 0, 4096, default=0)
     source = body.get("source")
     if not isinstance(source, Mapping) or len(source) != 1 or {*source} - {"run", "mechanism"}:
@@ -183,48 +183,50 @@ async def look(page: Page, asked: Asked) -> Any:
 
     def steps() -> Iterator[Any]:
         if "run" in source:
-            opened = Opened.of_run(page.shelf, text(source, "run", 300), written)
+            opened = ModelInput.of_run(page.models, text(source, "run", 300), written)
         else:
-            opened = Opened.made(looking.mechanism(source["mechanism"]), written)
+            opened = ModelInput.random_model(inspection.mechanism(source["mechanism"]), written)
         yield None
         began = time.perf_counter()
-        reading = page.glances.steps(opened.key, opened.model, opened.ids, opened.tokens)
-        while (glance := next(reading)) is None:
+        reading = page.inspections.steps(opened.key, opened.model, opened.ids, opened.tokens)
+        while (inspected := next(reading)) is None:
             yield None
-        yield looking.shown(glance, layer, head, time.perf_counter() - began, opened.name)
+        yield inspection.describe_head(
+            inspected, layer, head, time.perf_counter() - began, opened.name
+        )
 
     return await page.work.last(steps())
 
 
-async def generate(page: Page, asked: Asked) -> Stream:
-    writing_it = await page.work.answer(lambda: writing.prepared(page.shelf, asked.body))
+async def generate(page: Page, call: Call) -> Stream:
+    writing_it = await page.work.answer(lambda: generation.prepare(page.models, call.body))
     return Stream(page.work.stream(writing_it))
 
 
-async def ask(page: Page, asked: Asked) -> Any:
-    name, question = writing.asked(asked.body)
-    return await page.work.answer(lambda: writing.answer(page.shelf, name, question))
+async def ask(page: Page, call: Call) -> Any:
+    name, question = generation.parse_question(call.body)
+    return await page.work.answer(lambda: generation.answer(page.models, name, question))
 
 
-async def audit_targets(page: Page, asked: Asked) -> Any:
+async def audit_targets(page: Page, call: Call) -> Any:
     return await asyncio.to_thread(auditing.target_list)
 
 
-async def audit(page: Page, asked: Asked) -> Any:
-    target, contract = auditing.parse_request(asked.body)
+async def audit(page: Page, call: Call) -> Any:
+    target, contract = auditing.parse_request(call.body)
     return await page.work.answer(lambda: auditing.run_audit(target, contract))
 
 
-async def certificate(page: Page, asked: Asked) -> Any:
-    return auditing.read_certificate(asked.body)
+async def certificate(page: Page, call: Call) -> Any:
+    return auditing.read_certificate(call.body)
 
 
-def _from_query(asked: Asked, key: str, low: int, high: int, default: int) -> int:
-    given = asked.query.get(key)
+def _from_query(call: Call, key: str, low: int, high: int, default: int) -> int:
+    given = call.query.get(key)
     if given is None:
         return default
     if not re.fullmatch(r"-?[0-9]{1,16}", given):
-        raise ValueError(f"{key} is {shortened(given)}; use a whole number")
+        raise ValueError(f"{key} is {shorten(given)}; use a whole number")
     return whole({key: int(given)}, key, low, high)
 
 
@@ -260,11 +262,9 @@ def application(page: Page, routes: Sequence[Route] = ROUTES) -> App:
     def endpoint(route: Route) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
             try:
-                body = parsed(await request.body()) if route.method == "POST" else {}
-                asked = Asked(
-                    names=request.path_params, query=dict(request.query_params), body=body
-                )
-                found = await _unless_gone(route.handler(page, asked), request)
+                body = parse_json(await request.body()) if route.method == "POST" else {}
+                call = Call(names=request.path_params, query=dict(request.query_params), body=body)
+                found = await _unless_gone(route.handler(page, call), request)
             except Refused as refused:
                 return JSONResponse({"error": refused.reason}, status_code=refused.status)
             except ValueError as error:
@@ -293,7 +293,7 @@ def application(page: Page, routes: Sequence[Route] = ROUTES) -> App:
 
 
 async def _unless_gone(answer: Awaitable[Any], request: Any) -> Any:
-    """The answer; whoever goes away before it is there takes what was asked back."""
+    """The answer; whoever goes away before it is there takes the request back."""
     answering = asyncio.ensure_future(answer)
     leaving = asyncio.ensure_future(_left(request))
     try:
@@ -323,7 +323,7 @@ async def _events(stream: Stream) -> AsyncGenerator[bytes, None]:
             yield b"data: " + _written({"error": one_line(error)}) + b"\n\n"
 
 
-def parsed(body: bytes) -> Mapping[str, Any]:
+def parse_json(body: bytes) -> Mapping[str, Any]:
     """An object of JSON, without what only some readers of JSON take."""
     try:
         text = body.decode()

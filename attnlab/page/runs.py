@@ -59,7 +59,7 @@ class Runs:
             raise Refused(404, f"there is no run {name[:120]!r} here; /api/runs has their names")
         return found
 
-    def listed(self) -> list[dict[str, Any]]:
+    def list_all(self) -> list[dict[str, Any]]:
         return [self._summary(name, folder) for name, folder in self.folders().items()]
 
     def curve(self, name: str, after: int, points: int) -> dict[str, Any]:

@@ -50,7 +50,7 @@ class Server:
         import uvicorn
 
         self.settings = settings
-        self.socket = bound(settings.port)
+        self.socket = bind_socket(settings.port)
         self.known = Pass(port=self.socket.getsockname()[1], token=secrets.token_urlsafe(32))
         self.page = Page(settings.root)
         guarded = guard(application(self.page, routes), self.known, settings.slowest)
@@ -104,7 +104,7 @@ def require() -> None:
         raise ValueError(f"{error}; the page needs it: pip install 'attnlab[web]'") from None
 
 
-def bound(port: int) -> socket.socket:
+def bind_socket(port: int) -> socket.socket:
     """A socket on this machine only: at the port, or the next free one."""
     last = min(port + TRIED, 65_535)
     for one in range(port, last + 1) if port else [0]:

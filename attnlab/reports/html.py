@@ -14,7 +14,7 @@ from attnlab.reports.report import (
     Sample,
     Section,
     Table,
-    formatted,
+    format_cell,
     paragraphs,
     plain,
 )
@@ -81,7 +81,7 @@ def _table(table: Table, name: str) -> str:
     rows = []
     for row in table.rows:
         first, *rest = (
-            f"{look}>{_text(formatted(cell))}" for cell, look in zip(row, looks, strict=True)
+            f"{look}>{_text(format_cell(cell))}" for cell, look in zip(row, looks, strict=True)
         )
         cells = "".join(f"<td{cell}</td>" for cell in rest)
         rows.append(f'<tr><th scope="row"{first}</th>{cells}</tr>')
@@ -100,7 +100,7 @@ def _look(table: Table, column: int) -> str:
     in a narrow strip."""
     if table.numeric(column):
         return ' class="number"'
-    long = any(len(formatted(row[column])) > LONG_CELL for row in table.rows)
+    long = any(len(format_cell(row[column])) > LONG_CELL for row in table.rows)
     return f' class="{"long" if long else "short"}"'
 
 

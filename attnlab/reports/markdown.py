@@ -11,7 +11,7 @@ from attnlab.reports.report import (
     Sample,
     Section,
     Table,
-    formatted,
+    format_cell,
     paragraphs,
     plain,
 )
@@ -59,7 +59,7 @@ def _file_name(stem: str, title: str, files: dict[str, str]) -> str:
 def _table(table: Table) -> str:
     marks = ["---:" if table.numeric(column) else "---" for column in range(len(table.columns))]
     rows = [[_text(column) for column in table.columns], marks]
-    rows += [[_text(formatted(cell)) for cell in row] for row in table.rows]
+    rows += [[_text(format_cell(cell)) for cell in row] for row in table.rows]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from attnlab.reports import thin, vector
 from attnlab.reports.marks import FEW, Brush
-from attnlab.reports.report import Picture, Plot, formatted
+from attnlab.reports.report import Picture, Plot, format_cell
 from attnlab.reports.vector import INK, Words
 
 WIDTH, HEIGHT = 440, 235  # pixels, without the legend; narrow, so that a phone can show the text
@@ -76,7 +76,7 @@ def svg(plot: Plot | Picture, prefix: str = "plot") -> str:
             _plot(sheet, plot)
         file = io.StringIO()
         FigureCanvasSVG(figure).print_svg(file)
-    return vector.tidied(
+    return vector.tidy_svg(
         file.getvalue(),
         sheet.words,
         prefix=prefix,
@@ -104,9 +104,9 @@ class Sheet:
     def label(self, below: str, above: str) -> None:
         """The vertical axis is named above itself: there it is read without turning the head."""
         if below:
-            self.put(self.axes.set_xlabel("x"), vector.wrapped(below, 55))
+            self.put(self.axes.set_xlabel("x"), vector.wrap(below, 55))
         if above:
-            self.put(self.axes.set_title("y", loc="left"), vector.wrapped(above, 55))
+            self.put(self.axes.set_title("y", loc="left"), vector.wrap(above, 55))
 
     def say_no_data(self) -> None:
         self.axes.set_xticks([])
@@ -123,12 +123,12 @@ class Sheet:
 def _plot(sheet: Sheet, plot: Plot) -> None:
     axes = sheet.axes
     places = _places(plot)
-    names = [vector.one_line(formatted(at)) for at in places]
+    names = [vector.one_line(format_cell(at)) for at in places]
     slot = (WIDTH - 70) / max(1, len(names))
     fit = all(vector.length(name) * LETTER + 8 < slot for name in names)
     down = not fit and plot.kind != "lines"
     where = [[places[at] if places else at for at in series.x] for series in plot.series]
-    drawn = thin.thinned(plot, [np.array(x, dtype=float) for x in where])
+    drawn = thin.thin(plot, [np.array(x, dtype=float) for x in where])
     count, total = sum(len(points.x) for points in drawn), sum(map(len, where))
     if count < total:
         sheet.remarks.append(f"{count:,} of {total:,} points are drawn; every extreme is kept.")
@@ -202,7 +202,7 @@ def _set_names_along(sheet: Sheet, names: list[str], fit: bool) -> float:
 
 def _set_names_down(sheet: Sheet, names: list[str], series: int) -> float:
     """Names one below the other; returns the height this takes."""
-    wrapped = [vector.wrapped(name, 30) for name in names]
+    wrapped = [vector.wrap(name, 30) for name in names]
     sheet.name_ticks(sheet.axes.yaxis, wrapped)
     sheet.axes.set_ylim(len(names) - 0.5, -0.5)  # the first at the top
     most = max(1 + name.count("\n") for name in wrapped)
@@ -226,7 +226,7 @@ def _add_legend(sheet: Sheet, plot: Plot, brushes: list[Brush]) -> int:
                 marker=brush.marker if marked else "",
             )
             handles.append(Patch(color=brush.colour) if plot.kind == "bars" else line)
-            names.append(vector.wrapped(series.name, 50))
+            names.append(vector.wrap(series.name, 50))
     if not names:
         return 0
     widest = max(vector.length(line) for name in names for line in name.split("\n"))

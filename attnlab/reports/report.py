@@ -212,7 +212,7 @@ class Report:
         return f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds} s"
 
 
-def formatted(cell: Cell) -> str:
+def format_cell(cell: Cell) -> str:
     """A cell for a person: 4 significant digits, but never a rounded whole part."""
     if cell is None:
         return "–"

@@ -3,7 +3,7 @@
 from rich.markup import escape
 from rich.table import Table as Grid
 
-from attnlab.reports.report import Table, formatted
+from attnlab.reports.report import Table, format_cell
 
 
 def grid(table: Table) -> Grid:
@@ -12,5 +12,5 @@ def grid(table: Table) -> Grid:
         justify = "right" if table.numeric(place) else "left"
         made.add_column(escape(column), overflow="fold", justify=justify)  # type: ignore[arg-type]
     for row in table.rows:
-        made.add_row(*(escape(formatted(cell)) for cell in row))
+        made.add_row(*(escape(format_cell(cell)) for cell in row))
     return made

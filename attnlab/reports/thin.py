@@ -32,7 +32,7 @@ class Points:
         return Points(x=x, y=y, low=low, high=high)
 
 
-def thinned(plot: Plot, places: Sequence[Any]) -> list[Points]:
+def thin(plot: Plot, places: Sequence[Any]) -> list[Points]:
     """The points to draw of each series, given where each of its x is on the axis."""
     every = [_arrays(*pair) for pair in zip(plot.series, places, strict=True)]
     total = sum(len(points.x) for points in every)
@@ -72,7 +72,7 @@ def _cloud(points: Points, most: int, plot: Plot) -> Any:
         return np.arange(len(points.x))
     if not len(seen):
         return seen
-    across, up = _scaled(points.x[seen], plot.log_x), _scaled(points.y[seen], plot.log_y)
+    across, up = _scale(points.x[seen], plot.log_x), _scale(points.y[seen], plot.log_y)
     extremes = [*_extremes(points), seen[across.argmin()], seen[across.argmax()]]
     cells = 160.0  # to a side: closer points would cover each other
     while True:
@@ -83,7 +83,7 @@ def _cloud(points: Points, most: int, plot: Plot) -> Any:
         cells *= 0.85
 
 
-def _scaled(values: Any, log: bool) -> Any:
+def _scale(values: Any, log: bool) -> Any:
     """To the range from 0 to 1, as an axis has it."""
     values = np.log(values) if log else values
     low, high = values.min(), values.max()

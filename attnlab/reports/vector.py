@@ -70,14 +70,14 @@ def one_line(text: str) -> str:
     return " ".join(plain(text).split())
 
 
-def wrapped(text: str, most: int) -> str:
+def wrap(text: str, most: int) -> str:
     """In lines of at most so many letters, as far as its words allow."""
     text = one_line(text)
     wide = length(text) > 1.5 * len(text)
     return "\n".join(textwrap.wrap(text, most // 2 if wide else most))
 
 
-def tidied(drawn: str, words: Words, *, prefix: str, title: str, about: str) -> str:
+def tidy_svg(drawn: str, words: Words, *, prefix: str, title: str, about: str) -> str:
     """The SVG of a figure for a page; its identifiers begin with the prefix."""
     root = ElementTree.fromstring(drawn)
     for element in root.iter():

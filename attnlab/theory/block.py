@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attnlab import chance, config, registry
+from attnlab import config, counter_rng, registry
 from attnlab.attention.heads import AttentionOptions
 from attnlab.attention.positions import Positions, Shape
 from attnlab.config import setting, settings
@@ -59,7 +59,7 @@ def units(seed: int, purpose: str, *shape: int) -> Tensor:
 
 def spread(seed: int, purpose: str, count: int, last: int) -> NDArray[np.int64]:
     """Random whole numbers from 0 to `last`; the first two are 0 and `last`."""
-    numbers = np.floor(chance.uniform(seed, purpose, np.arange(count)) * (last + 1))
+    numbers = np.floor(counter_rng.uniform(seed, purpose, np.arange(count)) * (last + 1))
     numbers[:2] = 0, last
     return numbers.astype(np.int64)
 
@@ -68,7 +68,7 @@ def orders(seed: int, size: int, count: int) -> Orders:
     """All permutations as rows if there are at most `count`, else `count` random ones."""
     if math.factorial(size) <= count:
         return np.array(list(itertools.permutations(range(size))), dtype=np.int64)
-    return np.stack([chance.permutation(size, seed, "orders", size, n) for n in range(count)])
+    return np.stack([counter_rng.permutation(size, seed, "orders", size, n) for n in range(count)])
 
 
 def differences(function: Function, x: Tensor, rows: Orders) -> tuple[Tensor, Tensor]:

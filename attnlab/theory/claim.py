@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Literal, TypedDict
 
 from attnlab.config import setting, settings
 from attnlab.experiments.progress import Progress
-from attnlab.reports.report import Block, Picture, Plot, formatted
+from attnlab.reports.report import Block, Picture, Plot, format_cell
 from attnlab.statistics import mean_interval, power
 
 # the kinds of evidence, strongest first
@@ -108,9 +108,9 @@ class Measure:
     def describe(self) -> str:
         """One line. A rounding error below 1e-9 is called that: its digits differ by machine."""
         tiny = 0 < abs(self.value) < 1e-9 and self.rule in ("≤", "<")
-        value = "rounding only" if tiny else formatted(self.value)
+        value = "rounding only" if tiny else format_cell(self.value)
         if self.low is not None and self.high is not None:
-            value += f", interval {formatted(self.low)} to {formatted(self.high)}"
+            value += f", interval {format_cell(self.low)} to {format_cell(self.high)}"
         undecided = "; undecided" if self.decision == "undecided" else ""
         return f"{self.what}: {value} ({self.rule} {self.bound:g}{undecided})"
 
@@ -148,7 +148,7 @@ def decisive(measures: Sequence[Measure]) -> Measure:
 
 
 @dataclass(frozen=True)
-class Chance:
+class ErrorRates:
     """Error rates of the verdict, over runs like this one with other random seeds."""
 
     false_refutation: float  # upper bound: "refuted" where the claim is true
@@ -205,12 +205,12 @@ class Evidence:
     judgements: Mapping[str, Judgement] = field(default_factory=dict)
     picture: Plot | Picture
     details: Sequence[Block] = ()
-    chance: Chance | None = None
+    error_rates: ErrorRates | None = None
 
     def __post_init__(self) -> None:
         assert self.measures, "evidence without a measure cannot fail"
         statistical = self.kind in ("statistical", "trained")
-        assert statistical == (self.chance is not None), "random evidence has error rates"
+        assert statistical == (self.error_rates is not None), "random evidence has error rates"
 
     @property
     def verdict(self) -> Verdict:

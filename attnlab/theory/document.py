@@ -15,7 +15,7 @@ from attnlab.reports.report import Block, Report, Section, Table
 from attnlab.theory import catalogue
 from attnlab.theory.claim import KINDS, About, Measure, PlainMeasure, decisive
 from attnlab.theory.record import FOLDER, Machine, Outcome, Record, block_of, path_in
-from attnlab.theory.result import PlainAnswer, PlainChance, PlainResult
+from attnlab.theory.result import PlainAnswer, PlainErrorRates, PlainResult
 from attnlab.theory.sources import COURSES, DOCUMENTS, QUESTIONS, UNSETTLED, VOICES
 
 COMMAND = "attnlab claims --docs docs"
@@ -198,8 +198,8 @@ def verdict_text(outcome: PlainResult, about: About) -> str:
     if outcome["verdict"] == "holds with a condition":
         outside = _describe(outcome["outside"])
         text += f" Condition: {about.condition}. Beyond it: {outside}."
-    if outcome["chance"] is not None:
-        text += f" {chance_text(outcome['chance'], outcome['verdict'])}"
+    if outcome["error_rates"] is not None:
+        text += f" {error_rates_text(outcome['error_rates'], outcome['verdict'])}"
     why = decisive([Measure.from_plain(one) for one in outcome["knob_measures"]])
     return (
         f"{text} Knob: {about.knob.words}. With it the verdict is "
@@ -211,15 +211,15 @@ def _describe(measures: Sequence[PlainMeasure]) -> str:
     return "; ".join(Measure.from_plain(one).describe() for one in measures)
 
 
-def chance_text(chance: PlainChance, verdict: str) -> str:
+def error_rates_text(rates: PlainErrorRates, verdict: str) -> str:
     """The error rates in words."""
-    text = f"Where the claim is true, at most {chance['false_refutation']:g} of runs refute it"
-    if chance["false_confirmation"] is not None:
-        text += f"; where it is false, at most {chance['false_confirmation']:g} say that it holds"
-    if chance["power"] is not None:
+    text = f"Where the claim is true, at most {rates['false_refutation']:g} of runs refute it"
+    if rates["false_confirmation"] is not None:
+        text += f"; where it is false, at most {rates['false_confirmation']:g} say that it holds"
+    if rates["power"] is not None:
         text += (
             f". If the truth is what was measured here, a run with other draws says “{verdict}” "
-            f"with probability {_probability(chance['power'])}"
+            f"with probability {_probability(rates['power'])}"
         )
     return f"{text}."
 

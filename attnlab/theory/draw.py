@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from attnlab import chance
+from attnlab import counter_rng
 
 Array = NDArray[np.float64]
 cached = lru_cache(4096)  # for functions that a slider calls again with the same arguments
@@ -19,7 +19,7 @@ Module = TypeVar("Module", bound=nn.Module)
 
 def normal(seed: int, purpose: str, *shape: int) -> Array:
     """Independent standard normal numbers."""
-    return chance.normal(seed, purpose, np.arange(math.prod(shape)).reshape(shape))
+    return counter_rng.normal(seed, purpose, np.arange(math.prod(shape)).reshape(shape))
 
 
 def random_qkv(seed: int, length: int, head_width: int) -> list[Tensor]:

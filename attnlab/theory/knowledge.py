@@ -23,8 +23,8 @@ from attnlab.studies.birthplaces.people import name_in
 from attnlab.theory.claim import (
     About,
     Answer,
-    Chance,
     Claim,
+    ErrorRates,
     Evidence,
     Judgement,
     Knob,
@@ -178,7 +178,7 @@ class PretrainingCarriesFacts(TrainedClaim):
                     rows=rows,
                 )
             ],
-            chance=Chance.of_means(found, LEVEL),
+            error_rates=ErrorRates.of_means(found, LEVEL),
         )
 
 
@@ -299,7 +299,7 @@ class MadeUpAnswers(TrainedClaim):
                     ],
                 ),
             ],
-            chance=Chance.of_means(tests, LEVEL),
+            error_rates=ErrorRates.of_means(tests, LEVEL),
         )
 
     def _groups(self, one: Interview) -> tuple[Sequence[Given], Sequence[Given]]:

@@ -17,8 +17,8 @@ from attnlab.theory.claim import (
     EQUAL,
     About,
     Answer,
-    Chance,
     Claim,
+    ErrorRates,
     Evidence,
     Judgement,
     Knob,
@@ -213,7 +213,7 @@ class TwoHeadsSteady(Noisy):
                     ],
                 )
             ],
-            chance=Chance(false_refutation=FALSE_REFUTATION, false_confirmation=None),
+            error_rates=ErrorRates(false_refutation=FALSE_REFUTATION, false_confirmation=None),
         )
 
     def _as_written(self, keys: Array, means: Array) -> bool:
@@ -381,7 +381,7 @@ class AveragingHeadsCancelsNoise(Claim):
                     note="Part: of the variance of one head. Without variance, no correlation.",
                 )
             ],
-            chance=Chance(false_refutation=FALSE_REFUTATION, false_confirmation=None),
+            error_rates=ErrorRates(false_refutation=FALSE_REFUTATION, false_confirmation=None),
         )
 
     def _random_numbers(self) -> Array:

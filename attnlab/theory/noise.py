@@ -13,8 +13,8 @@ from attnlab.reports.report import Plot, Series, Table
 from attnlab.theory.claim import (
     About,
     Answer,
-    Chance,
     Claim,
+    ErrorRates,
     Evidence,
     Judgement,
     Knob,
@@ -192,7 +192,7 @@ class NoisyKeys(Noisy):
                 )
             ],
             # 5 standard errors of the one measure, and 6.7 deviations of the other in any sample
-            chance=Chance(false_refutation=2 * FALSE_REFUTATION, false_confirmation=None),
+            error_rates=ErrorRates(false_refutation=2 * FALSE_REFUTATION, false_confirmation=None),
         )
 
     def _distances(self) -> dict[str, tuple[bool, float]]:
@@ -313,7 +313,7 @@ class OneHeadSwings(Noisy):
                 note=f"β = {self.beta:g}, variance of γ {self.stretch:g}: {100 * between:.1f} % of "
                 "the samples are between ¼ and ¾.",
             ),
-            chance=Chance(false_refutation=FALSE_REFUTATION, false_confirmation=None),
+            error_rates=ErrorRates(false_refutation=FALSE_REFUTATION, false_confirmation=None),
         )
 
     def _below(self, weight: float) -> float:

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attnlab import chance
+from attnlab import counter_rng
 from attnlab.config import setting, settings
 from attnlab.reports.report import Plot, Series, Table
 from attnlab.theory.block import (
@@ -380,7 +380,7 @@ class PositionsBreakIt(Claim):
         return np.concatenate([swaps, random[moved]])
 
     def _network(self, number: int) -> Function:
-        block = random_block(chance.number(self.seed, "block", number))
+        block = random_block(counter_rng.number(self.seed, "block", number))
         return with_positions(block, position_scheme("none", self.seed, self.length))
 
     def _codes(self) -> Tensor:

@@ -9,8 +9,8 @@ from attnlab import config, registry
 from attnlab.experiments.progress import Progress
 from attnlab.theory.claim import (
     Answer,
-    Chance,
     Claim,
+    ErrorRates,
     Evidence,
     Judgement,
     Kind,
@@ -38,7 +38,7 @@ class PlainAnswer(TypedDict):
     marks: PlainJudgement
 
 
-class PlainChance(TypedDict):
+class PlainErrorRates(TypedDict):
     false_refutation: float
     false_confirmation: float | None
     power: float | None
@@ -65,7 +65,7 @@ class PlainResult(Headline):
     trials: int
     measures: list[PlainMeasure]
     outside: list[PlainMeasure]
-    chance: PlainChance | None
+    error_rates: PlainErrorRates | None
     questions: list[str]
     answers: list[PlainAnswer]
     settings: Mapping[str, object]
@@ -112,7 +112,7 @@ class ClaimResult:
             **headline(measures[0]),
             "measures": measures,
             "outside": [measure.plain() for measure in evidence.outside],
-            "chance": _chance(evidence.chance),
+            "error_rates": _error_rates(evidence.error_rates),
             "questions": list(about.questions),
             "answers": self._answers(),
             "settings": config.to_dict(self.claim),
@@ -141,13 +141,13 @@ def _answer(answer: Answer, judgements: Mapping[str, Judgement]) -> PlainAnswer:
     }
 
 
-def _chance(chance: Chance | None) -> PlainChance | None:
+def _error_rates(error_rates: ErrorRates | None) -> PlainErrorRates | None:
     if chance is None:
         return None
     return {
-        "false_refutation": chance.false_refutation,
-        "false_confirmation": chance.false_confirmation,
-        "power": chance.power,
+        "false_refutation": error_rates.false_refutation,
+        "false_confirmation": error_rates.false_confirmation,
+        "power": error_rates.power,
     }
 
 

@@ -100,7 +100,7 @@ def save(parent: Path, step: int, checkpoint: Checkpoint) -> Path:
 
 def load(folder: Path) -> Checkpoint:
     """Read a checkpoint after checking all of it; BrokenCheckpoint says what is wrong."""
-    contents = verified(folder)
+    contents = read_verified(folder)
     tensors = {}
     for name in _TENSORS:
         try:
@@ -119,7 +119,7 @@ def load(folder: Path) -> Checkpoint:
     )
 
 
-def verified(folder: Path) -> dict[str, bytes]:
+def read_verified(folder: Path) -> dict[str, bytes]:
     """The bytes of every file, read once and held against the manifest."""
     if not folder.is_dir():
         raise BrokenCheckpoint(
@@ -128,7 +128,7 @@ def verified(folder: Path) -> dict[str, bytes]:
     manifest = _read(folder / "manifest.json", "it was not finished, or is no checkpoint of ours")
     described = _object(manifest, folder / "manifest.json")
     body = described.get("body")
-    if not isinstance(body, dict) or manifest != _sealed(body):
+    if not isinstance(body, dict) or manifest != _serialize(body):
         raise BrokenCheckpoint(f"{folder / 'manifest.json'} is damaged: its hash does not match")
     if body.get("schema") != SCHEMA:
         raise BrokenCheckpoint(
@@ -164,7 +164,7 @@ def all_in(parent: Path) -> list[Path]:
 
 def is_good(folder: Path) -> bool:
     try:
-        verified(folder)
+        read_verified(folder)
     except BrokenCheckpoint:
         return False
     return True
@@ -172,7 +172,7 @@ def is_good(folder: Path) -> bool:
 
 def _same_tensors(folder: Path, contents: dict[str, bytes]) -> bool:
     try:
-        there = verified(folder)
+        there = read_verified(folder)
     except BrokenCheckpoint:
         return False
     return all(there[name] == contents[name] for name in _TENSORS)
@@ -183,7 +183,7 @@ def newest_good(parent: Path) -> tuple[Path | None, list[str]]:
     broken = []
     for folder in all_in(parent):
         try:
-            verified(folder)
+            read_verified(folder)
         except BrokenCheckpoint as error:
             broken.append(str(error))
         else:
@@ -230,10 +230,10 @@ def _manifest(step: int, contents: dict[str, bytes]) -> bytes:
         name: {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
         for name, content in contents.items()
     }
-    return _sealed({"schema": SCHEMA, "step": step, "files": described})
+    return _serialize({"schema": SCHEMA, "step": step, "files": described})
 
 
-def _sealed(body: dict[str, Any]) -> bytes:
+def _serialize(body: dict[str, Any]) -> bytes:
     """A manifest's only spelling: any other byte in it is damage."""
     seal = hashlib.sha256(files.as_json(body)).hexdigest()
     return files.as_json({"body": body, "sha256": seal})

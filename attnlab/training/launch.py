@@ -88,7 +88,7 @@ def launch(
         refuse_large_step(setup.recipe, world)
         new = run is None
         if run is None:
-            folder = world.told(str(runs.create(root, preset).folder) if world.first else "")
+            folder = world.broadcast(str(runs.create(root, preset).folder) if world.first else "")
             run = runs.Run(Path(folder))
         with _as_it_was_if_refused(run, new, world):
             return run, _train(setup, run, world, report, begin)
@@ -120,7 +120,7 @@ def _as_it_was_if_refused(run: runs.Run, new: bool, world: World) -> Iterator[No
     The manifest is written last before the first step, and never twice the same.
     """
     if world.first and not new and run.busy:
-        raise ValueError(runs.taken(run.folder))
+        raise ValueError(runs.busy_message(run.folder))
     kept, manifest = run.folder / "config.json", run.folder / "manifest.json"
     settings, begun = _bytes(kept), _bytes(manifest)
     try:
@@ -147,11 +147,11 @@ def _to_go_on(
     if resume not in ("auto", "newest"):
         run, named = runs.find(resume, root)
         if named is not None:
-            checkpoint.verified(named)
+            checkpoint.read_verified(named)
         return run, named
-    wanted = _settled(config.to_dict(recipe)) if resume == "auto" else None
+    wanted = _comparable(config.to_dict(recipe)) if resume == "auto" else None
     for run in runs.all_in(root):
-        fits = run.preset == preset and (wanted is None or _saved(run) == wanted)
+        fits = run.preset == preset and (wanted is None or _saved_settings(run) == wanted)
         if fits and not run.finished and not run.busy:
             return run, None
     if resume == "newest":
@@ -162,14 +162,14 @@ def _to_go_on(
     return None, None
 
 
-def _saved(run: runs.Run) -> Any:
+def _saved_settings(run: runs.Run) -> Any:
     try:
-        return _settled(config.to_dict(run.recipe()))
+        return _comparable(config.to_dict(run.recipe()))
     except (ValueError, OSError):
         return None
 
 
-def _settled(plain: Any) -> Any:
+def _comparable(plain: Any) -> Any:
     """Settings to compare: as JSON has them, without the vocabulary, which the text decides."""
     plain = json.loads(json.dumps(plain))
     plain["model"].pop("vocabulary", None)

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnlab import chance, config, files
+from attnlab import config, counter_rng, files
 from attnlab.data.batches import Batch, batch_of, rows_of
 from attnlab.evaluate import validation_loss
 from attnlab.generate import Sampling, generate
@@ -149,25 +149,25 @@ class Training:
         """Evaluate, sample, save; and whether this is the end."""
         recipe, state = self.recipe, self.state
         last = state.step >= recipe.steps
-        asked = self.world.agreed(self.stop.asked)
-        if not asked and self._evaluation_due() and state.evaluated != state.step:
+        received = self.world.all_reduce_max(self.stop.signal)
+        if not received and self._evaluation_due() and state.evaluated != state.step:
             self._log()
             try:
                 with self.clock.aside(), self._weights_to_use():
                     self._evaluate()
             except StopNow:
-                asked = self.world.agreed(self.stop.asked)
+                received = self.world.all_reduce_max(self.stop.signal)
             best = recipe.save_best and state.best_step == state.step
-            if not asked and (last or best or due(recipe.save_every, state.step)):
+            if not received and (last or best or due(recipe.save_every, state.step)):
                 self._save()
-        if not asked and due(recipe.sample_every, state.step):
+        if not received and due(recipe.sample_every, state.step):
             with self.clock.aside(), self._weights_to_use():
                 self._sample()
-        if asked:
+        if received:
             self._log()
             if state.step > 0:
                 self._save()
-            return signal.Signals(asked).name
+            return signal.Signals(received).name
         if last:
             return "finished"
         if recipe.patience is not None and state.worse >= recipe.patience:
@@ -338,7 +338,7 @@ class Training:
 
     def _interruptible(self, advance: Callable[[int], None]) -> Callable[[int], None]:
         def tick(done: int) -> None:
-            if self.world.agreed(self.stop.asked):
+            if self.world.all_reduce_max(self.stop.signal):
                 raise StopNow
             advance(done)
 
@@ -355,7 +355,7 @@ class Training:
             return
         prompt = self._batch(0)[0].tokens[0, : min(16, recipe.length)].tolist()
         sampling = Sampling(
-            temperature=0.8, seed=chance.number(recipe.seed, "text", self.state.step)
+            temperature=0.8, seed=counter_rng.number(recipe.seed, "text", self.state.step)
         )
         new = generate(model, [prompt], tokens=recipe.sample_tokens, sampling=sampling)[0]
         before, text = self.tokenizer.decode(prompt), self.tokenizer.decode(new)

@@ -202,7 +202,7 @@ class StackedMuon(torch.optim.Muon):
             buffer.lerp_(grad, 1 - momentum)
             nesterov = grad.lerp(buffer, momentum)
             moving.append(whole(nesterov.T if nesterov.shape[0] > nesterov.shape[1] else nesterov))
-        turned = orthogonalised(torch.stack(moving), group["ns_steps"], group["ns_coefficients"])
+        turned = orthogonalise(torch.stack(moving), group["ns_steps"], group["ns_coefficients"])
         if skip is not None:
             turned = torch.where(skip > 0, 0, turned)
             rate = torch.where(skip > 0, 0, rate)
@@ -213,7 +213,7 @@ class StackedMuon(torch.optim.Muon):
             parameter.sub_(like(update, parameter) * (rate * math.sqrt(max(1, rows / columns))))
 
 
-def orthogonalised(
+def orthogonalise(
     matrices: Tensor, iterations: int, coefficients: tuple[float, float, float]
 ) -> Tensor:
     """Newton–Schulz over a stack [n, rows ≤ columns]: singular values go near 1.

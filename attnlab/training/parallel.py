@@ -35,12 +35,12 @@ class World:
         dist.all_reduce(number)
         return int(number)
 
-    def summed(self, value: Tensor) -> Tensor:
+    def all_reduce_sum(self, value: Tensor) -> Tensor:
         if self.size > 1:
             dist.all_reduce(value)
         return value
 
-    def agreed(self, number: int) -> int:
+    def all_reduce_max(self, number: int) -> int:
         """The largest number that any process says: all must stop at the same step."""
         if self.size > 1:
             largest = torch.tensor(number, device=self.device)
@@ -48,12 +48,12 @@ class World:
             return int(largest)
         return number
 
-    def told(self, text: str) -> str:
+    def broadcast(self, text: str) -> str:
         """What the first process says, heard by all; as bytes, since objects would be pickled."""
         if self.size == 1:
             return text
         content = list(text.encode()) if self.first else []
-        length = self.agreed(len(content))
+        length = self.all_reduce_max(len(content))
         letters = torch.zeros(length, dtype=torch.uint8, device=self.device)
         if self.first:
             letters.copy_(torch.tensor(content, dtype=torch.uint8))
@@ -65,7 +65,7 @@ class World:
 def world(device: str = "auto") -> Iterator[World]:
     """The processes that torchrun started, or just this one."""
     size, rank = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
-    kind = place_of(device).type
+    kind = torch_device(device).type
     local = int(os.environ.get("LOCAL_RANK", 0))
     here = torch.device(kind, local) if kind == "cuda" else torch.device(kind)
     if size == 1:
@@ -82,7 +82,7 @@ def world(device: str = "auto") -> Iterator[World]:
         dist.destroy_process_group()
 
 
-def place_of(device: str) -> torch.device:
+def torch_device(device: str) -> torch.device:
     """Of "auto", "cpu" or "cuda"."""
     if device not in ("auto", "cpu", "cuda"):
         raise ValueError(f"device is {device!r}; choose from auto, cpu, cuda")
@@ -112,7 +112,7 @@ def spread(model: nn.Module, kind: str, world: World) -> nn.Module:
     return DistributedDataParallel(model)
 
 
-def waiting(spread_model: Any, last: bool) -> AbstractContextManager[Any]:
+def sync_after(spread_model: Any, last: bool) -> AbstractContextManager[Any]:
     """Exchange gradients only after the last part of a step."""
     if hasattr(spread_model, "set_requires_gradient_sync"):
         spread_model.set_requires_gradient_sync(last)

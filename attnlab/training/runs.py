@@ -65,11 +65,11 @@ class Run:
         """One process writes in a run folder; the lock goes with the process, however it ends."""
         with (self.folder / "lock").open("w") as file:
             for _ in range(5):  # whoever only looks has it for a moment
-                if _got(file, fcntl.LOCK_EX):
+                if _try_lock(file, fcntl.LOCK_EX):
                     break
                 time.sleep(0.02)
             else:
-                raise ValueError(taken(self.folder))
+                raise ValueError(busy_message(self.folder))
             yield
 
     @property
@@ -79,18 +79,18 @@ class Run:
         if not lock.is_file():
             return False
         with lock.open("rb") as file:
-            return not _got(file, fcntl.LOCK_SH)
+            return not _try_lock(file, fcntl.LOCK_SH)
 
     @property
     def finished(self) -> bool:
         return (self.folder / "result.json").exists()
 
 
-def taken(folder: Path) -> str:
+def busy_message(folder: Path) -> str:
     return f"{folder} is being trained by another process; wait for it or stop it"
 
 
-def _got(file: IO[Any], kind: int) -> bool:
+def _try_lock(file: IO[Any], kind: int) -> bool:
     try:
         fcntl.flock(file, kind | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -158,7 +158,7 @@ def open_checkpoint(word: str, root: Path, best: bool = False) -> tuple[Path, li
     """The checkpoint a word stands for: itself, or a run's best or newest good one."""
     run, folder = find(word, root)
     if folder is not None:
-        checkpoint.verified(folder)
+        checkpoint.read_verified(folder)
         return folder, []
     newest, broken = checkpoint.newest_good(run.checkpoints)
     if newest is None:

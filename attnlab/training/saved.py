@@ -8,7 +8,7 @@ from attnlab.data.tokens import Tokenizer, tokenizer_from_json
 from attnlab.models.model import LanguageModel
 from attnlab.training import checkpoint, runs
 from attnlab.training.average import weights_to_use
-from attnlab.training.parallel import place_of
+from attnlab.training.parallel import torch_device
 from attnlab.training.recipe import Recipe
 from attnlab.training.weights import build_model, load_weights
 
@@ -24,7 +24,7 @@ class Saved:
 
 def open_saved(word: str, root: Path, device: str = "auto", best: bool = True) -> Saved:
     """A run's best model (or its newest, if nothing was evaluated), or a checkpoint by its path."""
-    place = place_of(device)
+    place = torch_device(device)
     folder, broken = runs.open_checkpoint(word, root, best=best)
     kept = checkpoint.load(folder)
     recipe = config.from_dict(Recipe, kept.config)

@@ -11,12 +11,12 @@ class Stopping:
     """Whether the process has been asked to stop, and by which signal (0: it has not)."""
 
     def __init__(self) -> None:
-        self.asked = 0
+        self.signal = 0
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        if self.asked and number == signal.SIGINT:
+        if self.signal and number == signal.SIGINT:
             raise KeyboardInterrupt  # a second Ctrl-C: at once
-        self.asked = number
+        self.signal = number
 
 
 class StopNow(Exception):

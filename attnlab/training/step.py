@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from attnlab import chance
+from attnlab import counter_rng
 from attnlab.data.batches import IGNORE, Batch
 from attnlab.kernels import hardware
 from attnlab.training import parallel
@@ -61,11 +61,11 @@ class Stepper:
         recipe = self.recipe
         self.optimiser.set_rates(recipe.schedule.factor(step, recipe.steps))
         if self._dropout:
-            torch.manual_seed(chance.number(recipe.seed, "dropout", step, self.world.rank))
+            torch.manual_seed(counter_rng.number(recipe.seed, "dropout", step, self.world.rank))
         targets = sum(int((part.targets != IGNORE).sum()) for part in parts)
         self._scale.fill_(self.world.size / max(self.world.total(targets), 1))
         if self._graph is None:
-            result = self._whole_step([self._moved(part) for part in parts])
+            result = self._whole_step([self._to_device(part) for part in parts])
         else:
             for held, part in zip(self._inputs, parts, strict=True):
                 held.tokens.copy_(part.tokens, non_blocking=True)
@@ -111,12 +111,12 @@ class Stepper:
         self.optimiser.zero_grad()
         total = torch.zeros((), device=self.world.device)
         for number, part in enumerate(parts):
-            with parallel.waiting(self.spread, number == len(parts) - 1):
+            with parallel.sync_after(self.spread, number == len(parts) - 1):
                 loss = (self._loss or self._plain_loss)(part.tokens, part.targets) * self._scale
                 loss.backward()
             total += loss.detach()
-        total = self.world.summed(total) / self.world.size
-        norm = self._clipped_norm()
+        total = self.world.all_reduce_sum(total) / self.world.size
+        norm = self._clip_gradients()
         bad = ~(torch.isfinite(total) & torch.isfinite(norm))
         self._halted.copy_(torch.maximum(self._halted, bad.to(self._halted.dtype)))
         if self.asynchronous or not bool(self._halted):
@@ -132,7 +132,7 @@ class Stepper:
             logits.flatten(0, 1).float(), targets.flatten(), ignore_index=IGNORE, reduction="sum"
         )
 
-    def _clipped_norm(self) -> Tensor:
+    def _clip_gradients(self) -> Tensor:
         grads = [p.grad for p in self.model.parameters() if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(grads)
         if isinstance(norm, DTensor):
@@ -142,15 +142,15 @@ class Stepper:
         return norm
 
     def _capture(self, parts: list[Batch]) -> None:
-        self._inputs = [self._moved(part) for part in parts]
+        self._inputs = [self._to_device(part) for part in parts]
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph):
             self._result = self._whole_step(self._inputs)
 
-    def _moved(self, part: Batch) -> Batch:
+    def _to_device(self, part: Batch) -> Batch:
         device = self.world.device
         if device.type == "cpu":
-            return part if self.recipe.compile else trimmed(part)
+            return part if self.recipe.compile else trim(part)
         return Batch(part.tokens.to(device), part.targets.to(device))
 
     def _tensors(self) -> list[Tensor]:
@@ -168,7 +168,7 @@ class Stepper:
             torch.cuda.synchronize()
 
 
-def trimmed(part: Batch) -> Batch:
+def trim(part: Batch) -> Batch:
     """Without the columns at the end that have no target.
 
     No language model looks at them from an earlier one. A bidirectional network does: it then reads

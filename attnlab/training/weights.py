@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from attnlab import chance, config
+from attnlab import config, counter_rng
 from attnlab.models.model import LanguageModel, ModelSettings
 from attnlab.training.recipe import Recipe
 
@@ -19,7 +19,7 @@ def build_model(recipe: Recipe) -> LanguageModel:
     """The model with the weights it begins with: a function of the recipe."""
     _refuse_too_large(recipe.model)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(chance.number(recipe.seed, "weights"))
+        torch.manual_seed(counter_rng.number(recipe.seed, "weights"))
         return recipe.model.build()
 
 

@@ -13,8 +13,8 @@ NAMES = [option.name for option in registry.options("cache")]
 
 
 def stream(length, seed=0):
-    chance = torch.Generator().manual_seed(seed)
-    return [torch.randn(2, 3, length, 4, generator=chance, dtype=torch.float64) for _ in range(2)]
+    rng = torch.Generator().manual_seed(seed)
+    return [torch.randn(2, 3, length, 4, generator=rng, dtype=torch.float64) for _ in range(2)]
 
 
 def pieces(length, sizes):

@@ -25,10 +25,10 @@ def build(name, **settings):
 
 
 def inputs(queries=11, keys=11, batch=2):
-    chance = torch.Generator().manual_seed(1)
+    rng = torch.Generator().manual_seed(1)
     shapes = [(HEADS, queries), (KV_HEADS, keys), (KV_HEADS, keys)]
     return [
-        torch.randn(batch, h, t, WIDTH, generator=chance, dtype=torch.float64, requires_grad=True)
+        torch.randn(batch, h, t, WIDTH, generator=rng, dtype=torch.float64, requires_grad=True)
         for h, t in shapes
     ]
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from attnlab.checks.machines import child, imitate, table
-from attnlab.checks.machines.check import MachinesCheck, judged
+from attnlab.checks.machines.check import MachinesCheck, judge
 from attnlab.checks.machines.imitate import BASELINE, Machine
 from attnlab.cli import app
 from attnlab.theory.claim import Measure
@@ -102,7 +102,7 @@ def test_a_claim_that_does_not_run_is_a_finding(monkeypatch):
     monkeypatch.setattr(child, "run_claim", lambda name, claim: [][1])
     found = child.claims({"claims": ["copy"], "seed": 0}, silent)
     assert found["copy"]["verdict"] == "IndexError: list index out of range"
-    (row,) = judged([BASELINE], {"as it is": child_result(claims=found)}, {})["machines"]
+    (row,) = judge([BASELINE], {"as it is": child_result(claims=found)}, {})["machines"]
     assert not row["passed"] and "IndexError" in row["verdicts_changed"][0]
 
 
@@ -127,7 +127,7 @@ def child_result(**changes):
 def outcome_of(there):
     other = Machine("other", {"X": "1"})
     found = {"as it is": child_result(), "other": there}
-    return judged([BASELINE, other], found, {})
+    return judge([BASELINE, other], found, {})
 
 
 def test_the_same_everywhere_passes():

@@ -10,15 +10,15 @@ from attnlab.checks import statistics
 from attnlab.checks.statistics import (
     StatisticsCheck,
     Trial,
-    paired,
+    paired_test,
     percent_found,
     percent_told_apart,
-    pooled,
+    pooled_test,
     single,
 )
 from attnlab.experiments import verdicts
 from attnlab.experiments.verdicts import Stretches, pairs
-from attnlab.reports.report import formatted
+from attnlab.reports.report import format_cell
 from attnlab.statistics import neighbour_correlation
 
 QUICK = StatisticsCheck(draws=40, deals=60, seeds=8)
@@ -30,8 +30,8 @@ def silent(text):
 
 def made_up(check, tick):
     """In place of real trainings: a loss for every seed and twin, alike over the text."""
-    dice = np.random.default_rng(3)
-    losses = 2 + dice.normal(0, 0.02, (check.seeds, 1)) + dice.normal(0, 0.01, (8, check.twins))
+    rng = np.random.default_rng(3)
+    losses = 2 + rng.normal(0, 0.02, (check.seeds, 1)) + rng.normal(0, 0.01, (8, check.twins))
     return [[Stretches([loss] * 30, [1.0] * 30) for loss in row] for row in losses]
 
 
@@ -54,7 +54,7 @@ def test_the_report_has_errors_and_power_and_a_control_that_fails(report):
     for row in report["simulated"]:
         assert row["found_%"] >= row["found_before_%"]
         if row["variants"] == 2:
-            assert row["found_%"] == row["found_before_%"]  # then both are the paired t test
+            assert row["found_%"] == row["found_before_%"]  # then both are the paired_test t test
             assert row["false_%"] == row["false_before_%"]
     assert [row["seeds"] for row in report["real_twins"]] == [3, 4, 5]
     text = [(row["variants"], row["seeds"]) for row in report["text_varies_too"]]
@@ -80,13 +80,13 @@ def test_the_report_is_shown_as_tables(report):
         " ".join(line.split()) == "variants seeds false % x2 false % x3 false % x5 false % x10"
         for line in said.splitlines()
     )
-    cells = [formatted(cell) for cell in (4, 3, *row["false_%"].values())]
+    cells = [format_cell(cell) for cell in (4, 3, *row["false_%"].values())]
     assert any(line.split() == cells for line in said.splitlines())
     assert "passed: false verdicts may be 5 %" in said
 
 
 def test_the_check_fails_when_nothing_is_corrected(quick, monkeypatch):
-    monkeypatch.setattr(statistics, "pooled", single)
+    monkeypatch.setattr(statistics, "pooled_test", single)
     assert not quick.run(silent)["passed"]
 
 
@@ -114,9 +114,12 @@ def test_what_was_before_is_each_pair_alone_with_holms_correction():
     one = Trial(losses)
     alone = single(one)
     assert alone["0", "1"] == pairs({k: losses[k] for k in "01"}, 0.95)[0].p
-    assert paired(one)["0", "1"] == pytest.approx(3 * alone["0", "1"])
-    assert set(pooled(one)) == set(alone)
-    assert percent_told_apart([one], paired) == 100.0 and percent_found([one], paired) == 50.0
+    assert paired_test(one)["0", "1"] == pytest.approx(3 * alone["0", "1"])
+    assert set(pooled_test(one)) == set(alone)
+    assert (
+        percent_told_apart([one], paired_test) == 100.0
+        and percent_found([one], paired_test) == 50.0
+    )
 
 
 def test_twins_share_batches_and_differ_in_their_first_weights(tmp_path):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from attnlab.data.corruption import corrupt, corrupted, draws_of, room_of
+from attnlab.data.corruption import corrupt, corrupt_document, draws_of, room_of
 
 PAD, MASK = 0, 1
 
@@ -37,7 +37,7 @@ def test_the_fast_form_equals_the_definition(context):
     assert rows.shape == (700, context + 1) and rows.dtype == np.int64
     for document, length, draw, row in zip(documents, lengths, draws, rows, strict=True):
         plain = document[:length].tolist()
-        wanted = corrupted(plain, draw.tolist(), context=context, pad=PAD, mask=MASK)
+        wanted = corrupt_document(plain, draw.tolist(), context=context, pad=PAD, mask=MASK)
         assert row.tolist() == wanted
 
 
@@ -52,7 +52,9 @@ def test_another_part_may_be_removed(part):
     removed = []
     for draw, row in zip(draws[:300], rows, strict=False):
         plain = [7] * 112
-        wanted = corrupted(plain, draw.tolist(), context=context, pad=PAD, mask=MASK, part=part)
+        wanted = corrupt_document(
+            plain, draw.tolist(), context=context, pad=PAD, mask=MASK, part=part
+        )
         assert row.tolist() == wanted
     for row in rows:
         prefix, suffix, span = parts_of(row)

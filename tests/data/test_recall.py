@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from attnlab.data.recall import draws_of, head_of, recall, recalled
+from attnlab.data.recall import draws_of, head_of, recall, recall_document
 
 PAD, MASK = 0, 1
 
@@ -31,7 +31,9 @@ def test_the_fast_form_equals_the_definition(context):
     rows, documents, heads, draws = rows_of(context)
     assert rows.shape == (500, context + 1) and rows.dtype == np.int64
     for row, document, head, draw in zip(rows, documents, heads, draws, strict=True):
-        want = recalled(document, int(head), draw.tolist(), context=context, pad=PAD, mask=MASK)
+        want = recall_document(
+            document, int(head), draw.tolist(), context=context, pad=PAD, mask=MASK
+        )
         assert row.tolist() == want
 
 

@@ -55,7 +55,7 @@ def test_every_end_of_every_slider_is_answered_or_refused_in_a_line(claims, name
 def test_the_list_has_every_claim_and_runs_nothing(tmp_path, monkeypatch):
     made = Claims(tmp_path)
     monkeypatch.setattr("attnlab.page.claims.run", pytest.fail)
-    listed = made.listed()
+    listed = made.list_all()
     assert [one["name"] for one in listed] == catalogue.names()
     for one in listed:
         assert one["statement"] and one["formula"] and one["knob"]["words"]
@@ -181,7 +181,7 @@ def test_other_settings_of_a_claim_that_trains_are_not_recorded(server):
 def test_without_the_documents_nothing_is_recorded(tmp_path):
     made = Claims(tmp_path, docs=tmp_path)
     assert made.recorded(made.experiment("made-up-answers", {})) is None
-    assert not any(one["recorded"] for one in made.listed())
+    assert not any(one["recorded"] for one in made.list_all())
 
 
 def test_training_happens_in_a_process_of_its_own(claims, monkeypatch):

@@ -8,7 +8,7 @@ import pytest
 from page.pages import client, folder, name_of, post, serving
 
 from attnlab.checks import fuzz
-from attnlab.page.routes import ROUTES, STATIC, parsed
+from attnlab.page.routes import ROUTES, STATIC, parse_json
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +95,7 @@ def test_a_body_that_is_no_object_of_json_is_refused_with_a_reason(opened, body,
 
 
 def test_whole_surrogate_pairs_are_letters():
-    assert parsed(b'{"a": "\\ud83d\\ude00"}') == {"a": "\U0001f600"}
+    assert parse_json(b'{"a": "\\ud83d\\ude00"}') == {"a": "\U0001f600"}
 
 
 @pytest.mark.parametrize("query", ["after=x", "points=0", "points=4001", "after=1e3", "points="])

@@ -174,7 +174,7 @@ def test_a_log_of_a_hundred_thousand_steps_is_read_once_and_a_poll_reads_what_is
 def test_the_list_does_not_read_whole_logs(folder, reads):
     run, known = runs.Run(folder), Runs(folder.parent)
     run.log("metrics").write_bytes(b"".join(line(step) for step in range(1, 50_001)))
-    assert known.listed()[0]["step"] == 50_000
+    assert known.list_all()[0]["step"] == 50_000
     assert sum(reads["metrics"]) <= TAIL
 
 
@@ -185,7 +185,7 @@ def test_what_a_run_says_of_itself(folder):
     run.log("speed").write_bytes(runs.line({"step": 4, "tokens_per_second": 100.0}))
     run.log("samples").write_bytes(runs.line({"step": 4, "prompt": "a", "text": "b"}))
     known = Runs(folder.parent)
-    [row] = known.listed()
+    [row] = known.list_all()
     assert (row["name"], row["preset"], row["state"]) == (folder.name, "some", "stopped")
     assert (row["step"], row["steps"], row["loss"], row["best_loss"]) == (4, 10, 2.0, 2.75)
     assert (row["writable"], row["kind"], row["context"]) == (False, "language", 7)
@@ -196,14 +196,14 @@ def test_what_a_run_says_of_itself(folder):
     assert details["flat"] == {"steps": 10, "model": "x", "model.context": 7}
     assert details["samples"] == [{"step": 4, "prompt": "a", "text": "b"}]
     with run.locked():
-        assert known.listed()[0]["state"] == "running"
+        assert known.list_all()[0]["state"] == "running"
 
 
 @pytest.mark.parametrize("content", ["", "[]", "nothing", '{"steps": 1e999}', "[" * 100_000])
 def test_a_run_that_cannot_be_read_stops_nothing(folder, content):
     (folder / "config.json").write_text(content)
     (folder / "metrics.jsonl").mkdir()
-    [row] = Runs(folder.parent).listed()
+    [row] = Runs(folder.parent).list_all()
     assert row["state"] in ("unreadable", "stopped") and row["step"] == 0
     json.dumps(Runs(folder.parent).details(folder.name), allow_nan=False)
 
@@ -213,7 +213,7 @@ def test_runs_of_studies_and_comparisons_have_names_of_two_parts(folder):
         inside = folder.parent / kind / "runs" / "rotary-0"
         inside.mkdir(parents=True)
         (inside / "config.json").write_text("{}")
-    names = {row["name"] for row in Runs(folder.parent).listed()}
+    names = {row["name"] for row in Runs(folder.parent).list_all()}
     assert names == {folder.name, "study-birthplaces-1a2b3c/rotary-0", "compare-4d5e6f/rotary-0"}
 
 

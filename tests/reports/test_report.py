@@ -12,7 +12,7 @@ from attnlab.reports.report import (
     Section,
     Series,
     Table,
-    formatted,
+    format_cell,
     paragraphs,
     plain,
 )
@@ -97,12 +97,12 @@ def test_nothing_is_a_number_that_is_not_there():
     ],
 )
 def test_a_cell_has_four_digits_and_never_a_rounded_whole_part(cell, text):
-    assert formatted(cell) == text
+    assert format_cell(cell) == text
 
 
 def test_numbers_of_numpy_are_numbers(unchecked_shapes):
     table = Table(title="t", columns=["a", "b"], rows=[[np.int64(1234), np.float32(0.5)]])
-    assert [formatted(cell) for cell in table.rows[0]] == ["1,234", "0.5000"]
+    assert [format_cell(cell) for cell in table.rows[0]] == ["1,234", "0.5000"]
     with pytest.raises(ValueError, match="holds inf"):
         Table(title="t", columns=["a"], rows=[[np.float32("inf")]])
 

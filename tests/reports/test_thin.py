@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from reports.samples import line, plot
 
-from attnlab.reports.thin import MOST_IN_CLOUDS, MOST_IN_LINES, thinned
+from attnlab.reports.thin import MOST_IN_CLOUDS, MOST_IN_LINES, thin
 
 
 def noise(count, seed=0):
@@ -12,7 +12,7 @@ def noise(count, seed=0):
 
 
 def drawn(figure):
-    return thinned(figure, [np.array(series.x, dtype=float) for series in figure.series])
+    return thin(figure, [np.array(series.x, dtype=float) for series in figure.series])
 
 
 def long_line(count=10_000, **changes):
@@ -58,8 +58,8 @@ def test_a_gap_stays_a_gap():
 
 
 def test_a_cloud_is_thinned_where_it_is_dense_and_kept_where_it_is_not():
-    chance = np.random.default_rng(0)
-    x, y = chance.normal(size=(2, 10_000))
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(2, 10_000))
     x[:8] = y[:8] = np.arange(10, 18)  # far outside, each in a place of its own
     (points,) = drawn(plot(line(x=x.tolist(), y=y.tolist()), kind="points"))
     assert len(points.x) <= MOST_IN_CLOUDS + 8

@@ -39,8 +39,8 @@ WORDS = Words(
 
 
 @pytest.fixture
-def tidied():
-    return vector.tidied(DRAWN, WORDS, prefix="p7", title="A <title>", about="More.")
+def tidy_svg():
+    return vector.tidy_svg(DRAWN, WORDS, prefix="p7", title="A <title>", about="More.")
 
 
 def parts(svg, tag):
@@ -99,6 +99,6 @@ def test_stand_ins_are_as_long_and_as_wide_as_the_words():
 
 
 def test_lines_break_at_words_and_chinese_anywhere():
-    assert vector.wrapped("one two\n three", 8) == "one two\nthree"
-    assert vector.wrapped("中" * 12, 10) == "\n".join(["中" * 5, "中" * 5, "中" * 2])
-    assert vector.wrapped("  ", 8) == ""
+    assert vector.wrap("one two\n three", 8) == "one two\nthree"
+    assert vector.wrap("中" * 12, 10) == "\n".join(["中" * 5, "中" * 5, "中" * 2])
+    assert vector.wrap("  ", 8) == ""

@@ -10,8 +10,8 @@ from attnlab.config import setting, settings
 from attnlab.reports.report import Plot
 from attnlab.theory.claim import (
     About,
-    Chance,
     Claim,
+    ErrorRates,
     Evidence,
     Knob,
     Measure,
@@ -79,7 +79,7 @@ def test_error_rates_of_means_are_those_of_their_intervals():
     for _ in range(2000):
         draws = [dice.gauss(0, 1) for _ in range(4)]
         found.append(Measure.mean("x", draws, ">", 0.0, level).decision)
-    rates = Chance.of_means([Measure.mean("x", [1.0, 2.0], ">", 0.0, level)], level)
+    rates = ErrorRates.of_means([Measure.mean("x", [1.0, 2.0], ">", 0.0, level)], level)
     for answer, rate in (("met", rates.false_confirmation), ("missed", rates.false_refutation)):
         spread = (rate * (1 - rate) / 2000) ** 0.5
         assert found.count(answer) / 2000 == pytest.approx(rate, abs=5 * spread)
@@ -89,8 +89,8 @@ def test_the_power_is_that_of_the_verdict_found():
     sure = Measure.mean("x", [0.9, 1.0, 1.1, 1.0], ">", 0.0, 0.95)
     below = Measure.mean("x", [0.9, 1.0, 1.1, 1.0], "<", 2.0, 0.95)
     unsure = Measure.mean("x", [-1.0, 1.0, 2.0], ">", 0.0, 0.95)
-    assert Chance.of_means([sure, below], 0.95).power > 0.9999
-    assert Chance.of_means([sure, unsure], 0.95).power is None
+    assert ErrorRates.of_means([sure, below], 0.95).power > 0.9999
+    assert ErrorRates.of_means([sure, unsure], 0.95).power is None
 
 
 def test_half_an_interval_is_refused():
@@ -125,7 +125,7 @@ def test_evidence_that_cannot_fail_is_no_evidence():
 
 def test_chance_states_its_error_rates():
     with pytest.raises(AssertionError):
-        evidence([MET], chance=Chance(0.1, None))
+        evidence([MET], error_rates=ErrorRates(0.1, None))
     with pytest.raises(AssertionError):
         Evidence(kind="statistical", trials=1, measures=[MET], picture=PICTURE)
 

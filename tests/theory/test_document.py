@@ -88,7 +88,7 @@ def test_who_was_right_is_a_short_line():
 
 def test_error_rates_have_their_own_names():
     plain = {"false_refutation": 0.02, "false_confirmation": 0.005, "power": 0.99999}
-    said = document.chance_text(plain, "holds")
+    said = document.error_rates_text(plain, "holds")
     assert "true, at most 0.02 of runs refute it" in said
     assert "false, at most 0.005 say that it holds" in said and "above 0.9999" in said
-    assert "false" not in document.chance_text({**plain, "false_confirmation": None}, "holds")
+    assert "false" not in document.error_rates_text({**plain, "false_confirmation": None}, "holds")

@@ -143,7 +143,7 @@ def test_the_recorded_verdict_follows_from_the_recorded_draws(name):
         for end in ("value", "low", "high"):
             assert getattr(one, end) == pytest.approx(kept[end], abs=1e-9)
     assert all(one.met for one in found) and recorded["verdict"] == "holds"
-    assert recorded["chance"]["power"] > 0.999
+    assert recorded["error_rates"]["power"] > 0.999
 
 
 def record():

@@ -124,7 +124,7 @@ def test_a_pickle_is_refused_and_never_run(tmp_path):
 )
 def test_a_hostile_manifest_is_refused(tmp_path, body):
     folder = checkpoint.save(tmp_path, 1, example(0))
-    (folder / "manifest.json").write_bytes(checkpoint._sealed(body))
+    (folder / "manifest.json").write_bytes(checkpoint._serialize(body))
     with pytest.raises(BrokenCheckpoint):
         checkpoint.load(folder)
 

@@ -8,7 +8,7 @@ from torch import nn
 
 from attnlab import registry
 from attnlab.models.transformer import TransformerSettings
-from attnlab.training.optim import AdamW, Muon, Schedule, StackedMuon, orthogonalised
+from attnlab.training.optim import AdamW, Muon, Schedule, StackedMuon, orthogonalise
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of torch.optim.Muon
 
@@ -32,7 +32,7 @@ def test_orthogonalised_is_the_iteration_written_out(shape):
     torch.manual_seed(0)
     matrices = torch.randn(4, *shape)
     a, b, c = COEFFICIENTS
-    for matrix, result in zip(matrices, orthogonalised(matrices, 5, COEFFICIENTS), strict=True):
+    for matrix, result in zip(matrices, orthogonalise(matrices, 5, COEFFICIENTS), strict=True):
         x = matrix.double() / matrix.double().norm()
         for _ in range(5):
             gram = x @ x.T
@@ -43,7 +43,7 @@ def test_orthogonalised_is_the_iteration_written_out(shape):
 
 
 def test_orthogonalised_leaves_a_zero_matrix_zero():
-    assert torch.equal(orthogonalised(torch.zeros(1, 3, 4), 5, COEFFICIENTS), torch.zeros(1, 3, 4))
+    assert torch.equal(orthogonalise(torch.zeros(1, 3, 4), 5, COEFFICIENTS), torch.zeros(1, 3, 4))
 
 
 def test_stacked_muon_is_torchs_muon(monkeypatch):
@@ -52,7 +52,7 @@ def test_stacked_muon_is_torchs_muon(monkeypatch):
 
     def in_float32(grad, coefficients, steps, eps):
         wide = grad.T if grad.shape[0] > grad.shape[1] else grad
-        out = orthogonalised(wide[None], steps, coefficients)[0]
+        out = orthogonalise(wide[None], steps, coefficients)[0]
         return out.T if grad.shape[0] > grad.shape[1] else out
 
     monkeypatch.setattr(theirs, "_zeropower_via_newtonschulz", in_float32)

@@ -12,9 +12,9 @@ from attnlab.training.signals import stopping
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_is_noted_and_the_work_goes_on(number):
     with stopping() as stop:
-        assert stop.asked == 0
+        assert stop.signal == 0
         os.kill(os.getpid(), number)
-        assert stop.asked == number
+        assert stop.signal == number
 
 
 def test_a_second_interrupt_ends_it_at_once():
@@ -28,7 +28,7 @@ def test_a_second_sigterm_does_not():
     with stopping() as stop:
         os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGTERM)
-        assert stop.asked == signal.SIGTERM
+        assert stop.signal == signal.SIGTERM
 
 
 def test_handlers_come_back_after_an_error():
@@ -44,7 +44,7 @@ def test_another_thread_leaves_the_handlers_alone():
 
     def work():
         with stopping() as stop:
-            seen.append((stop.asked, signal.getsignal(signal.SIGTERM)))
+            seen.append((stop.signal, signal.getsignal(signal.SIGTERM)))
 
     thread = threading.Thread(target=work)
     thread.start()

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from attnlab import chance
+from attnlab import counter_rng
 from attnlab.audit.contract import Contract
 from attnlab.audit.subject.adapters import subject_for
 from attnlab.audit.subject.base import Subject
@@ -63,7 +63,7 @@ class Control:
 
 def _build(name: str, make: Callable[[], Any], options: Mapping[str, Any]) -> Subject:
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(chance.number(0, name))
+        torch.manual_seed(counter_rng.number(0, name))
         code = make()
     return subject_for(code, options, name)
 

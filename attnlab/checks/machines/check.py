@@ -64,7 +64,7 @@ class MachinesCheck:
         seeds = range(1, min(self.seeds, 2) if self.short else self.seeds)
         others = [imitate.with_seed(seed) for seed in seeds if "claims" in self.parts]
         found = {one.name: self._found(one, tick) for one in [BASELINE, *chosen, *others]}
-        report = judged([BASELINE, *chosen, *others], found, left_out)
+        report = judge([BASELINE, *chosen, *others], found, left_out)
         if self.docs is not None:
             files.write_whole(self.docs / "machines.md", table.document(report).encode())
         return report
@@ -85,7 +85,7 @@ class MachinesCheck:
         return {**found, "seconds": time.perf_counter() - begin}
 
 
-def judged(
+def judge(
     machines: Sequence[Machine],
     found: Mapping[str, Mapping[str, Any]],
     left_out: Mapping[str, str],
@@ -93,7 +93,7 @@ def judged(
     """The report: a row for each machine, what moved, and the smallest margins."""
     here = found[BASELINE.name]
     numbers = {name: _numbers(one) for name, one in found.items()}
-    moved = {name: _moved(numbers[BASELINE.name], there) for name, there in numbers.items()}
+    moved = {name: _find_moved(numbers[BASELINE.name], there) for name, there in numbers.items()}
     moved[BASELINE.name] = set().union(*moved.values())  # elsewhere, so it might have here
     rows = []
     for machine in machines:
@@ -139,7 +139,7 @@ def _numbers(there: Mapping[str, Any]) -> dict[Key, dict[str, Any]]:
     }
 
 
-def _moved(here: Mapping[Key, Any], there: Mapping[Key, Any]) -> set[Key]:
+def _find_moved(here: Mapping[Key, Any], there: Mapping[Key, Any]) -> set[Key]:
     """Whatever is not the same to the last bit."""
     return {
         key
@@ -199,7 +199,7 @@ def _texts_changed(here: Mapping[str, Any], there: Mapping[str, Any]) -> list[st
     return [case for case, text in after.items() if before.get(case, text) != text]
 
 
-def recorded() -> dict[str, Any]:
+def read_record() -> dict[str, Any]:
     """The claims as they came out when the theory was written; none without the documents."""
     from attnlab.theory import record
 
@@ -214,7 +214,7 @@ def _documents(there: Mapping[str, Any]) -> dict[str, Any]:
     now = _numbers(there)
     then = {
         (outcome["name"], where + measure["what"]): measure
-        for outcome in recorded()["outcomes"]
+        for outcome in read_record()["outcomes"]
         for kind, where in WHERE.items()
         for measure in outcome[kind]
     }

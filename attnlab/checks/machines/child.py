@@ -194,11 +194,11 @@ def decoding(request: Mapping[str, Any], tick: Tick) -> dict[str, Any]:
 
 
 def _model(*words: str) -> Transformer:
-    chance = torch.Generator().manual_seed(0)
+    rng = torch.Generator().manual_seed(0)
     model = config.override(SMALL, words).build().double().eval()
     with torch.no_grad():
         for parameter in model.parameters():  # far from the start, where everything is flat
-            drawn = torch.randn(parameter.shape, generator=chance, dtype=torch.float64)
+            drawn = torch.randn(parameter.shape, generator=rng, dtype=torch.float64)
             parameter.copy_(drawn * 0.3)
     return model
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import count, islice
 from typing import TypedDict
 
-from attnlab import chance
+from attnlab import counter_rng
 from attnlab.data.corpora import Corpus, Question
 from attnlab.data.tokens import Tokenizer
 from attnlab.evaluate import Answer, answer_questions
@@ -50,8 +50,8 @@ def _distinct(names: Iterable[str], most: int, taken: set[str]) -> list[str]:
 
 def _recombined(known: Sequence[str], seed: int) -> Iterator[str]:
     for number in count():
-        first = known[chance.number(seed, "first name of", number) % len(known)]
-        last = known[chance.number(seed, "last name of", number) % len(known)]
+        first = known[counter_rng.number(seed, "first name of", number) % len(known)]
+        last = known[counter_rng.number(seed, "last name of", number) % len(known)]
         yield f"{first.split()[0]} {last.split()[-1]}"
 
 
@@ -61,7 +61,7 @@ def _invented(known: Sequence[str], seed: int) -> Iterator[str]:
     small = [letter for name in known for letter in name if letter.islower()]
     pools = [[letter for letter in small if (letter in "aeiou") == vowel] for vowel in (0, 1)]
     for number in count():
-        draws = chance.bits(seed, "letters of an invented name", number, range(12)).tolist()
+        draws = counter_rng.bits(seed, "letters of an invented name", number, range(12)).tolist()
         words = []
         for first, *rest in (draws[:6], draws[6:]):
             inner = [pools[n % 2][draw % len(pools[n % 2])] for n, draw in enumerate(rest, 1)]

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from attnlab import chance, presets
+from attnlab import counter_rng, presets
 from attnlab.config import settings
 from attnlab.data.batches import Batch
 from attnlab.experiments import costs, held, samples
@@ -34,7 +34,7 @@ from attnlab.models.recurrent import (
 from attnlab.studies import language
 from attnlab.studies.language import LanguageStudy, TrainingResult
 from attnlab.training.optim import Muon
-from attnlab.training.parallel import place_of
+from attnlab.training.parallel import torch_device
 from attnlab.training.recipe import Recipe
 
 HONEST = ["transformer", "elman", "prefix-birnn"]  # language models
@@ -99,7 +99,7 @@ class RecurrentStudy(LanguageStudy):
         return {name: self._recipe(model) for name, model in models.items()}
 
     def _recipe(self, model: Any) -> Recipe:
-        on_cuda = place_of("auto").type == "cuda"
+        on_cuda = torch_device("auto").type == "cuda"
         return Recipe(
             corpus=self.corpus,
             model=model,
@@ -212,7 +212,7 @@ def swap(model: nn.Module, batch: Batch, seed: int) -> dict[str, float]:
     tokens = batch.tokens.to(device)
     rows, middle = len(tokens), tokens.shape[1] // 2 - 1
     size: int = model.settings.vocabulary  # type: ignore[assignment, union-attr]
-    shifts = 1 + chance.bits(seed, "swap", np.arange(rows)) % np.uint64(max(size - 1, 1))
+    shifts = 1 + counter_rng.bits(seed, "swap", np.arange(rows)) % np.uint64(max(size - 1, 1))
     other = (tokens[:, middle + 1] + torch.from_numpy(shifts.astype(np.int64)).to(device)) % size
     swapped = tokens.clone()
     swapped[:, middle + 1] = other

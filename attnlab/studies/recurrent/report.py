@@ -32,7 +32,7 @@ from attnlab.studies.recurrent.experiment import (
     TIMES,
     RecurrentStudy,
 )
-from attnlab.training.parallel import place_of
+from attnlab.training.parallel import torch_device
 
 LABELS = {
     "transformer": "transformer",
@@ -136,7 +136,7 @@ def _answer(analysis: Analysis) -> str:
 
 def compiled_alone() -> bool:
     """Whether the transformer's step is compiled, as on CUDA, and those of the others are not."""
-    return place_of("auto").type == "cuda"
+    return torch_device("auto").type == "cuda"
 
 
 def _leak_answer(analysis: Analysis) -> str:

@@ -28,7 +28,7 @@ from attnlab.studies.rope_gqa.sweep import (
     path_of,
     usual_peak,
 )
-from attnlab.training.parallel import place_of
+from attnlab.training.parallel import torch_device
 
 SHARED = 2  # key/value heads of the grouped variant
 
@@ -56,7 +56,7 @@ class EmptyingCache(Score):
 
 def flawed_times(sweep: Sweep) -> dict[str, Any]:
     """Milliseconds of a forward pass, by fault and number of key/value heads."""
-    device = place_of("auto")
+    device = torch_device("auto")
 
     def fair(kernel: Kernel, kv_heads: int) -> Work:
         return attention_call(sweep, kernel, kv_heads, device, passes="forward")
@@ -95,7 +95,7 @@ def flawed_times(sweep: Sweep) -> dict[str, Any]:
 
 def flawed_memory(sweep: Sweep) -> dict[str, Any]:
     """Bytes of forward and backward at their peak, and bytes left after a forward pass."""
-    device = place_of("auto")
+    device = torch_device("auto")
 
     def fair(kernel: Kernel, kv_heads: int) -> Work:
         return attention_call(sweep, kernel, kv_heads, device, passes="both")

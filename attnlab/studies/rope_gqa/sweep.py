@@ -23,7 +23,7 @@ from attnlab.compat import TorchDispatchMode
 from attnlab.data.batches import Batch
 from attnlab.kernels import dispatch
 from attnlab.models.transformer import Transformer, TransformerSettings
-from attnlab.training.parallel import World, place_of
+from attnlab.training.parallel import World, torch_device
 from attnlab.training.recipe import Recipe
 from attnlab.training.step import Stepper
 
@@ -133,7 +133,7 @@ class _Fused(TorchDispatchMode):
 
 def attention_times(sweep: Sweep, *, passes: Passes) -> dict[str, Any]:
     """Milliseconds of one attention module over a whole batch."""
-    device = place_of("auto")
+    device = torch_device("auto")
 
     def work(kernel: Kernel, kv_heads: int) -> Work:
         return attention_call(sweep, kernel, kv_heads, device, passes=passes)
@@ -147,7 +147,7 @@ def attention_times(sweep: Sweep, *, passes: Passes) -> dict[str, Any]:
 
 def step_times(sweep: Sweep) -> dict[str, Any]:
     """Milliseconds of a whole training step, on CUDA compiled and captured as in training."""
-    device = place_of("auto")
+    device = torch_device("auto")
     return _timed(
         sweep,
         device,
@@ -158,7 +158,7 @@ def step_times(sweep: Sweep) -> dict[str, Any]:
 
 def training_memory(sweep: Sweep) -> dict[str, Any]:
     """Bytes at the peak of a training step beyond weights and optimiser; None: cannot be read."""
-    device = place_of("auto")
+    device = torch_device("auto")
 
     def make(kernel: Kernel, kv_heads: int) -> Work:
         return _step(sweep, kernel, kv_heads, device, compiled=False)
@@ -187,7 +187,7 @@ def usual_peak(work: Work, device: torch.device, calls: int) -> dict[str, float]
 
 def decoding(sweep: Sweep) -> dict[str, Any]:
     """Bytes of the cache for a token, and milliseconds to decode some tokens of every row."""
-    device = place_of("auto")
+    device = torch_device("auto")
     # the caches double once, in the first turn, which does not count
     tokens = max(sweep.block // (sweep.turns + 2), 1)
     cached: dict[str, dict[str, int]] = {}

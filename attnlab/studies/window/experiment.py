@@ -25,7 +25,7 @@ from attnlab.experiments.match import count
 from attnlab.experiments.workspace import Job, Workspace
 from attnlab.studies import language
 from attnlab.studies.language import LanguageStudy
-from attnlab.training.parallel import place_of
+from attnlab.training.parallel import torch_device
 from attnlab.training.recipe import Recipe
 
 FULL = "full attention"
@@ -130,7 +130,7 @@ class WindowStudy(LanguageStudy):
 
     def recipes(self, vocabulary: int) -> dict[str, Recipe]:
         """One for each pattern, and everything else the same."""
-        size, on_cuda = self.size, place_of("auto").type == "cuda"
+        size, on_cuda = self.size, torch_device("auto").type == "cuda"
         models = {
             name: presets.transformer(
                 vocabulary=vocabulary,

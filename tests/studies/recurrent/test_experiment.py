@@ -203,7 +203,7 @@ def test_equal_time_is_answered_by_its_own_trainings(alike):
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
 def test_equal_time_says_what_was_not_equal(faked, monkeypatch, device):
     _, findings, _ = faked
-    monkeypatch.setattr(report, "place_of", lambda name: torch.device(device))
+    monkeypatch.setattr(report, "torch_device", lambda name: torch.device(device))
     found = findings()
     assert ("in equal time, its step compiled and theirs not, Elman's" in found.answer) == (
         device == "cuda"

@@ -14,7 +14,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(autouse=True)
 def on_the_cpu(monkeypatch):
-    monkeypatch.setattr(flawed, "place_of", lambda device: CPU)
+    monkeypatch.setattr(flawed, "torch_device", lambda device: CPU)
 
 
 @pytest.mark.parametrize(

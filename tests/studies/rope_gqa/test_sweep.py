@@ -16,7 +16,7 @@ PLAIN = Kernel("float32")
 
 @pytest.fixture(autouse=True)
 def on_the_cpu(monkeypatch):
-    monkeypatch.setattr(sweep, "place_of", lambda device: CPU)
+    monkeypatch.setattr(sweep, "torch_device", lambda device: CPU)
 
 
 @pytest.mark.parametrize("kv_heads", KV_HEADS)

@@ -5,7 +5,7 @@ import hashlib
 import numpy as np
 import pytest
 
-from attnlab import chance
+from attnlab import counter_rng
 
 
 def plain_bits(seed, purpose, *counters):
@@ -26,26 +26,26 @@ def plain_bits(seed, purpose, *counters):
 @pytest.mark.parametrize("given", [(0, "weights"), (7, "order", 3, 1), (-2, "b", -1, 2**62)])
 def test_bits_are_those_of_the_definition(given):
     """A change here would change every seeded run there is."""
-    assert int(chance.bits(*given)) == plain_bits(*given)
-    assert chance.number(*given) == plain_bits(*given) >> 1
+    assert int(counter_rng.bits(*given)) == plain_bits(*given)
+    assert counter_rng.number(*given) == plain_bits(*given) >> 1
 
 
 def test_an_element_does_not_depend_on_its_neighbours():
-    rows = chance.bits(3, "a", np.arange(5)[:, None], np.arange(7))
+    rows = counter_rng.bits(3, "a", np.arange(5)[:, None], np.arange(7))
     assert rows.shape == (5, 7)
     for row in range(5):
         for column in range(7):
-            assert rows[row, column] == chance.bits(3, "a", row, column)
+            assert rows[row, column] == counter_rng.bits(3, "a", row, column)
 
 
 @pytest.mark.parametrize("other", [(4, "a", 1, 2), (3, "b", 1, 2), (3, "a", 2, 1), (3, "a", 1)])
 def test_seed_purpose_counters_and_their_order_all_matter(other):
-    assert chance.number(3, "a", 1, 2) != chance.number(*other)
+    assert counter_rng.number(3, "a", 1, 2) != counter_rng.number(*other)
 
 
 def test_uniform_numbers_fill_the_unit_interval_evenly():
     """Of 40,000 in 20 bins each has 2,000 ± 44 (one standard deviation); five of those are 220."""
-    numbers = chance.uniform(1, "evenly", np.arange(40_000))
+    numbers = counter_rng.uniform(1, "evenly", np.arange(40_000))
     assert numbers.min() >= 0 and numbers.max() < 1
     counts = np.histogram(numbers, bins=20, range=(0, 1))[0]
     assert np.abs(counts - 2_000).max() < 220
@@ -53,20 +53,20 @@ def test_uniform_numbers_fill_the_unit_interval_evenly():
 
 def test_neighbouring_counters_are_not_related():
     """The correlation of 40,000 independent pairs is 0 ± 0.005."""
-    numbers = chance.uniform(1, "apart", np.arange(40_001))
+    numbers = counter_rng.uniform(1, "apart", np.arange(40_001))
     assert abs(np.corrcoef(numbers[:-1], numbers[1:])[0, 1]) < 0.025
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 257])
 def test_a_permutation_holds_every_number_once(count):
-    assert sorted(chance.permutation(count, 5, "order", 2)) == list(range(count))
+    assert sorted(counter_rng.permutation(count, 5, "order", 2)) == list(range(count))
 
 
 def test_permutations_of_different_epochs_differ():
-    first, second = (chance.permutation(50, 5, "order", epoch) for epoch in (0, 1))
+    first, second = (counter_rng.permutation(50, 5, "order", epoch) for epoch in (0, 1))
     assert not np.array_equal(first, second)
 
 
 @pytest.mark.parametrize("seed", [-1, 10**30])
 def test_any_whole_number_is_a_seed(seed):
-    assert 0 <= chance.number(seed, "any") < 2**63
+    assert 0 <= counter_rng.number(seed, "any") < 2**63

@@ -19,8 +19,8 @@ def bits(seed: int, purpose: str, *counters: ArrayLike) -> NDArray[np.uint64]:
     with np.errstate(over="ignore"):  # wrapping around is the arithmetic that is meant
         for counter in counters:
             words = np.asarray(counter, dtype=np.int64).astype(np.uint64)
-            mixed = _mixed(np.asarray((words + np.uint64(1)) * np.uint64(_STEP)))
-            state = _mixed(np.asarray(state ^ mixed))
+            mixed = _mix(np.asarray((words + np.uint64(1)) * np.uint64(_STEP)))
+            state = _mix(np.asarray(state ^ mixed))
     return state
 
 
@@ -53,7 +53,7 @@ def _start(seed: int, purpose: str) -> int:
     return int.from_bytes(digest[:8], "little")
 
 
-def _mixed(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """The finaliser of SplitMix64: every bit of the result depends on every bit of x."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -17,8 +17,8 @@ import torch
 from attnlab.data.corpora import Question
 from attnlab.evaluate import answer_questions
 from attnlab.generate import Sampling, evaluating, precise, steps
-from attnlab.page.checked import number, text, whole
 from attnlab.page.runs import Runs
+from attnlab.page.validation import number, text, whole
 from attnlab.training import checkpoint
 from attnlab.training.saved import Saved, open_saved
 
@@ -28,7 +28,7 @@ LONGEST_QUESTION, LONGEST_ANSWER = 300, 40
 ALTERNATIVES = 5
 
 
-class Shelf:
+class OpenModels:
     """The models that are open."""
 
     def __init__(self, known: Runs) -> None:
@@ -58,7 +58,7 @@ def _state(folder: Path) -> Any:
     return size, [one.name for one in checkpoint.all_in(folder / "checkpoints")]
 
 
-def prepared(shelf: Shelf, body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def prepare(models: OpenModels, body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Everything that can be wrong is found now; what is given back then writes, a token a step."""
     name, prompt = text(body, "run", 300), text(body, "prompt", LONGEST_PROMPT)
     count = whole(body, "tokens", 1, MOST_TOKENS, default=200)
@@ -68,13 +68,13 @@ def prepared(shelf: Shelf, body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         top_k=top_k,
         seed=whole(body, "seed", 0, 2**53, default=0),
     )
-    saved = shelf.take(name)
+    saved = models.take(name)
     ids = saved.tokenizer.encode(prompt).tolist()
     taken = steps(saved.model, [ids], tokens=count, sampling=sampling)
-    return _written(taken, saved.tokenizer, ids)
+    return _stream_text(taken, saved.tokenizer, ids)
 
 
-def _written(taken: Any, tokenizer: Any, ids: list[int]) -> Iterator[dict[str, Any]]:
+def _stream_text(taken: Any, tokenizer: Any, ids: list[int]) -> Iterator[dict[str, Any]]:
     """The text as it comes; a character of several bytes once it is whole."""
     began, before, known = time.perf_counter(), len(ids), tokenizer.decode(ids)
     with closing(taken):
@@ -91,7 +91,7 @@ def _written(taken: Any, tokenizer: Any, ids: list[int]) -> Iterator[dict[str, A
     yield {"done": True, "tokens": count, "tokens_per_second": count / max(seconds, 1e-9)}
 
 
-def asked(body: Mapping[str, Any]) -> tuple[str, str]:
+def parse_question(body: Mapping[str, Any]) -> tuple[str, str]:
     """The run and the question; a name alone stands for the question where they were born."""
     if body.get("question") is not None:
         return text(body, "run", 300), text(body, "question", LONGEST_QUESTION)
@@ -99,12 +99,12 @@ def asked(body: Mapping[str, Any]) -> tuple[str, str]:
     return text(body, "run", 300), f"Where was {name} born?"
 
 
-def answer(shelf: Shelf, name: str, question: str) -> dict[str, Any]:
+def answer(models: OpenModels, name: str, question: str) -> dict[str, Any]:
     """What the model answers, how sure it is, and what it would have said instead.
 
     Confidence is the probability of the whole answer, its end included.
     """
-    saved = shelf.take(name)
+    saved = models.take(name)
     if saved.tokenizer.mask is None:
         raise ValueError(
             f"{name} was not trained on questions; choose a run that was, such as one of "
@@ -129,10 +129,10 @@ def _others(model: Any, tokenizer: Any, question: str) -> list[dict[str, Any]]:
     mask = tokenizer.mask
     prompt = [*tokenizer.encode(question).tolist(), mask]
     longest = getattr(getattr(model, "positions", None), "longest", None)
-    place = next(model.parameters()).device
+    device = next(model.parameters()).device
     with torch.inference_mode(), evaluating(model):
         logits = model(
-            torch.tensor([prompt if longest is None else prompt[-longest:]], device=place)
+            torch.tensor([prompt if longest is None else prompt[-longest:]], device=device)
         )
     likely = logits[0, -1].log_softmax(-1).topk(min(ALTERNATIVES, logits.shape[-1]))
     first = [token for token in likely.indices.tolist() if token != mask]

@@ -17,14 +17,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnlab import chance, config, registry
+from attnlab import config, counter_rng, registry
 from attnlab.attention.heads import AttentionOptions, HeadedAttention
 from attnlab.generate import evaluating, precise
 from attnlab.kernels import dispatch
 from attnlab.kernels.request import visible
 from attnlab.models.transformer import Transformer, TransformerSettings
-from attnlab.page.checked import text, whole
-from attnlab.page.writing import Shelf
+from attnlab.page.generation import OpenModels
+from attnlab.page.validation import text, whole
 
 LONGEST_TEXT, MOST_TOKENS = 2_000, 256  # characters, tokens
 LIKELIEST = 12
@@ -46,7 +46,7 @@ RANGES = {"heads": (1, 16), "kv_heads": (1, 16), "width": (4, 256), "depth": (1,
 
 
 @dataclass(frozen=True)
-class Glance:
+class Inspection:
     """A model that read a text."""
 
     tokens: list[str]
@@ -59,7 +59,7 @@ class Glance:
 
 
 @dataclass(frozen=True)
-class Opened:
+class ModelInput:
     """A model with a text, ready to be read."""
 
     key: Any
@@ -69,8 +69,8 @@ class Opened:
     name: Callable[[int], str]  # of a token
 
     @classmethod
-    def of_run(cls, shelf: Shelf, run: str, written: str) -> "Opened":
-        saved = shelf.take(run)
+    def of_run(cls, models: OpenModels, run: str, written: str) -> "ModelInput":
+        saved = models.take(run)
         ids = saved.tokenizer.encode(written).tolist()
         if len(ids) > MOST_TOKENS:
             raise ValueError(f"the text has {len(ids)} tokens; use {MOST_TOKENS} or fewer")
@@ -78,26 +78,26 @@ class Opened:
         def name(token: int) -> str:
             return str(saved.tokenizer.decode([token]))
 
-        key = str((shelf.version(run), written))
+        key = str((models.version(run), written))
         return cls(key, saved.model, ids, [name(token) for token in ids], name)
 
     @classmethod
-    def made(cls, chosen: Mapping[str, Any], written: str) -> "Opened":
-        model, ids = made(chosen, written)
+    def random_model(cls, chosen: Mapping[str, Any], written: str) -> "ModelInput":
+        model, ids = random_model(chosen, written)
         alphabet = [*sorted(set(written)), "·"]  # there are two tokens at least
         return cls(str((chosen, written)), model, ids, list(written), lambda one: alphabet[one])
 
 
-class Glances:
+class InspectionCache:
     """The texts that were read lately."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[Any, Glance] = OrderedDict()
+        self._kept: OrderedDict[Any, Inspection] = OrderedDict()
 
     def steps(
         self, key: Any, model: nn.Module, ids: list[int], names: list[str]
-    ) -> Iterator[Glance | None]:
-        """Read a text; in between there is time for others. The last thing given is the glance."""
+    ) -> Iterator[Inspection | None]:
+        """Read a text, with time for others in between; the last thing given is the inspection."""
         found = self._kept.pop(key, None)
         reading = read(model, ids, names) if found is None else iter([found])
         while (found := next(reading)) is None:
@@ -108,14 +108,14 @@ class Glances:
         yield found
 
 
-def read(model: nn.Module, ids: list[int], names: list[str]) -> Iterator[Glance | None]:
+def read(model: nn.Module, ids: list[int], names: list[str]) -> Iterator[Inspection | None]:
     if not isinstance(model, Transformer):
         kind = type(model).__name__
         raise ValueError(
             f"this model is a {kind}, which has no attention to look at; choose another"
         )
     with torch.inference_mode(), evaluating(model), dispatch.record_choices() as chosen:
-        inside, logits = _watched(model, torch.tensor([ids], device=_place(model)))
+        inside, logits = _record_attention(model, torch.tensor([ids], device=_device(model)))
     likely = logits[0, -1].double().softmax(-1).topk(min(LIKELIEST, logits.shape[-1]))
     following = [
         {"id": int(token), "probability": float(share)}
@@ -131,7 +131,7 @@ def read(model: nn.Module, ids: list[int], names: list[str]) -> Iterator[Glance 
         measured = influences(model, ids)
         while (influence := next(measured)) is None:
             yield None
-    yield Glance(
+    yield Inspection(
         tokens=names,
         inside=inside,
         model=model,
@@ -142,7 +142,7 @@ def read(model: nn.Module, ids: list[int], names: list[str]) -> Iterator[Glance 
     )
 
 
-def _watched(
+def _record_attention(
     model: Transformer, tokens: Tensor
 ) -> tuple[list[tuple[Tensor, AttentionOptions]], Tensor]:
     """What the attention of each layer is given, and the logits."""
@@ -162,25 +162,25 @@ def _watched(
             hook.remove()
 
 
-def weights(glance: Glance, layer: int) -> Tensor:
+def weights(inspected: Inspection, layer: int) -> Tensor:
     """Of a layer, [h, t, t]."""
-    attention = glance.model.blocks[layer].attention
+    attention = inspected.model.blocks[layer].attention
     assert isinstance(attention, HeadedAttention)
     with torch.inference_mode(), evaluating(attention):
-        return attention.weights(*glance.inside[layer])[0]
+        return attention.weights(*inspected.inside[layer])[0]
 
 
 def influences(model: nn.Module, ids: list[int]) -> Iterator[list[list[float]] | None]:
     """How far output i moves when token j is replaced, [i][j]; given after the last batch."""
     vocabulary: int = model.settings.vocabulary  # type: ignore
-    exact, place = precise(model), _place(model)
-    tokens = torch.tensor(ids, device=place)
+    exact, device = precise(model), _device(model)
+    tokens = torch.tensor(ids, device=device)
     columns = []
     with evaluating(exact):
         with torch.inference_mode():
             before = exact(tokens[None])[0]
         for start in range(0, len(ids), AT_ONCE):
-            at = torch.arange(start, min(start + AT_ONCE, len(ids)), device=place)
+            at = torch.arange(start, min(start + AT_ONCE, len(ids)), device=device)
             rows = tokens.repeat(len(at), 1)
             other = (rows[torch.arange(len(at)), at] + 1) % vocabulary
             rows[torch.arange(len(at)), at] = other
@@ -192,9 +192,11 @@ def influences(model: nn.Module, ids: list[int]) -> Iterator[list[list[float]] |
     yield [[float(f"{size:.4g}") for size in row] for row in moved.tolist()]
 
 
-def shown(glance: Glance, layer: int, head: int, seconds: float, name: Any) -> dict[str, Any]:
+def describe_head(
+    inspected: Inspection, layer: int, head: int, seconds: float, name: Any
+) -> dict[str, Any]:
     """One layer and head of a text that was read; `name` gives the text of a token."""
-    settings = glance.model.settings
+    settings = inspected.model.settings
     layers, heads = settings.depth, settings.attention.heads
     if not 0 <= layer < layers or not 0 <= head < heads:
         raise ValueError(
@@ -202,11 +204,11 @@ def shown(glance: Glance, layer: int, head: int, seconds: float, name: Any) -> d
             f"{heads - 1}"
         )
     began = time.perf_counter()
-    at = torch.arange(len(glance.tokens))
+    at = torch.arange(len(inspected.tokens))
     mask = visible(at, at, True, settings.window_of(layer))
-    rows = weights(glance, layer)[head].double().cpu()
+    rows = weights(inspected, layer)[head].double().cpu()
     return {
-        "tokens": glance.tokens,
+        "tokens": inspected.tokens,
         "layers": layers,
         "heads": heads,
         "layer": layer,
@@ -215,12 +217,12 @@ def shown(glance: Glance, layer: int, head: int, seconds: float, name: Any) -> d
         "window": settings.window_of(layer),
         "weights": [[round(weight, 6) for weight in row] for row in rows.tolist()],
         "mask": mask.int().tolist(),
-        "influence": glance.influence,
+        "influence": inspected.influence,
         "next": [
-            {"token": name(one["id"]), "probability": one["probability"]} for one in glance.next
+            {"token": name(one["id"]), "probability": one["probability"]} for one in inspected.next
         ],
-        "paths": glance.paths,
-        "note": glance.note,
+        "paths": inspected.paths,
+        "note": inspected.note,
         "seconds": seconds + time.perf_counter() - began,
     }
 
@@ -245,7 +247,7 @@ def mechanism(wanted: Any) -> dict[str, Any]:
     return chosen
 
 
-def made(chosen: Mapping[str, Any], written: str) -> tuple[Transformer, list[int]]:
+def random_model(chosen: Mapping[str, Any], written: str) -> tuple[Transformer, list[int]]:
     """A small random transformer over the characters of a text, and the text as its tokens.
 
     Its weights are larger than those a training begins with, under which attention is nearly even.
@@ -268,7 +270,7 @@ def made(chosen: Mapping[str, Any], written: str) -> tuple[Transformer, list[int
         ],
     )
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(chance.number(chosen["seed"], "a model to look at"))
+        torch.manual_seed(counter_rng.number(chosen["seed"], "a model to look at"))
         model = settings.build().eval()
         for name, parameter in model.named_parameters():
             if parameter.dim() == 2 and "score" not in name:
@@ -277,7 +279,7 @@ def made(chosen: Mapping[str, Any], written: str) -> tuple[Transformer, list[int
     return model, ids
 
 
-def _place(model: nn.Module) -> torch.device:
+def _device(model: nn.Module) -> torch.device:
     return next(model.parameters()).device
 
 
@@ -285,13 +287,13 @@ def options() -> dict[str, Any]:
     """What can be chosen for a mechanism."""
     return {
         "defaults": MECHANISM,
-        "score": _named("score"),
-        "positions": _named("positions"),
+        "score": _option_list("score"),
+        "positions": _option_list("positions"),
         "ranges": {**{k: list(v) for k, v in RANGES.items()}, "window": [1, MOST_TOKENS]},
         "most_tokens": MOST_TOKENS,
         "most_characters": LONGEST_TEXT,
     }
 
 
-def _named(kind: str) -> list[dict[str, str]]:
+def _option_list(kind: str) -> list[dict[str, str]]:
     return [{"name": one.name, "about": one.summary} for one in registry.options(kind)]

@@ -9,9 +9,9 @@ from page.pages import client, events, folder, name_of, post, serving
 from attnlab.data.corpora import Question
 from attnlab.evaluate import answer_questions
 from attnlab.generate import Sampling, generate, precise
-from attnlab.page import writing
+from attnlab.page import generation
+from attnlab.page.generation import OpenModels
 from attnlab.page.runs import Runs
-from attnlab.page.writing import Shelf
 
 
 @pytest.fixture(scope="module")
@@ -21,8 +21,8 @@ def server():
 
 
 @pytest.fixture(scope="module")
-def shelf():
-    return Shelf(Runs(folder()))
+def models():
+    return OpenModels(Runs(folder()))
 
 
 @pytest.fixture(scope="module")
@@ -31,13 +31,13 @@ def opened(server):
         yield one
 
 
-def test_the_stream_is_what_the_model_generates(opened, shelf):
+def test_the_stream_is_what_the_model_generates(opened, models):
     name = name_of("text-")
     asked = {"run": name, "prompt": "The ", "tokens": 25, "temperature": 0.7, "top_k": 5, "seed": 3}
     with opened.stream("POST", "/api/generate", json=asked) as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
         *pieces, last = events(answer)
-    saved = shelf.take(name)
+    saved = models.take(name)
     ids = saved.tokenizer.encode("The ").tolist()
     sampling = Sampling(temperature=0.7, top_k=5, seed=3)
     wanted = generate(saved.model, [ids], tokens=25, sampling=sampling)[0]
@@ -47,7 +47,7 @@ def test_the_stream_is_what_the_model_generates(opened, shelf):
 
 def test_who_goes_away_stops_the_generation(server, monkeypatch):
     taken, closed = [], []
-    original = writing.steps
+    original = generation.steps
 
     def slow(*given, **how):
         try:
@@ -58,7 +58,7 @@ def test_who_goes_away_stops_the_generation(server, monkeypatch):
         finally:
             closed.append(1)
 
-    monkeypatch.setattr(writing, "steps", slow)
+    monkeypatch.setattr(generation, "steps", slow)
     asked = {"run": name_of("text-"), "prompt": "The ", "tokens": 512}
     with client(server) as one, one.stream("POST", "/api/generate", json=asked) as answer:
         next(answer.iter_lines())
@@ -86,7 +86,7 @@ def test_who_goes_away_stops_the_generation(server, monkeypatch):
         ({"run": None}, 400),
     ],
 )
-def test_a_wrong_wish_is_refused_before_anything_is_written(opened, shelf, change, status):
+def test_a_wrong_wish_is_refused_before_anything_is_written(opened, models, change, status):
     asked = {"run": name_of("text-"), "prompt": "The ", "tokens": 2, **change}
     found = post(opened, "/api/generate", **asked)
     assert found[0] == status and found[1]["error"]
@@ -98,16 +98,16 @@ def test_two_models_stay_open_and_a_new_checkpoint_is_noticed(tmp_path):
         source = folder() / name_of("text-")
         shutil.copytree(source, tmp_path / f"20260101-00000{number}-copy-abcdef")
         names.append(f"20260101-00000{number}-copy-abcdef")
-    shelf = Shelf(Runs(tmp_path))
-    first = shelf.take(names[0])
-    assert shelf.take(names[0]) is first
+    models = OpenModels(Runs(tmp_path))
+    first = models.take(names[0])
+    assert models.take(names[0]) is first
     for name in names[1:]:
-        shelf.take(name)
-    assert len(shelf._open) == writing.OPEN and shelf.take(names[0]) is not first
-    before = shelf.take(names[2])
+        models.take(name)
+    assert len(models._open) == generation.OPEN and models.take(names[0]) is not first
+    before = models.take(names[2])
     with (tmp_path / names[2] / "eval.jsonl").open("ab") as file:
         file.write(b'{"step": 10, "loss": 9.0}\n')
-    assert shelf.take(names[2]) is not before
+    assert models.take(names[2]) is not before
 
 
 def test_a_damaged_checkpoint_is_refused(tmp_path):
@@ -118,13 +118,13 @@ def test_a_damaged_checkpoint_is_refused(tmp_path):
         content[-1] ^= 1
         path.write_bytes(content)
     with pytest.raises(ValueError, match="no checkpoint that can be used"):
-        Shelf(Runs(tmp_path)).take(source.name)
+        OpenModels(Runs(tmp_path)).take(source.name)
 
 
-def test_an_answer_has_the_confidence_that_evaluation_gives_it(opened, shelf):
+def test_an_answer_has_the_confidence_that_evaluation_gives_it(opened, models):
     name = name_of("people")
     status, found = post(opened, "/api/ask", run=name, name="Ann")
-    saved = shelf.take(name)
+    saved = models.take(name)
     question = Question("Where was Ann born?", None)
     [wanted] = answer_questions(precise(saved.model), saved.tokenizer, [question])
     assert status == 200 and found["question"] == question.text
@@ -135,22 +135,23 @@ def test_an_answer_has_the_confidence_that_evaluation_gives_it(opened, shelf):
     assert found["answer"] not in [one["answer"] for one in found["alternatives"]]
 
 
-def test_the_alternatives_are_scored_as_the_answer_is(shelf):
+def test_the_alternatives_are_scored_as_the_answer_is(models):
     """Among them, before it is taken out, is the answer itself with the same confidence."""
-    saved = shelf.take(name_of("people"))
+    saved = models.take(name_of("people"))
     exact = precise(saved.model)
     [wanted] = answer_questions(exact, saved.tokenizer, [Question("Who?", None)])
     found = {
-        one["answer"]: one["confidence"] for one in writing._others(exact, saved.tokenizer, "Who?")
+        one["answer"]: one["confidence"]
+        for one in generation._others(exact, saved.tokenizer, "Who?")
     }
     assert found[wanted.given] == pytest.approx(wanted.confidence, rel=1e-9)
 
 
-def test_a_run_without_questions_says_so(opened, shelf):
+def test_a_run_without_questions_says_so(opened, models):
     status, found = post(opened, "/api/ask", run=name_of("text-"), question="Who?")
     assert status == 400 and "not trained on questions" in found["error"]
 
 
 @pytest.mark.parametrize("asked", [{}, {"question": ""}, {"question": "x" * 301}, {"name": 3}])
-def test_a_question_is_a_short_text(opened, shelf, asked):
+def test_a_question_is_a_short_text(opened, models, asked):
     assert post(opened, "/api/ask", run=name_of("people"), **asked)[0] == 400

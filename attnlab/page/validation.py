@@ -8,7 +8,7 @@ from typing import Any
 def text(body: Mapping[str, Any], key: str, most: int, least: int = 1) -> str:
     found = body.get(key)
     if not isinstance(found, str):
-        raise ValueError(f"{key} is {shortened(found)}; it must be a text")
+        raise ValueError(f"{key} is {shorten(found)}; it must be a text")
     if not least <= len(found) <= most:
         raise ValueError(f"{key} has {len(found):,} characters; use {least} to {most:,}")
     return found
@@ -19,18 +19,18 @@ def whole(
 ) -> int:
     found = body.get(key, default)
     if type(found) is not int or not low <= found <= high:
-        raise ValueError(f"{key} is {shortened(found)}; use a whole number from {low} to {high}")
+        raise ValueError(f"{key} is {shorten(found)}; use a whole number from {low} to {high}")
     return found
 
 
 def number(body: Mapping[str, Any], key: str, low: float, high: float, default: float) -> float:
     found = body.get(key, default)
     if type(found) not in (int, float) or not low <= found <= high or not math.isfinite(found):
-        raise ValueError(f"{key} is {shortened(found)}; use a number from {low:g} to {high:g}")
+        raise ValueError(f"{key} is {shorten(found)}; use a number from {low:g} to {high:g}")
     return float(found)
 
 
-def shortened(value: Any) -> str:
+def shorten(value: Any) -> str:
     """A value as it is named in an error; of a long one the beginning will do."""
     try:
         shown = repr(value)

@@ -6,14 +6,14 @@ from page.pages import client, name_of, post, serving
 
 from attnlab import registry
 from attnlab.kernels.request import visible
-from attnlab.page import looking
+from attnlab.page import inspection
 
 TEXT = "who sees whom?"
 
 
-def glance(text=TEXT, **choices):
-    model, ids = looking.made(looking.mechanism(choices), text)
-    for found in looking.read(model, ids, list(text)):
+def inspected(text=TEXT, **choices):
+    model, ids = inspection.random_model(inspection.mechanism(choices), text)
+    for found in inspection.read(model, ids, list(text)):
         if found is not None:
             return found
     raise AssertionError
@@ -22,18 +22,18 @@ def glance(text=TEXT, **choices):
 @pytest.mark.parametrize("score", [one.name for one in registry.options("score")])
 @pytest.mark.parametrize("positions", [one.name for one in registry.options("positions")])
 def test_weights_are_shares_of_what_may_be_seen(score, positions):
-    found = glance(score=score, positions=positions, window=4, heads=4, kv_heads=2)
+    found = inspected(score=score, positions=positions, window=4, heads=4, kv_heads=2)
     at = torch.arange(len(TEXT))
     hidden = ~visible(at, at, True, 4)
     for layer in range(2):
-        weights = looking.weights(found, layer)
+        weights = inspection.weights(found, layer)
         assert torch.allclose(weights.sum(-1), torch.ones(()), atol=1e-5)  # float32
         assert (weights[:, hidden] == 0).all()
 
 
 @pytest.mark.parametrize("choices", [{}, {"window": 3}, {"heads": 4, "kv_heads": 1}])
 def test_weights_times_values_is_what_the_layer_gave_in_the_model(choices):
-    found = glance(**choices)
+    found = inspected(**choices)
     given = []
     hooks = [
         block.attention.register_forward_hook(lambda module, x, out: given.append(out))
@@ -44,7 +44,7 @@ def test_weights_times_values_is_what_the_layer_gave_in_the_model(choices):
     for hook in hooks:
         hook.remove()
     for layer, out in enumerate(given):
-        weights = looking.weights(found, layer)
+        weights = inspection.weights(found, layer)
         attention = found.model.blocks[layer].attention
         with torch.inference_mode():
             v = attention._split(attention.project(found.inside[layer][0]))[2]
@@ -54,7 +54,7 @@ def test_weights_times_values_is_what_the_layer_gave_in_the_model(choices):
 
 
 def test_influence_is_what_replacing_each_token_alone_does():
-    found = glance(window=3, depth=2)
+    found = inspected(window=3, depth=2)
     model = found.model.double()
     ids = torch.tensor([sorted(set(TEXT)).index(letter) for letter in TEXT])
     with torch.inference_mode():
@@ -68,19 +68,19 @@ def test_influence_is_what_replacing_each_token_alone_does():
 
 
 def test_two_layers_of_a_window_of_3_reach_5_tokens_and_no_further():
-    influence = torch.tensor(glance(window=3, depth=2).influence)
+    influence = torch.tensor(inspected(window=3, depth=2).influence)
     at = torch.arange(len(TEXT))
     reach = visible(at, at, True, 5)
     assert (influence[~reach] == 0).all() and (influence[reach] > 0).all()
 
 
 def test_the_same_choices_give_the_same_model_and_another_seed_another():
-    one, again, other = (looking.weights(glance(seed=seed), 1) for seed in (1, 1, 2))
+    one, again, other = (inspection.weights(inspected(seed=seed), 1) for seed in (1, 1, 2))
     assert torch.equal(one, again) and not torch.equal(one, other)
 
 
 def test_random_attention_is_uneven_enough_to_look_at():
-    last = looking.weights(glance(), 0)[:, -1]
+    last = inspection.weights(inspected(), 0)[:, -1]
     assert (last.amax(-1) > 2 / len(TEXT)).all()
 
 
@@ -102,7 +102,7 @@ def test_random_attention_is_uneven_enough_to_look_at():
 )
 def test_a_mechanism_that_cannot_be_is_one_line(choices, reason):
     with pytest.raises(ValueError, match=reason):
-        glance(**choices)
+        inspected(**choices)
 
 
 @pytest.fixture(scope="module")
@@ -156,12 +156,12 @@ def test_a_wrong_question_is_one_line(opened, change, status):
 
 
 def test_a_text_too_long_for_an_influence_map_has_the_rest(monkeypatch):
-    monkeypatch.setattr(looking, "EFFORT", 1e6)
-    found = glance()
+    monkeypatch.setattr(inspection, "EFFORT", 1e6)
+    found = inspected()
     assert found.influence is None and "tokens or fewer" in found.note and found.next
 
 
 def test_a_model_without_attention_says_so():
     model = registry.load("model", "elman")().build()
     with pytest.raises(ValueError, match="no attention to look at"):
-        next(looking.read(model, [1, 2], ["a", "b"]))
+        next(inspection.read(model, [1, 2], ["a", "b"]))
