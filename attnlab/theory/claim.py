@@ -156,7 +156,7 @@ class ErrorRates:
     power: float | None = None  # how often this verdict comes out if the truth is as measured
 
     @classmethod
-    def of_means(cls, measures: Sequence[Measure], level: float) -> "Chance":
+    def of_means(cls, measures: Sequence[Measure], level: float) -> "ErrorRates":
         """One end of an interval is wrong in (1 − level)/2; "holds" needs all measures met."""
         tail = (1 - level) / 2
         missed = sum(1 - _power(one, level) for one in measures)

@@ -141,13 +141,13 @@ def _answer(answer: Answer, judgements: Mapping[str, Judgement]) -> PlainAnswer:
     }
 
 
-def _error_rates(error_rates: ErrorRates | None) -> PlainErrorRates | None:
-    if chance is None:
+def _error_rates(rates: ErrorRates | None) -> PlainErrorRates | None:
+    if rates is None:
         return None
     return {
-        "false_refutation": error_rates.false_refutation,
-        "false_confirmation": error_rates.false_confirmation,
-        "power": error_rates.power,
+        "false_refutation": rates.false_refutation,
+        "false_confirmation": rates.false_confirmation,
+        "power": rates.power,
     }
 
 
