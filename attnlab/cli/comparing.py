@@ -43,8 +43,8 @@ def compare(
 
     Writes report.html, report.md and results.json. Stop it at any time: the same command resumes.
     Settings: match=parameters, flops, seconds or steps; tune=auto, rate or none; seeds, seed,
-    seconds, rates, level, target, evaluations. Any of a recipe's (steps, batch, data=PATH,
-    model.width …) applies to all variants.
+    seconds, rates, level, target, evaluations, turns, sample. Those of a preset, such as steps=200,
+    apply to all variants: attnlab list preset.tiny.
     """
     if on not in ("local", "ray"):
         raise ValueError(f"--on is {on!r}; {registry.suggest(on, ['local', 'ray'])}")

@@ -61,7 +61,7 @@ def check(
 ) -> None:
     """Prove a promise the hard way, with controls that must fail; exit code 1 if it is broken.
 
-    Settings as key=value or --key value.
+    The settings of a check, as key=value or --key value: attnlab list check.kill.
     """
     settings = config.override(registry.load("check", name)(), _paired(words or []))
     with progress() as tick:
@@ -121,7 +121,7 @@ def study(
     """A whole experiment: trains, measures, and writes report.html, report.md and results.json.
 
     Stop it at any time: the same command resumes it, and repeats no finished job.
-    Settings: scale, seeds, data=PATH and others of the study's own.
+    The settings of a study: attnlab list study.window.
     """
     settings = config.override(registry.load("study", name)(), words or [])
     name = registry.find("study", name).name

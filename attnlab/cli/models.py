@@ -44,7 +44,7 @@ def train(
     --resume goes on with the newest unfinished run of the preset; --resume auto does so if one
     with these settings is there, else begins; --resume PATH takes that run or checkpoint.
     start=RUN begins with the weights of another run (finetuning). Under torchrun it uses all
-    processes. Settings: data=PATH, steps, batch, context, seed, optimiser.rate, model.width …
+    processes. data=PATH trains on another text. The settings of a preset: attnlab list preset.tiny.
     """
     from attnlab.training import launch
     from attnlab.training.loop import NotFinite

@@ -35,7 +35,12 @@ def claims(
         typer.Option(help='The claims that settle a course question, such as "A4 1(c)".'),
     ] = None,
     words: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting.")
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Change a setting; those of a claim: attnlab list claim.copy.",
+        ),
     ] = None,
     knob: Annotated[
         bool, typer.Option("--knob", help="Turn the knob, which breaks the claim.")

@@ -9,8 +9,8 @@ from attnlab import config, registry
 from attnlab.config import describe
 from attnlab.training.recipe import Recipe
 
-# their settings have no `about` yet
-LATER = ("claim", "property", "study")
+# its settings have no `about` yet
+LATER = ("property",)
 DESCRIBED = [o for k in registry.kinds() if k not in LATER for o in registry.options(k)]
 
 
