@@ -9,13 +9,7 @@ from attnlab import config, registry
 from attnlab.config import describe
 from attnlab.training.recipe import Recipe
 
-<<<<<<< HEAD
-# their settings have no `about` yet
-=======
-# its settings have no `about` yet
->>>>>>> settings16
-LATER = ("property",)
-DESCRIBED = [o for k in registry.kinds() if k not in LATER for o in registry.options(k)]
+DESCRIBED = [o for k in registry.kinds() for o in registry.options(k)]
 
 
 @pytest.mark.parametrize(
