@@ -14,6 +14,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 FENCE = re.compile(r"^```\w*\n(.*?)^```", re.DOTALL | re.MULTILINE)
 HEADING = re.compile(r"^(#+) (.+)$", re.MULTILINE)
+FILE = re.compile(r"`((?:attnlab|tests|docs|examples)/[a-z0-9_/.]*)`")  # NAME.svg is no file
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
@@ -64,3 +65,9 @@ def test_every_link_leads_somewhere(page):
             assert target.exists(), link
             if anchor:
                 assert anchor in anchors(target), link
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_file_that_is_named_exists(page):
+    for name in FILE.findall(FENCE.sub("", page.read_text())):
+        assert (ROOT / name).exists(), name
