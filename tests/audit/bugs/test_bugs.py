@@ -4,12 +4,15 @@ import re
 
 import pytest
 import torch
+from torch import nn
 
 from attnlab import registry
 from attnlab.audit.bugs.cases import FAMILIES, Case, cases
 from attnlab.audit.bugs.controls import CONTROLS
 from attnlab.audit.contract import Contract
+from attnlab.audit.properties.causality import Causality
 from attnlab.audit.properties.evaluation import Evaluation
+from attnlab.audit.subject.adapters import subject_for
 from attnlab.checks import audit as check
 from attnlab.checks.audit import AuditCheck
 
