@@ -94,7 +94,7 @@ def test_code_that_cannot_be_audited_gets_one_line_that_says_why(
 
 
 BREAKS = """
-from attnlab.audit.properties.steadiness import Finite
+from attnlab.audit.properties.finite import Finite
 def examine(self, probe):
     raise KeyError("ours")
 Finite.examine = examine

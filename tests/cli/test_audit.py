@@ -175,7 +175,7 @@ def test_when_nothing_can_be_said_the_exit_code_is_2_with_one_line(attnlab):
 def test_an_error_of_attnlab_itself_is_exit_code_3_with_its_traceback(attnlab):
     Path("theirs.py").write_text(
         "from torch import nn\n"
-        "from attnlab.audit.properties.steadiness import Finite\n"
+        "from attnlab.audit.properties.finite import Finite\n"
         "Finite.examine = lambda self, probe: {}['ours']\n"
         "code = nn.Linear(8, 8)\n"
     )

@@ -255,9 +255,10 @@ class Positions(Property):
         return next((sentence for wrong, sentence, _ in results if wrong), "")
 
     def run(self, probe: Probe, case: Case) -> Result:
-        run = self._drift if case.fails is drift_fails else super().run
+        if case.fails is drift_fails:
+            return self._drift(probe, case)
         try:
-            return run(probe, case)
+            return super().run(probe, case)
         except CannotTell as reason:
             return False, str(reason), None
 
@@ -267,10 +268,10 @@ class Positions(Property):
         other = Probe(probe.subject.in_dtype(getattr(torch, dtype)), probe.contract)
         try:
             return case.run(Tools(other))
-        except SubjectError as error:
+        except (SubjectError, CannotTell) as error:
             if dtype == probe.contract.dtype and begin == STARTS[0]:
                 raise  # it is declared to work
-            return False, error.reason, None
+            return False, str(error), None
 
 
 def find_breach(contract: Contract, found: Found) -> str:

@@ -13,6 +13,7 @@ from attnlab.audit import Contract
 from attnlab.audit.probe.probe import Probe
 from attnlab.audit.properties.position_kinds import blind, wrong_slopes
 from attnlab.audit.properties.positions import Positions
+from attnlab.audit.repro.prelude import CannotTell
 from attnlab.audit.subject.adapters import subject_for
 from attnlab.models.transformer import TransformerSettings
 
@@ -161,6 +162,18 @@ def test_tables_in_a_half_precision_are_no_mistake():
         return tuple(one.bfloat16().double() for one in tables(t, d))
 
     assert found(Rotated(coarse), **HALF).verdict == "pass"
+
+
+def test_a_declared_precision_in_which_the_code_does_not_run_is_not_established():
+    class Picky(Rotated):
+        def forward(self, x):
+            if x.dtype is torch.bfloat16:
+                raise TypeError("not in bfloat16")
+            return super().forward(x)
+
+    assert found(Picky(tables), **HALF).verdict == "pass"
+    with pytest.raises(CannotTell, match="TypeError: not in bfloat16"):
+        found(Picky(tables), **HALF, dtype="bfloat16")
 
 
 def test_code_for_short_texts_is_not_asked_for_long_ones():

@@ -1,9 +1,19 @@
 """What audit and script share: weights and inputs that depend on seeds alone."""
 
+import pytest
 import torch
 from torch import nn
 
-from attnlab.audit.repro.prelude import in_precision, influence, prepare, roughness, sample
+from attnlab.audit.repro.prelude import (
+    CannotTell,
+    in_precision,
+    influence,
+    movement,
+    prepare,
+    roughness,
+    run_nudged,
+    sample,
+)
 from attnlab.audit.subject.adapters import prepare as prepare_once
 from attnlab.audit.subject.adapters import subject_for
 
@@ -70,3 +80,13 @@ def test_a_grid_is_rough_and_a_kink_is_not():
     x = sample((2, 7, 3), None, 0, torch.float64)
     assert roughness(lambda x: x.half().double() * 3, x, None, torch.float64) > 1e-4
     assert roughness(lambda x: x.relu() * 3, x, None, torch.float64) < 1e-14
+
+
+def test_outputs_of_unlike_shapes_cannot_be_compared():
+    with pytest.raises(CannotTell, match=r"unlike shapes, \[2, 5, 3\] and \[2, 5, 4\]"):
+        movement(torch.zeros(2, 5, 3), torch.zeros(2, 5, 4))
+
+
+def test_tokens_without_a_module_have_nothing_to_nudge():
+    with pytest.raises(CannotTell, match="needs its `module`"):
+        run_nudged(lambda x: x, torch.zeros(1, 5, dtype=torch.long), None, 1e-9, 0)
