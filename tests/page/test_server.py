@@ -16,7 +16,7 @@ from page.pages import client
 
 from attnlab.checks import fuzz
 from attnlab.page import server as module
-from attnlab.page.server import Server, ServerSettings, bound
+from attnlab.page.server import Server, ServerSettings, bind_socket
 
 
 def test_a_port_in_use_is_passed_over_and_two_pages_run_side_by_side(tmp_path):
@@ -34,20 +34,23 @@ def test_a_port_in_use_is_passed_over_and_two_pages_run_side_by_side(tmp_path):
 
 
 def test_it_listens_on_this_machine_only(tmp_path):
-    with bound(0) as opened:
+    with bind_socket(0) as opened:
         assert opened.getsockname()[0] == "127.0.0.1"
 
 
 def test_small_answers_are_sent_at_once():
     """asyncio asks for that only where a socket names its protocol; else bodies come 40 ms late."""
-    with bound(0) as opened:
+    with bind_socket(0) as opened:
         assert opened.proto == socket.IPPROTO_TCP
 
 
 def test_no_free_port_is_one_line_that_says_what_to_do(monkeypatch):
     monkeypatch.setattr(module, "TRIED", 0)
-    with bound(0) as taken, pytest.raises(ValueError, match="in use or refused; choose one with"):
-        bound(taken.getsockname()[1])
+    with (
+        bind_socket(0) as taken,
+        pytest.raises(ValueError, match="in use or refused; choose one with"),
+    ):
+        bind_socket(taken.getsockname()[1])
 
 
 @pytest.mark.parametrize("port", [-1, 65_536])
@@ -73,7 +76,7 @@ def test_runs_must_be_a_folder_or_nothing_yet(tmp_path):
 )
 def test_the_command_says_its_address_and_ends_with_ctrl_c(tmp_path, before):
     """Also in the background of a shell, where SIGINT is ignored until the server handles it."""
-    with bound(0) as taken:
+    with bind_socket(0) as taken:
         port = taken.getsockname()[1]
         command = [sys.executable, "-m", "attnlab", "page", "--no-open", "--port", str(port)]
         process = subprocess.Popen(

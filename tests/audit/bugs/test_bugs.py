@@ -4,7 +4,6 @@ import re
 
 import pytest
 import torch
-from torch import nn
 
 from attnlab import registry
 from attnlab.audit.bugs.cases import FAMILIES, Case, cases
