@@ -29,7 +29,7 @@ def audit(
     target: Annotated[
         str, typer.Argument(help="file.py:Name, a class or a function; hf:ARCH, hf:DIR, hf:all.")
     ],
-    words: Words = None,
+    options: Words = None,
     declare: Annotated[
         list[str] | None,
         typer.Option(metavar="KEY=VALUE", help="What it must do: causal, window, cache …"),
@@ -59,7 +59,7 @@ def audit(
 
     limits = sandbox.Limits(seconds=timeout, gibibytes=memory)
     request = sandbox.Request(
-        target=target, options=tuple(words or ()), contract=_contract(contract, declare or [])
+        target=target, options=tuple(options or ()), contract=_contract(contract, declare or [])
     )
     _check_places(html, repro)
     if target == "hf:all":
