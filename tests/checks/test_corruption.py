@@ -19,7 +19,7 @@ def test_all_damage_is_found_and_the_tensor_format_alone_finds_little():
 
 
 def test_the_check_fails_when_hashes_are_not_compared(monkeypatch):
-    plain = checkpoint.verified
+    plain = checkpoint.read_verified
 
     def trusting(folder):
         try:
@@ -27,7 +27,7 @@ def test_the_check_fails_when_hashes_are_not_compared(monkeypatch):
         except checkpoint.BrokenCheckpoint:
             return {path.name: path.read_bytes() for path in folder.iterdir()}
 
-    monkeypatch.setattr(checkpoint, "verified", trusting)
+    monkeypatch.setattr(checkpoint, "read_verified", trusting)
     assert not CorruptionCheck(trials=40).run(silent)["passed"]
 
 

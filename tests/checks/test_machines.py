@@ -179,7 +179,7 @@ def test_a_recorded_number_may_move_in_its_last_digits_only(monkeypatch):
 
     old = {"name": "one", "measures": [measured(0.5)], "outside": [], "knob_measures": []}
     for now, off in ((0.5 * (1 + 1e-9), 0), (0.5 * (1 + 1e-3), 1), (0.5, 0)):
-        monkeypatch.setattr(check, "recorded", lambda: {"outcomes": [old]})
+        monkeypatch.setattr(check, "read_record", lambda: {"outcomes": [old]})
         there = child_result()
         there["claims"]["one"]["measures"] = [measured(now)]
         row = outcome_of(there)["machines"][1]

@@ -39,7 +39,7 @@ WORDS = Words(
 
 
 @pytest.fixture
-def tidy_svg():
+def tidied():
     return vector.tidy_svg(DRAWN, WORDS, prefix="p7", title="A <title>", about="More.")
 
 

@@ -57,7 +57,7 @@ def test_control_without_the_hashes_damage_goes_unnoticed(monkeypatch, tmp_path)
     path.write_bytes(content)
     monkeypatch.setattr(
         checkpoint,
-        "verified",
+        "read_verified",
         lambda folder: {path.name: path.read_bytes() for path in folder.iterdir()},
     )
     assert not torch.equal(
