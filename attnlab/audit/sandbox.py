@@ -186,7 +186,7 @@ def _audit_model(request: Request, tick: Tick) -> tuple[Certificate, list[Any]]:
         subject = subject_of(request.target.removeprefix("hf:"), **options)
         certificate = certificate_of(subject, tick, **request.contract.declared())
     except ModuleNotFoundError as error:
-        raise ValueError(f"{error}; pip install 'attnlab[hf]'") from None
+        raise ValueError(f"{error}; pip install transformers") from None
     tick("its failures again, made smaller")
     return certificate, examples_of(certificate, subject, request.target, options)
 

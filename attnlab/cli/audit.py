@@ -104,7 +104,7 @@ def _sweep(as_json: bool, seconds: float) -> None:
     try:
         names = architectures()
     except ModuleNotFoundError as error:
-        raise ValueError(f"{error}; pip install 'attnlab[hf]'") from None
+        raise ValueError(f"{error}; pip install transformers") from None
     with progress() as tick:
         rows = sweep(names, tick, seconds=seconds)
     if as_json:

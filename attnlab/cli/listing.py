@@ -50,8 +50,7 @@ def _kinds(word: str) -> list[str]:
     if word in GROUPS:
         return GROUPS[word]
     if word not in registry.kinds():
-        near = registry.suggest(word, [*registry.kinds(), *GROUPS])
-        raise ValueError(f"unknown kind {word!r}; {near}")
+        raise ValueError(f"unknown kind {word!r}; {registry.suggest(word, registry.kinds())}")
     return [word]
 
 

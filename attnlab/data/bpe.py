@@ -101,5 +101,5 @@ def _library() -> Any:
         import tokenizers
         from tokenizers import decoders, models, pre_tokenizers, trainers  # noqa: F401
     except ImportError:
-        raise ValueError("BPE needs the tokenizers package; pip install 'attnlab[hf]'") from None
+        raise ValueError("BPE needs the tokenizers package; pip install tokenizers") from None
     return tokenizers

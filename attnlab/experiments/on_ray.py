@@ -33,7 +33,7 @@ class RayPool:
         try:
             import ray  # noqa: F401
         except ImportError:
-            raise ValueError("--on ray needs the ray package; pip install 'attnlab[ray]'") from None
+            raise ValueError("--on ray needs the ray package; pip install ray") from None
         self.address, self.processes = address, processes
 
     def concurrency(self, tasks: int) -> int:

@@ -101,7 +101,7 @@ def require() -> None:
         import starlette  # noqa: F401
         import uvicorn  # noqa: F401
     except ModuleNotFoundError as error:
-        raise ValueError(f"{error}; the page needs it: pip install 'attnlab[web]'") from None
+        raise ValueError(f"{error}; the page needs it: pip install starlette uvicorn") from None
 
 
 def bind_socket(port: int) -> socket.socket:

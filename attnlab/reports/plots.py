@@ -19,7 +19,7 @@ from attnlab.reports.vector import INK, Words
 WIDTH, HEIGHT = 440, 235  # pixels, without the legend; narrow, so that a phone can show the text
 SMALL, SIZE = 11, 12  # of letters, in pixels
 LETTER, LINE = 0.62 * SMALL, 17  # about the width of a small one, and the height of its line
-MISSING = "plots need the matplotlib package; pip install 'attnlab[plots]'"
+MISSING = "plots need the matplotlib package; pip install matplotlib"
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "attnlab",

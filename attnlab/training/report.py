@@ -127,7 +127,7 @@ class TensorBoard(Report):
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             raise ValueError(
-                "tensorboard=true needs the tensorboard package; pip install 'attnlab[track]'"
+                "tensorboard=true needs the tensorboard package; pip install tensorboard"
             ) from None
         self.open = lambda step: SummaryWriter(str(folder), purge_step=step)
         self.then = then
