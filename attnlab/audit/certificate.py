@@ -71,7 +71,7 @@ def _answer(certificate: Certificate) -> str:
         return f"It is incomplete, which is no pass; {certificate.reason}."
     held = _count(verdicts.count("pass"), "property holds", "properties hold")
     unclear = verdicts.count("cannot tell")
-    return f"It passes: {held}" + (f", and {unclear} cannot be told." if unclear else ".")
+    return f"It passes: {held}" + (f", and {unclear} could not be established." if unclear else ".")
 
 
 def _count(count: int, one: str, more: str) -> str:

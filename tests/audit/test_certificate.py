@@ -51,7 +51,7 @@ def test_what_fails_comes_first_in_the_answer_and_in_the_table():
 
 def test_a_pass_counts_what_holds_and_what_is_unclear():
     found = report(certificate(GOOD, UNCLEAR), [], "")
-    assert found.answer == "It passes: 1 property holds, and 1 cannot be told."
+    assert found.answer == "It passes: 1 property holds, and 1 could not be established."
 
 
 def test_an_incomplete_certificate_names_the_fields_and_is_no_pass():

@@ -175,7 +175,7 @@ class LocalAttention(nn.Module):
 
 
 class CompressedAttention(nn.Module):
-    """A query sees the keys of its own block up to itself, and means of blocks before it."""
+    """A query attends to the keys of its own block up to itself, and means of blocks before it."""
 
     def __init__(self, dim: int, heads: int, block_size: int, wrong: bool) -> None:
         super().__init__()
@@ -342,7 +342,7 @@ CASES = (
     ),
     Case(
         name="polarity-module",
-        bug="mask polarity inverted for nn.MultiheadAttention; the last query sees nothing",
+        bug="mask polarity inverted for nn.MultiheadAttention; the last query attends to no key",
         make=lambda wrong: MaskedMultihead(32, 4, wrong),
         reasons=("causality", "finite"),
         declared=CAUSAL,

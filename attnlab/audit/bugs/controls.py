@@ -19,7 +19,7 @@ def _past(t: int) -> Tensor:
 
 
 class TwoSidedWindow(nn.Module):
-    """An encoder in which a token sees its neighbours on both sides."""
+    """An encoder in which a token attends to its neighbours on both sides."""
 
     def __init__(self, dim: int, heads: int, reach: int) -> None:
         super().__init__()
@@ -209,20 +209,20 @@ class QuietPadding(nn.Module):
 CONTROLS = (
     Control(
         name="two-sided-window",
-        why="declares nothing, and sees neighbours on both sides",
+        why="declares nothing, and attends to neighbours on both sides",
         make=lambda: TwoSidedWindow(32, 4, 3),
         options={"dim": 32},
     ),
     Control(
         name="encoder",
-        why="declared to see both ways",
+        why="declared bidirectional",
         make=lambda: Encoder(32),
         declared={"causal": False, "padding": True},
         options={"d_model": 32},
     ),
     Control(
         name="encoder-undeclared",
-        why="sees everything, and nothing else is declared",
+        why="attends to everything, and nothing else is declared",
         make=lambda: Encoder(32),
         options={"d_model": 32},
     ),
@@ -291,7 +291,7 @@ CONTROLS = (
     ),
     Control(
         name="token-shift",
-        why="causal without attention; sees five tokens",
+        why="causal without attention; reads five tokens",
         make=lambda: TokenShift(24),
         declared=CAUSAL,
         options={"channels": 24},

@@ -103,7 +103,7 @@ class StackedHeads(nn.Module):
 
 
 class TwoMaskedLayers(nn.Module):
-    """Padding on the left sees nothing; its NaN comes back as a value of the next layer."""
+    """Padding on the left attends to nothing; its NaN comes back as a value of the next layer."""
 
     def __init__(self, dim: int, heads: int, depth: int, wrong: bool) -> None:
         super().__init__()
@@ -160,7 +160,7 @@ class PackedModel(nn.Module):
 
 
 class PackedByStarts(nn.Module):
-    """Where texts begin and end is told; a position at an end belongs to the next text."""
+    """Where texts begin and end is given; a position at an end belongs to the next text."""
 
     def __init__(self, n_embd: int, n_head: int, wrong: bool) -> None:
         super().__init__()
@@ -240,7 +240,7 @@ CASES = (
     ),
     Case(
         name="packed-later-sees-earlier",
-        bug="in a row of several texts a later one sees those before it",
+        bug="in a row of several texts a later one attends to those before it",
         make=lambda wrong: PackedModel(37, 32, wrong),
         reasons=("packing",),
         declared={"causal": True},

@@ -120,7 +120,7 @@ CASES = (
     ),
     Case(
         name="one-too-many",
-        bug="a window of w sees w keys before the query and its own",
+        bug="with a window of w a query attends to w keys before it and its own",
         make=_band,
         reasons=("window",),
         declared={"causal": True, "window": 8},

@@ -26,8 +26,8 @@ from attnlab.audit.properties.plain_loop import PlainLoop
 
 # What a model is documented to do, where that is not to be causal.
 DOCUMENTED: dict[str, dict[str, Any]] = {
-    "cpmant": {"causal": False},  # a text is context, and context sees both ways
-    "xlnet": {"causal": False},  # sees both ways unless it is given a permutation
+    "cpmant": {"causal": False},  # a text is context, and context is bidirectional
+    "xlnet": {"causal": False},  # is bidirectional unless it is given a permutation
 }
 # Models whose texts cannot be had from tokens alone.
 UNFIT = {

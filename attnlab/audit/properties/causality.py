@@ -47,7 +47,7 @@ class Causality(Property):
 
     def excuse(self, probe: Probe) -> Finding | None:
         if self.declared(probe) is False:
-            return self.finding("not applicable", "declared to see both ways")
+            return self.finding("not applicable", "declared bidirectional")
         return super().excuse(probe)
 
     def cases(self, probe: Probe) -> Iterator[Case]:
@@ -67,8 +67,8 @@ class Causality(Property):
         return self.case(probe, fails, **sizes, factor=factor, seed=seed)
 
     def on_failure(self, probe: Probe, case: Case, result: Result) -> Finding | None:
-        if self.declared(probe) is None and sees_both_ways(probe):
-            detail = f"sees both ways: {result[1]}; declare causal=true if it must not"
+        if self.declared(probe) is None and is_bidirectional(probe):
+            detail = f"bidirectional: {result[1]}; declare causal=true if it must not be"
             return self.finding("pass", detail, measured=False)
         return super().on_failure(probe, case, result)
 
@@ -93,7 +93,7 @@ def edges(length: int) -> list[int]:
     return sorted({1, block, length - 1})
 
 
-def sees_both_ways(probe: Probe) -> bool:
+def is_bidirectional(probe: Probe) -> bool:
     """Whether the reach is symmetric, as with two-way attention or a two-sided window."""
     seen = probe.influence(23) > probe.tolerance
     return bool((seen == seen.T).all())

@@ -43,7 +43,7 @@ KINDS = 16  # a table of so few is one of kinds of tokens, as first and second s
 ALONE = 23  # positions that a mask must be able to keep apart; blocks are seldom longer here
 PIECES = ((5, 4), (1, 6), (4, 3, 5))  # lengths of texts that share a row
 FAR = ("none", "relative", "rotary", "alibi")  # positions that do not care where a text begins
-UNTOLD = "it is told nothing of which text a position belongs to"
+NOT_GIVEN = "it is not given which text a position belongs to"
 Way = tuple[str, str, int]  # a name, the form of a mask and its axes; "" and 0 if it is none
 
 
@@ -94,7 +94,7 @@ def fails(
     seed: int,
     tolerance: float,
 ) -> Result:
-    """Texts one after another in a row, told apart: the others change, or are left out."""
+    """Texts one after another in a row, separated: the others change, or are left out."""
 
     def packed(x: Tensor, lengths: list[int]) -> Tensor:
         if way is None:  # code that says itself how
@@ -113,7 +113,7 @@ def fails(
     size, at = float(off.max()), int(off.amax(0).argmax())
     seen = f"output {at} of text {text} moves by {size:.2g} when {why}"
     name = "its own packed" if way is None else way[0]
-    return size > tolerance, f"{seen} (texts of {pieces} in a row, told by {name})", size
+    return size > tolerance, f"{seen} (texts of {pieces} in a row, separated by {name})", size
 
 
 class Packing(Property):
@@ -122,7 +122,7 @@ class Packing(Property):
     def excuse(self, probe: Probe) -> Finding | None:
         names = any(True for _ in _ways(_takes(probe.subject), probe.subject.module))
         if not names and not hasattr(probe.subject, "packed"):
-            return self.finding("not applicable", UNTOLD)
+            return self.finding("not applicable", NOT_GIVEN)
         return super().excuse(probe)
 
     def cases(self, probe: Probe) -> Iterator[Case]:
@@ -151,11 +151,11 @@ class Packing(Property):
 
     def on_pass(self, probe: Probe, tried: list[tuple[Case, Result]]) -> Finding:
         if not tried:
-            return self.finding("not applicable", UNTOLD)
+            return self.finding("not applicable", NOT_GIVEN)
         way = tried[0][0].sizes["way"]
         worst = max(size for _, (wrong, _, size) in tried if not wrong)
         name = "its own packed" if way is None else way[0]
-        detail = f"texts in one row, told apart by {name}, are as alone: off by {worst:.1e}"
+        detail = f"texts in one row, separated by {name}, are as alone: off by {worst:.1e}"
         if any(wrong for _, (wrong, _, _) in tried):
             detail += "; later texts stand elsewhere, and may differ from alone"
         return self.finding("pass", detail, measured=worst)

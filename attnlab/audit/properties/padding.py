@@ -101,7 +101,7 @@ class Padding(Property):
         if probe.subject.block > 1:  # without padding it is no whole number of blocks
             return False
         known = probe.contract.positions in ("none", "relative", "rotary", "alibi")
-        # on the left are texts to be continued; what sees both ways has none
+        # on the left are texts to be continued; bidirectional code has none
         continued = bool(self.declared(probe)) and probe.contract.causal is not False
         return side == "right" or probe.subject.placed or known or continued
 

@@ -200,7 +200,7 @@ def growing(turned: Turning) -> str:
 def _bias(bias: Tensor, floor: float) -> Found:
     known = ~bias.isnan()
     if not known.any():
-        return Found(None, "no query sees its own key, against which others are compared")
+        return Found(None, "no query attends to its own key, against which others are compared")
     if float(bias[known].abs().max()) <= 10 * floor:
         return Found("none", "scores do not depend on positions")
     length = bias.shape[-1]

@@ -58,7 +58,7 @@ class Prefix(Property):
 
     def excuse(self, probe: Probe) -> Finding | None:
         if probe.contract.causal is False:
-            return self.finding("not applicable", "declared to see both ways")
+            return self.finding("not applicable", "declared bidirectional")
         return super().excuse(probe)
 
     def cases(self, probe: Probe) -> Iterator[Case]:

@@ -79,7 +79,7 @@ def scale_of_function(run: Tool, x: Tensor, heads: Shape) -> float:
     score, product = torch.stack(scores), torch.stack(products)
     score, product = score[score.isfinite()], product[score.isfinite()]
     if not score.numel():
-        raise CannotTell("no query sees its own key and the one before")
+        raise CannotTell("no query attends to its own key and the one before")
     factor = float((score * product).sum() / product.square().sum())
     floor = 100 * grain(weights, torch.finfo(x.dtype).eps ** 0.5)
     if float((score - factor * product).abs().max()) > floor * (1 + float(score.abs().max())):

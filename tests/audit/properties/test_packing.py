@@ -124,7 +124,7 @@ def test_nothing_is_claimed_of_code_that_is_not_told(code):
 @pytest.mark.parametrize("form", FORMS)
 def test_a_mask_is_understood_in_every_form(form, axes):
     finding = found(Masked(form, axes), causal=True)
-    assert finding.verdict == "pass" and "told apart by mask" in finding.detail
+    assert finding.verdict == "pass" and "separated by mask" in finding.detail
 
 
 def test_functions_may_take_a_mask_too():
