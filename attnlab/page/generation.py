@@ -7,7 +7,7 @@ the two used last stay open. A text comes token by token, so that it can be stop
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,16 @@ from typing import Any
 import torch
 
 from attnlab.data.corpora import Question
+from attnlab.data.tokens import Tokenizer
 from attnlab.evaluate import answer_questions
-from attnlab.generate import Sampling, evaluating, precise, steps
+from attnlab.generate import Picked, Sampling, evaluating, precise, steps
+from attnlab.models.model import LanguageModel
 from attnlab.page.runs import Runs
 from attnlab.page.validation import number, text, whole
 from attnlab.training import checkpoint
 from attnlab.training.saved import Saved, open_saved
 
+Version = tuple[int, list[str]]  # of a run's model: changes when another is written
 OPEN = 2
 LONGEST_PROMPT, MOST_TOKENS = 2_000, 512
 LONGEST_QUESTION, LONGEST_ANSWER = 300, 40
@@ -33,7 +36,7 @@ class OpenModels:
 
     def __init__(self, known: Runs) -> None:
         self.runs = known
-        self._open: OrderedDict[str, tuple[Any, Saved]] = OrderedDict()
+        self._open: OrderedDict[str, tuple[Version, Saved]] = OrderedDict()
 
     def take(self, name: str) -> Saved:
         """The best model of a run; opened anew when the run has written another."""
@@ -47,12 +50,12 @@ class OpenModels:
         self._open[name] = known
         return known[1]
 
-    def version(self, name: str) -> Any:
+    def version(self, name: str) -> tuple[str, Version]:
         """Changes with the model that `take` gives."""
         return name, _state(self.runs.folder(name))
 
 
-def _state(folder: Path) -> Any:
+def _state(folder: Path) -> Version:
     evaluations = folder / "eval.jsonl"
     size = evaluations.stat().st_size if evaluations.is_file() else 0
     return size, [one.name for one in checkpoint.all_in(folder / "checkpoints")]
@@ -74,7 +77,9 @@ def prepare(models: OpenModels, body: Mapping[str, Any]) -> Iterator[dict[str, A
     return _stream_text(taken, saved.tokenizer, ids)
 
 
-def _stream_text(taken: Any, tokenizer: Any, ids: list[int]) -> Iterator[dict[str, Any]]:
+def _stream_text(
+    taken: Generator[list[Picked], None, None], tokenizer: Tokenizer, ids: list[int]
+) -> Iterator[dict[str, Any]]:
     """The text as it comes; a character of several bytes once it is whole."""
     began, before, known = time.perf_counter(), len(ids), tokenizer.decode(ids)
     with closing(taken):
@@ -124,7 +129,7 @@ def answer(models: OpenModels, name: str, question: str) -> dict[str, Any]:
     }
 
 
-def _others(model: Any, tokenizer: Any, question: str) -> list[dict[str, Any]]:
+def _others(model: LanguageModel, tokenizer: Tokenizer, question: str) -> list[dict[str, Any]]:
     """The likeliest answers that begin with each of the likeliest tokens."""
     mask = tokenizer.mask
     prompt = [*tokenizer.encode(question).tolist(), mask]

@@ -62,7 +62,7 @@ class Inspection:
 class ModelInput:
     """A model with a text, ready to be read."""
 
-    key: Any
+    key: str
     model: nn.Module
     ids: list[int]
     tokens: list[str]
@@ -92,10 +92,10 @@ class InspectionCache:
     """The texts that were read lately."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[Any, Inspection] = OrderedDict()
+        self._kept: OrderedDict[str, Inspection] = OrderedDict()
 
     def steps(
-        self, key: Any, model: nn.Module, ids: list[int], names: list[str]
+        self, key: str, model: nn.Module, ids: list[int], names: list[str]
     ) -> Iterator[Inspection | None]:
         """Read a text, with time for others in between; the last thing given is the inspection."""
         found = self._kept.pop(key, None)
@@ -193,7 +193,7 @@ def influences(model: nn.Module, ids: list[int]) -> Iterator[list[list[float]] |
 
 
 def describe_head(
-    inspected: Inspection, layer: int, head: int, seconds: float, name: Any
+    inspected: Inspection, layer: int, head: int, seconds: float, name: Callable[[int], str]
 ) -> dict[str, Any]:
     """One layer and head of a text that was read; `name` gives the text of a token."""
     settings = inspected.model.settings

@@ -88,7 +88,8 @@ class Page:
         self.work.close()
 
 
-Handler = Callable[[Page, Call], Awaitable[Any]]
+Json = Mapping[str, Any] | Sequence[Any]  # plain data
+Handler = Callable[[Page, Call], Awaitable[Json | File | Stream]]
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,7 @@ def _static(page: Page, name: str) -> File:
     return File(path.read_bytes(), KINDS[path.suffix])
 
 
-async def about(page: Page, call: Call) -> Any:
+async def about(page: Page, call: Call) -> Json:
     return {
         "version": __version__,
         "runs_folder_name": page.runs.root.absolute().name,
@@ -123,15 +124,15 @@ async def about(page: Page, call: Call) -> Any:
     }
 
 
-async def claims(page: Page, call: Call) -> Any:
+async def claims(page: Page, call: Call) -> Json:
     return await asyncio.to_thread(page.claims.list_all)
 
 
-async def questions(page: Page, call: Call) -> Any:
+async def questions(page: Page, call: Call) -> Json:
     return await asyncio.to_thread(page.claims.questions)
 
 
-async def claim(page: Page, call: Call) -> Any:
+async def claim(page: Page, call: Call) -> Json:
     experiment = page.claims.experiment(call.names["name"], call.body)
     known = page.claims.known(experiment)
     if known is not None:
@@ -150,21 +151,21 @@ async def claim(page: Page, call: Call) -> Any:
     return recorded
 
 
-async def all_runs(page: Page, call: Call) -> Any:
+async def all_runs(page: Page, call: Call) -> Json:
     return await asyncio.to_thread(page.runs.list_all)
 
 
-async def curve(page: Page, call: Call) -> Any:
+async def curve(page: Page, call: Call) -> Json:
     after = _from_query(call, "after", -1, 2**53, default=-1)
     points = _from_query(call, "points", 1, runs.MOST_POINTS, default=1_000)
     return await asyncio.to_thread(page.runs.curve, call.names["run"], after, points)
 
 
-async def run(page: Page, call: Call) -> Any:
+async def run(page: Page, call: Call) -> Json:
     return await asyncio.to_thread(page.runs.details, call.names["run"])
 
 
-async def reports(page: Page, call: Call) -> Any:
+async def reports(page: Page, call: Call) -> Json:
     return await asyncio.to_thread(page.runs.reports)
 
 
@@ -173,7 +174,7 @@ async def report(page: Page, call: Call) -> File:
     return File(content, KINDS[".html"], REPORT_POLICY)
 
 
-async def look(page: Page, call: Call) -> Any:
+async def look(page: Page, call: Call) -> Json:
     body = call.body
     written = text(body, "text", inspection.LONGEST_TEXT)
     layer, head = whole(body, "layer", 0, 4096, default=0), whole(body, "head", 0, 4096, default=0)
@@ -181,7 +182,7 @@ async def look(page: Page, call: Call) -> Any:
     if not isinstance(source, Mapping) or len(source) != 1 or {*source} - {"run", "mechanism"}:
         raise ValueError('source is {"run": NAME} or {"mechanism": {…}}')
 
-    def steps() -> Iterator[Any]:
+    def steps() -> Iterator[dict[str, Any] | None]:
         if "run" in source:
             opened = ModelInput.of_run(page.models, text(source, "run", 300), written)
         else:
@@ -203,21 +204,21 @@ async def generate(page: Page, call: Call) -> Stream:
     return Stream(page.work.stream(writing_it))
 
 
-async def ask(page: Page, call: Call) -> Any:
+async def ask(page: Page, call: Call) -> Json:
     name, question = generation.parse_question(call.body)
     return await page.work.answer(lambda: generation.answer(page.models, name, question))
 
 
-async def audit_targets(page: Page, call: Call) -> Any:
+async def audit_targets(page: Page, call: Call) -> Json:
     return await asyncio.to_thread(auditing.target_list)
 
 
-async def audit(page: Page, call: Call) -> Any:
+async def audit(page: Page, call: Call) -> Json:
     target, contract = auditing.parse_request(call.body)
     return await page.work.answer(lambda: auditing.run_audit(target, contract))
 
 
-async def certificate(page: Page, call: Call) -> Any:
+async def certificate(page: Page, call: Call) -> Json:
     return auditing.read_certificate(call.body)
 
 

@@ -7,12 +7,13 @@ A cloud keeps one point in each cell of a fine grid, and its extremes.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from attnlab.reports.report import Plot, Series
 
+Numbers = NDArray[np.float64]
 MOST_IN_LINES = 4_000  # in all series of a plot together: about 20 bytes each
 MOST_IN_CLOUDS = 2_000  # about 90 bytes each
 
@@ -21,18 +22,18 @@ MOST_IN_CLOUDS = 2_000  # about 90 bytes each
 class Points:
     """A series as arrays of equal length; NaN where there is no number."""
 
-    x: Any
-    y: Any
-    low: Any
-    high: Any
+    x: Numbers
+    y: Numbers
+    low: Numbers
+    high: Numbers
 
-    def at(self, places: Any) -> "Points":
+    def at(self, places: NDArray[np.intp] | NDArray[np.bool_] | slice) -> "Points":
         columns = (self.x, self.y, self.low, self.high)
         x, y, low, high = (column[places] for column in columns)
         return Points(x=x, y=y, low=low, high=high)
 
 
-def thin(plot: Plot, places: Sequence[Any]) -> list[Points]:
+def thin(plot: Plot, places: Sequence[Numbers]) -> list[Points]:
     """The points to draw of each series, given where each of its x is on the axis."""
     every = [_arrays(*pair) for pair in zip(plot.series, places, strict=True)]
     total = sum(len(points.x) for points in every)
@@ -44,14 +45,14 @@ def thin(plot: Plot, places: Sequence[Any]) -> list[Points]:
     return [p.at(_cloud(p, max(8, most * len(p.x) // total), plot)) for p in every]
 
 
-def _arrays(series: Series, x: Any) -> Points:
+def _arrays(series: Series, x: Numbers) -> Points:
     empty = [None] * len(x)
     columns = (series.y, series.low or empty, series.high or empty)
     y, low, high = (np.array(column, dtype=float) for column in columns)  # None becomes NaN
     return Points(x=x, y=y, low=low, high=high)
 
 
-def _line(points: Points, most: int) -> Any:
+def _line(points: Points, most: int) -> NDArray[np.intp]:
     """A stretch keeps up to 8: both ends, two extremes of three columns; a gap stays a gap."""
     if len(points.x) <= most:
         return np.arange(len(points.x))
@@ -65,7 +66,7 @@ def _line(points: Points, most: int) -> Any:
     return np.array(sorted(kept))
 
 
-def _cloud(points: Points, most: int, plot: Plot) -> Any:
+def _cloud(points: Points, most: int, plot: Plot) -> NDArray[np.intp]:
     """A grid as fine as leaves few enough; what has no y is not seen anyway."""
     seen = np.flatnonzero(np.isfinite(points.y))
     if len(points.x) <= most:
@@ -83,7 +84,7 @@ def _cloud(points: Points, most: int, plot: Plot) -> Any:
         cells *= 0.85
 
 
-def _scale(values: Any, log: bool) -> Any:
+def _scale(values: Numbers, log: bool) -> Numbers:
     """To the range from 0 to 1, as an axis has it."""
     values = np.log(values) if log else values
     low, high = values.min(), values.max()
