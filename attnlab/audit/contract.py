@@ -28,7 +28,7 @@ ESTABLISHED_BY: Mapping[str, tuple[str, ...]] = {
     "rope_base": ("positions",),
     "rope_fraction": ("positions",),
     "scale": ("scale",),
-    "dtype": ("positions",),  # its angles are what a half precision would round
+    "dtype": ("precision", "positions"),  # whose angles are what a half precision rounds
     "layout": ("batch", "heads"),  # time taken for rows fails the one, for heads the other
     "cache": ("cache",),
     "padding": ("padding",),
@@ -58,9 +58,11 @@ class Contract:
     rope_layout: Literal["half-split", "interleaved"] | None = setting(
         None, about="which coordinates rotary positions rotate together"
     )
-    rope_base: float | None = setting(None, about="base of the rotary frequencies")
-    rope_fraction: float | None = setting(None, about="part of a head's coordinates that rotates")
-    scale: float | None = setting(None, about="factor on query · key")
+    rope_base: float | None = setting(None, above=1, about="base of the rotary frequencies")
+    rope_fraction: float | None = setting(
+        None, above=0, high=1, about="part of a head's coordinates that rotates"
+    )
+    scale: float | None = setting(None, above=0, about="factor on query · key")
     dtype: Literal["bfloat16"] | None = setting(
         None, about="dtype that must work besides float32 and float64"
     )

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from attnlab.audit.contract import Finding
 from attnlab.audit.errors import SubjectError
@@ -23,6 +23,7 @@ from attnlab.audit.repro.prelude import (
 # A step in half precision has 13 bits (float16) or 16 (bfloat16) fewer than float32; sums over a
 # few hundred numbers lose four or five. The bound lies between.
 MOST_BITS = 10
+MOST_BITS_DECLARED = 3  # in a declared half precision: all correct code here loses less than one
 
 
 def fails(
@@ -39,14 +40,10 @@ def fails(
 ) -> Result:
     """In float32 against float64: no more bits are lost than rounding the inputs costs."""
     x = draw(batch, length, seed)
-    fine, eps = run(x), torch.finfo(torch.float32).eps
+    fine = run(x)
     with in_precision(model, torch.float32):
         coarse = run(x.float() if x.is_floating_point() else x)
-    # by a change that half precision would notice, brought down to that of float32
-    change = float(movement(run_nudged(run, x, model, 2.0**-8, 0), fine).max())
-    explained = max(change * eps * 2**8, eps * float(fine.abs().max()))
-    if not explained > 0:
-        raise CannotTell("outputs are 0, or no numbers: nothing can be lost")
+    explained = rounding(run, x, model, fine, torch.float32)
     # of the middle position: a token that goes to another expert has not lost precision
     lost = float(movement(coarse, fine).amax(0).median())
     # a step in half precision may be the same in both copies; then it shows as roughness, which
@@ -57,6 +54,49 @@ def fails(
     text = f"in float32 it loses {bits:.1f} bits beyond what rounding its inputs costs"
     if bits > most:
         text += ": something inside is done in half precision, or cancels"
+    return bits > most, text, round(bits, 1)
+
+
+def rounding(
+    run: Tool, x: Tensor, model: nn.Module | None, fine: Tensor, dtype: torch.dtype
+) -> float:
+    """How far outputs move when inputs and weights are rounded to the dtype."""
+    eps = torch.finfo(dtype).eps
+    # by a change that half precision would notice, brought to that of the dtype
+    change = float(movement(run_nudged(run, x, model, 2.0**-8, 0), fine).max())
+    explained = max(change * eps * 2**8, eps * float(fine.abs().max()))
+    if not explained > 0:
+        raise CannotTell("outputs are 0, or no numbers: nothing can be lost")
+    return explained
+
+
+def declared_fails(
+    run: Tool,
+    draw: Tool,
+    refusal: Tool,
+    model: nn.Module | None,
+    *,
+    dtype: str,
+    most: float,
+    batch: int,
+    length: int,
+    seed: int,
+    tolerance: float,
+) -> Result:
+    """In a declared precision: it runs, and loses no more bits than rounding the inputs costs."""
+    x = draw(batch, length, seed)
+    fine, kind = run(x), getattr(torch, dtype)
+    given = x.to(kind) if x.is_floating_point() else x
+    with in_precision(model, kind):
+        why = " ".join(refusal(given).split())[:100]
+        if why:
+            return True, f"it does not run in {dtype}, which is declared: {why}", None
+        coarse = run(given)
+    if not bool(torch.isfinite(coarse).all()):
+        return True, f"in {dtype}, which is declared, outputs are not finite", None
+    lost = float(movement(coarse, fine).amax(0).median())
+    bits = math.log2(max(lost / rounding(run, x, model, fine, kind), 1.0))
+    text = f"in {dtype} it loses {bits:.1f} bits beyond what rounding its inputs costs"
     return bits > most, text, round(bits, 1)
 
 
@@ -85,3 +125,6 @@ class Precision(Property):
     def cases(self, probe: Probe) -> Iterator[Case]:
         how = {"most": MOST_BITS, "exact": probe.subject.exact}
         yield self.case(probe, fails, batch=2, length=23, **how)
+        if probe.contract.dtype is not None:
+            how = {"dtype": probe.contract.dtype, "most": MOST_BITS_DECLARED}
+            yield self.case(probe, declared_fails, batch=2, length=23, **how)

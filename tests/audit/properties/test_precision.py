@@ -1,5 +1,6 @@
 """No more bits are lost than float32 costs."""
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -10,8 +11,8 @@ from attnlab.audit.properties.precision import Precision
 from attnlab.audit.subject.adapters import subject_for
 
 
-def found(code):
-    return Precision().examine(Probe(subject_for(code, {}, "code"), Contract()))
+def found(code, **declared):
+    return Precision().examine(Probe(subject_for(code, {}, "code"), Contract(**declared)))
 
 
 def causal(q, k, v):
@@ -65,3 +66,38 @@ def test_code_that_does_not_run_in_float32_cannot_be_compared():
 
     one = found(Double())
     assert (one.verdict, one.detail) == ("cannot tell", "it does not run in float32")
+
+
+class InHalf(nn.Module):
+    """Does something else in bfloat16, where it has no positions that could be watched."""
+
+    def __init__(self, other):
+        super().__init__()
+        self.layer, self.other = nn.Linear(4, 4), other
+
+    def forward(self, x):
+        out = self.layer(x).cumsum(1) / torch.arange(1, x.shape[1] + 1)[:, None].to(x)
+        return self.other(out) if x.dtype is torch.bfloat16 else out
+
+
+def refuse(out):
+    raise TypeError("no bfloat16")
+
+
+def test_a_declared_precision_in_which_nothing_goes_wrong_passes():
+    one = found(InHalf(lambda out: out), dtype="bfloat16")
+    assert one.verdict == "pass" and "in bfloat16 it loses 0.0 bits" in one.detail
+
+
+@pytest.mark.parametrize(
+    ("other", "reason"),
+    [
+        (refuse, "does not run in bfloat16, which is declared: TypeError: no bfloat16"),
+        (lambda out: out * torch.inf, "outputs are not finite"),
+        (lambda out: 2 * out, "bits beyond what rounding"),
+    ],
+)
+def test_a_declared_precision_that_does_not_work_fails(other, reason):
+    assert found(InHalf(other)).verdict == "pass", "nobody said that it would run there"
+    one = found(InHalf(other), dtype="bfloat16")
+    assert one.verdict == "fail" and reason in one.detail, one.detail
