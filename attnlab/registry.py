@@ -12,6 +12,7 @@ import functools
 import importlib
 import re
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -404,10 +405,60 @@ def kind_of(cls: type) -> str:
     return next((option.kind for option in _OPTIONS if option.target == target), "")
 
 
-def suggest(wrong: str, right: list[str]) -> str:
-    """The end of an error message: the closest valid name, else all of them."""
-    near = difflib.get_close_matches(wrong, right, n=1, cutoff=0.5)
-    return f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(right)}"
+# Words of the field for what has another name here.
+SYNONYMS = {
+    "rope": "rotary",
+    "gqa": "grouped",
+    "mqa": "multi_query",
+    "mha": "multi_head",
+    "lr": "rate",
+    "learning_rate": "rate",
+    "batch_size": "batch",
+    "block_size": "context",
+    "max_len": "context",
+    "seq_len": "context",
+    "layers": "depth",
+    "n_layer": "depth",
+    "n_layers": "depth",
+    "num_layers": "depth",
+    "n_head": "heads",
+    "n_heads": "heads",
+    "num_heads": "heads",
+    "d_model": "width",
+    "n_embd": "width",
+    "hidden_size": "width",
+    "vocab_size": "vocabulary",
+    "gpu": "cuda",
+}
+CLOSE, TIE = 0.6, 0.05  # likeness of two names, and a difference in it that is none
+
+
+def suggest(wrong: str, right: Sequence[str], inside: Sequence[str] = ()) -> str:
+    """The end of an error message: the closest valid names, else all of them.
+
+    `inside` are names that are not listed, but suggested to whoever writes their last part.
+    """
+    meant = {_last(wrong), SYNONYMS.get(_last(wrong), _last(wrong))}
+    near = [one for one in [*right, *inside] if _last(one) in meant]
+    near = near or [one for one in right if not meant.isdisjoint(_last(one).split("_"))]
+    if not near:
+        like = {one: _likeness(_last(wrong), _last(one)) for one in right}
+        best = max(like.values(), default=0)
+        near = [one for one in right if best >= CLOSE and like[one] > best - TIE]
+    if near:
+        return f"did you mean {' or '.join(map(repr, list(dict.fromkeys(near))[:3]))}?"
+    return f"choose from {', '.join(right)}"
+
+
+def _likeness(one: str, other: str) -> float:
+    """From 0 to 1; letters in another order are a slip of the fingers."""
+    if sorted(one) == sorted(other):
+        return 0.9
+    return difflib.SequenceMatcher(None, one, other).ratio()
+
+
+def _last(name: str) -> str:
+    return name.rpartition(".")[2].replace("-", "_").lower()
 
 
 @functools.cache

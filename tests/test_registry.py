@@ -228,3 +228,23 @@ CONTRACTS = {
 def test_every_kind_has_tests_over_all_its_options(kind):
     source = (Path(__file__).parent / CONTRACTS[kind]).read_text()
     assert "registry.options(" in source and f'"{kind}"' in source
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right", "said"),
+    [
+        ("tyni", ["tiny", "large"], "did you mean 'tiny'?"),
+        ("rope", ["none", "rotary"], "did you mean 'rotary'?"),
+        ("rope", ["copy", "rope-relative"], "did you mean 'rope-relative'?"),
+        ("model.layers", ["model.bias", "model.depth"], "did you mean 'model.depth'?"),
+        ("leed", ["seed", "lead"], "did you mean 'seed' or 'lead'?"),
+        ("xyz", ["tiny", "large"], "choose from tiny, large"),
+    ],
+)
+def test_the_nearest_names_are_suggested_and_none_that_is_far(wrong, right, said):
+    assert registry.suggest(wrong, right) == said
+
+
+def test_a_name_inside_is_suggested_to_whoever_writes_its_last_part():
+    assert registry.suggest("lr", ["batch"], ["optimiser.rate"]) == "did you mean 'optimiser.rate'?"
+    assert registry.suggest("xyz", ["batch"], ["optimiser.rate"]) == "choose from batch"

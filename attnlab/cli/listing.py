@@ -50,7 +50,9 @@ def _kinds(word: str) -> list[str]:
     if word in GROUPS:
         return GROUPS[word]
     if word not in registry.kinds():
-        raise ValueError(f"unknown kind {word!r}; {registry.suggest(word, registry.kinds())}")
+        kinds = registry.kinds()
+        every = [f"{kind}.{one.name}" for kind in kinds for one in registry.options(kind)]
+        raise ValueError(f"unknown kind {word!r}; {registry.suggest(word, kinds, every)}")
     return [word]
 
 

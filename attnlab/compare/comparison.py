@@ -102,7 +102,7 @@ class Comparison(Experiment):
         first = prepare(self.variants[0].recipe, Path())
         if first.source.validation_count == 0:
             raise ValueError(
-                f"{first.corpus.name} keeps no text for validation; set validation=0.1"
+                f"{first.corpus.name} keeps no text for validation; set corpus.validation=0.1"
             )
         return first
 

@@ -216,20 +216,8 @@ def _as_variant(word: str) -> tuple[str, str]:
 
 def _refuse_unknown(word: str) -> None:
     if _first(word) not in (*SETTINGS, *RECIPE):
-        inside = [path for path in _paths(Recipe()) if path.endswith(f".{_first(word)}")]
-        near = registry.suggest(_first(word), inside or [*SETTINGS, *RECIPE])
+        near = registry.suggest(_first(word), [*SETTINGS, *RECIPE], config.paths(Recipe()))
         raise ValueError(f"{word}: neither a setting nor a variant label=preset:…; {near}")
-
-
-def _paths(settings: object) -> list[str]:
-    """Every setting with where it is: model.attention.heads."""
-    if not dataclasses.is_dataclass(settings):
-        return []
-    found = []
-    for field in dataclasses.fields(settings):
-        within = _paths(getattr(settings, field.name))
-        found += [field.name, *(f"{field.name}.{path}" for path in within)]
-    return found
 
 
 def _presets() -> list[str]:

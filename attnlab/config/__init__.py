@@ -9,7 +9,7 @@ from attnlab.config.describe import Description, describe
 from attnlab.config.fields import Limits, check_value, choice, refusal, setting, settings
 from attnlab.config.hints import ConfigError
 from attnlab.config.plain import from_dict, to_dict
-from attnlab.config.words import override, split_word, words_of
+from attnlab.config.words import override, paths, split_word, words_of
 
 __all__ = [
     "ConfigError",
@@ -20,6 +20,7 @@ __all__ = [
     "describe",
     "from_dict",
     "override",
+    "paths",
     "refusal",
     "setting",
     "settings",

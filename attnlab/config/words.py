@@ -24,8 +24,20 @@ def split_word(word: str) -> tuple[list[str], str]:
     key, equals, text = word.removeprefix("--").partition("=")
     path = key.strip().replace("-", "_").split(".")
     if not equals or not all(path):
-        raise ConfigError(f"{word!r} is not a setting; write key=value, such as width=128")
+        wanted = key.strip() if key.strip().replace("-", "_").isidentifier() else "key"
+        raise ConfigError(f"{word!r} is not a setting; write {wanted}=value")
     return path, text.strip()
+
+
+def paths(settings: object) -> list[str]:
+    """Every setting with where it is: model.attention.heads."""
+    if not dataclasses.is_dataclass(settings):
+        return []
+    found = []
+    for field in dataclasses.fields(settings):
+        within = paths(getattr(settings, field.name))
+        found += [field.name, *(f"{field.name}.{path}" for path in within)]
+    return found
 
 
 def words_of(plain: Any, prefix: str = "") -> list[str]:
@@ -64,7 +76,8 @@ def _changed(settings: Any, changes: list[tuple[list[str], str]], prefix: str) -
         mine = [(path[1:], text) for path, text in changes if path[0] == name]
         if name not in known:
             key = ".".join([prefix + name, *mine[0][0]])
-            near = registry.suggest(prefix + name, [prefix + one for one in known])
+            deeper = [prefix + path for path in paths(settings)]
+            near = registry.suggest(prefix + name, [prefix + one for one in known], deeper)
             raise ConfigError(f"{key}: no such setting; {near}")
         for text in (text for path, text in mine if not path):
             values[name] = _new_value(settings, known[name], text, prefix)

@@ -104,7 +104,7 @@ class TextCorpus(Corpus):
         if train < 2 or (validation > 0 and count - train < 2):
             raise ValueError(
                 f"{name} is too short: {count} characters leave {train} to train on and "
-                f"{count - train} for validation; both need 2 or more, or set validation=0"
+                f"{count - train} for validation; both need 2 or more, or set corpus.validation=0"
             )
         self._lengths = {"train": train, "validation": count - train}
         digest.update(f"\0{train}".encode())

@@ -39,7 +39,7 @@ def test_every_verb_has_help_with_an_example():
         (["bench", "window", "lengths=x"], "lengths is 'x'; it must be a whole number"),
         (["bench", "window", "--windows=0"], "windows has 0; use 1 or more"),
         (["bench", "window", "kv_heads=3"], "kv_heads is 3; it must divide heads = 8"),
-        (["bench", "window", "--lengths"], "'--lengths' is not a setting; write key=value"),
+        (["bench", "window", "--lengths"], "'--lengths' is not a setting; write lengths=value"),
         (["bench", "window", "device=cuda"], "PyTorch finds no CUDA device here; use device=cpu"),
     ],
 )

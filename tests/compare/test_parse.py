@@ -122,7 +122,7 @@ def test_presets_that_were_tuned_exist():
         (["lab", "match=flop"], "did you mean 'flops'?"),
         (["lab", "colour=red"], "neither a setting nor a variant"),
         (["lab", "score=additive"], "did you mean 'model.score'?"),
-        (["lab", "--heads=2"], "choose from model.attention.heads"),
+        (["lab", "--heads=2"], "did you mean 'model.attention.heads'"),
         (["lab", "--seads=3"], "did you mean 'seeds'?"),
         (["tiny"], "1 variant: a comparison needs 2 or more"),
         (["seeds=3"], "no variants: a comparison needs 2"),

@@ -68,7 +68,7 @@ def test_underscores_and_dashes_are_alike():
         ("widht=3", "widht: no such setting; did you mean 'width'?"),
         ("inner.rat=3", "inner.rat: no such setting; did you mean 'inner.rate'?"),
         ("zzz=3", "zzz: no such setting; choose from width, name"),
-        ("width", "'width' is not a setting; write key=value"),
+        ("width", "'width' is not a setting; write width=value"),
         ("=3", "'=3' is not a setting"),
         ("inner..rate=3", "is not a setting"),
         ("width=3.5", "width is '3.5'; it must be a whole number"),

@@ -1,7 +1,7 @@
 """Precision: what a float32 copy loses against the float64 one, beyond what rounding explains."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -73,7 +73,7 @@ def rounding(
 def declared_fails(
     run: Tool,
     draw: Tool,
-    refusal: Tool,
+    refusal: Callable[[Tensor], str],
     model: nn.Module | None,
     *,
     dtype: str,
@@ -126,5 +126,5 @@ class Precision(Property):
         how = {"most": MOST_BITS, "exact": probe.subject.exact}
         yield self.case(probe, fails, batch=2, length=23, **how)
         if probe.contract.dtype is not None:
-            how = {"dtype": probe.contract.dtype, "most": MOST_BITS_DECLARED}
-            yield self.case(probe, declared_fails, batch=2, length=23, **how)
+            dtype, most = probe.contract.dtype, MOST_BITS_DECLARED
+            yield self.case(probe, declared_fails, dtype=dtype, most=most, batch=2, length=23)
