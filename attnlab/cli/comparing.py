@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from attnlab import registry
-from attnlab.cli.app import SETTINGS, AsJson, Runs, app, print_json
+from attnlab.cli.app import SETTINGS, AsJson, Runs, app, errors, print_json
 from attnlab.cli.experiments import carry_out_here, show
 
 if TYPE_CHECKING:
@@ -59,6 +59,13 @@ def compare(
         print_json(record.results)
     else:
         show(record, _table(record.results))
+    if record.lacking:
+        errors.print(
+            f"[bold red]failed:[/] {escape(record.lacking)}; the same command tries again",
+            highlight=False,
+            soft_wrap=True,
+        )
+        raise typer.Exit(1)
 
 
 def _pool(on: str, address: str | None, processes: int | None) -> "Pool":

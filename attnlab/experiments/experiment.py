@@ -63,6 +63,7 @@ class Record:
     folder: Path
     report: Report
     results: dict[str, Any]
+    lacking: str = ""  # why it is not whole; the same command tries again
 
 
 def carry_out(
@@ -102,4 +103,4 @@ def carry_out(
             **found.summary,
         }
         write(report, results, workspace.folder)
-    return Record(workspace.folder, report, results)
+    return Record(workspace.folder, report, results, workspace.lacking)

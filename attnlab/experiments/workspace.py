@@ -38,12 +38,13 @@ class Workspace:
     folder: Path
     progress: Progress
     kind: str = "study"
+    lacking: str = ""  # why results are not whole; this job and those after it run again next time
 
     def run_jobs(self, jobs: Sequence[Job]) -> dict[str, Any]:
         """The result of each job by name; says first how long the missing ones will take."""
         names = [job.name for job in jobs]
         assert len({slug(name) for name in names}) == len(names), "two jobs share a name"
-        missing = {job.name: job.seconds() for job in jobs if not self._file(job.name).exists()}
+        missing = {job.name: job.seconds() for job in jobs if not self._has(job.name)}
         self.progress.note(f"{self.kind} in {self.folder}")
         if not missing:
             self.progress.note("all of it is done already")
@@ -65,7 +66,8 @@ class Workspace:
         self.progress.started(job.name)
         result = job.work()
         seconds = time.monotonic() - start
-        content = files.as_json({"name": job.name, "seconds": seconds, "result": result})
+        kept = {"name": job.name, "seconds": seconds, "result": result, "whole": not self.lacking}
+        content = files.as_json(kept)
         files.write_whole(self._file(job.name), content)
         self.progress.finished(job.name, seconds)
 
@@ -91,11 +93,19 @@ class Workspace:
         """Train in the workers of a pool, or resume; a training that fails stops no other."""
         total = sum(task.recipe.steps for task in tasks)
         with self.progress.counting("trainings", total) as watch:
-            return pool.train(tasks, self.folder / "log.txt", watch)
+            endings = pool.train(tasks, self.folder / "log.txt", watch)
+        failed = sum(one["ending"] == "failed" for one in endings.values())
+        if failed:  # which may be our error, and is no result
+            log = self.folder / "log.txt"
+            self.lacking = f"{failed} of {len(tasks)} trainings failed: {log} says why"
+        return endings
 
     def run_of(self, name: str) -> runs.Run:
         """The run folder of a training, finished or not."""
         return runs.Run(self.folder / "runs" / slug(name))
+
+    def _has(self, name: str) -> bool:
+        return self._file(name).exists() and files.read_json(self._file(name)).get("whole", True)
 
     def _file(self, name: str) -> Path:
         return self.folder / "parts" / f"{slug(name)}.json"

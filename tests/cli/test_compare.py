@@ -33,6 +33,25 @@ def test_a_table_an_answer_and_where_to_read_more(attnlab, here, tmp_path):
     assert set(found["variants"]) == {"learned", "rotary"} == set(found["measured"])
 
 
+def test_a_training_that_fails_is_no_result_and_is_tried_again(attnlab, tmp_path, monkeypatch):
+    """What failed may be an error of ours: it must not be kept as an answer."""
+
+    class Failing(InProcess):
+        def train(self, tasks, log, watch):
+            endings = super().train(tasks, log, watch)
+            return {**endings, tasks[0].name: {"ending": "failed", "why": "KeyError: ours"}}
+
+    words = small_words(tmp_path, *FOUR[:2], "seeds=1")
+    monkeypatch.setattr(comparing, "_pool", lambda on, address, processes: Failing())
+    code, out, err = attnlab("compare", *words)
+    assert code == 1 and "KeyError: ours" in err
+    assert "failed: 1 of 2 trainings failed" in err and "the same command tries again" in err
+    monkeypatch.setattr(comparing, "_pool", lambda on, address, processes: InProcess())
+    code, out, err = attnlab("compare", *words)
+    assert code == 0 and "to do: 5 of 5 parts" in err and "failed" not in out + err
+    assert "all of it is done already" in attnlab("compare", *words)[2]
+
+
 def test_stopped_it_says_that_the_same_command_goes_on(attnlab, tmp_path, monkeypatch):
     class Stopped(InProcess):
         def train(self, tasks, log, watch):
