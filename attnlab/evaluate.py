@@ -70,9 +70,9 @@ def validation_loss(
             )
             total += losses.double().sum()
             sums.append(losses.double().view_as(targets).sum(-1))  # handed over at the end
-            asked = (batch.targets != IGNORE).sum(-1).tolist()
-            counts += asked
-            count += sum(asked)
+            scored = (batch.targets != IGNORE).sum(-1).tolist()
+            counts += scored
+            count += sum(scored)
             likeliest = logits.argmax(-1)
             exact += ((likeliest == targets) | (targets == IGNORE)).all(-1).sum()
             if tick is not None:
@@ -118,10 +118,10 @@ def answer_questions(
         raise ValueError("this tokenizer has no mask to ask with; train it with special=True")
     reader, answers = precise(model), list[Answer]()  # one copy for all the batches
     for start in range(0, len(questions), batch):
-        asked = questions[start : start + batch]
-        prompts = [[*tokenizer.encode(one.text).tolist(), mask] for one in asked]
-        given: list[list[int]] = [[] for _ in asked]
-        logs = [0.0] * len(asked)
+        part = questions[start : start + batch]
+        prompts = [[*tokenizer.encode(one.text).tolist(), mask] for one in part]
+        given: list[list[int]] = [[] for _ in part]
+        logs = [0.0] * len(part)
         greedy = Sampling(temperature=0)
         taken = steps(reader, prompts, tokens=longest, sampling=greedy, stop=mask)
         with closing(taken):
@@ -129,7 +129,7 @@ def answer_questions(
                 logs[row] += log
                 if token != mask:
                     given[row].append(token)
-        for one, ids, log in zip(asked, given, logs, strict=True):
+        for one, ids, log in zip(part, given, logs, strict=True):
             answers.append(
                 Answer(
                     question=one.text,

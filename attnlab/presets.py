@@ -177,7 +177,7 @@ def transformer(*, heads: int = 4, **settings: Any) -> TransformerSettings:
     return config.override(base, [f"attention.heads={heads}"])
 
 
-def _course(words: list[str], *, steps: int, batch: int, rate: float) -> Recipe:
+def _course(overrides: list[str], *, steps: int, batch: int, rate: float) -> Recipe:
     """The transformer of the birthplaces experiment: 3,290,624 parameters with rotary positions."""
     recipe = Recipe(
         corpus=Birthplaces(),
@@ -192,10 +192,10 @@ def _course(words: list[str], *, steps: int, batch: int, rate: float) -> Recipe:
         evaluate_every=None,
         save_every=1000,
     )
-    return config.override(recipe, words)
+    return config.override(recipe, overrides)
 
 
-def _rope_gqa(words: list[str]) -> Recipe:
+def _rope_gqa(overrides: list[str]) -> Recipe:
     recipe = Recipe(
         corpus=TextFiles(),
         model=transformer(context=256, width=192, depth=6, heads=6, **CLASSIC),
@@ -208,4 +208,4 @@ def _rope_gqa(words: list[str]) -> Recipe:
         evaluate_every=200,
         save_every=200,
     )
-    return config.override(recipe, words)
+    return config.override(recipe, overrides)

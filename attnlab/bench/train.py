@@ -88,14 +88,14 @@ class TrainBench:
             raise ValueError("no text is named; write data=PATH with the text of Shakespeare")
         kind = "cuda" if torch.cuda.is_available() else "cpu"
         peer, preset = PEERS[kind], f"shakespeare-{'gpu' if kind == 'cuda' else 'cpu'}"
-        words = [f"data={self.data}", f"seed={self.seed}", f"device={kind}"]
+        overrides = [f"data={self.data}", f"seed={self.seed}", f"device={kind}"]
         with tempfile.TemporaryDirectory(prefix="attnlab-bench-") as place:
             root = Path(place)
-            setup = prepare(launch.recipe_for(preset, words), root)
+            setup = prepare(launch.recipe_for(preset, overrides), root)
             tick("steps of both, in turns")
             times = self._steps(peer, setup, torch.device(kind))
             tick(f"training {preset}")
-            run, _ = launch.launch(preset, words, root=root, make_report=lambda world: Report())
+            run, _ = launch.launch(preset, overrides, root=root, make_report=lambda world: Report())
             reached = [first_below(run, loss) for loss in (peer.loss, *self.losses)]
             trained = self._whole_peer(peer, setup, torch.device(kind), tick) if self.full else None
         peer_seconds = peer.steps * times["peer"].median / 1e3

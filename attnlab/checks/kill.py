@@ -22,7 +22,7 @@ from attnlab.data.biographies import Biographies
 from attnlab.data.objectives import Questions
 from attnlab.models.transformer import TransformerSettings
 from attnlab.training import checkpoint, runs
-from attnlab.training.launch import goes_on
+from attnlab.training.launch import note_resumed
 from attnlab.training.loop import Training, train
 from attnlab.training.optim import Muon, Optimiser
 from attnlab.training.parallel import World
@@ -190,7 +190,7 @@ def _live(recipe: Recipe, run: runs.Run, control: Control, mouth: int) -> None:
     try:
         torch.set_num_threads(1)
         with _speaking(mouth), _forgetting(control):
-            begin = goes_on(run, Report())
+            begin = note_resumed(run, Report())
             setup = prepare(recipe, run.folder.parent)
             train(setup, run, World(0, 1, torch.device("cpu")), Report(), begin)
         status = 0

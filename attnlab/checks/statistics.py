@@ -382,8 +382,8 @@ def _error(wrong: np.ndarray, used: np.ndarray) -> float:
 
 def trainings(check: StatisticsCheck, tick: Tick) -> list[list[Stretches]]:
     """Held-out losses of real trainings, by seed and twin, as comparisons measure them."""
-    words = [*SMALL, f"steps={check.steps}"]
-    recipe = launch.recipe_for("tiny", words)
+    overrides = [*SMALL, f"steps={check.steps}"]
+    recipe = launch.recipe_for("tiny", overrides)
     before = torch.get_num_threads()
     torch.set_num_threads(1)  # as comparisons train
     try:

@@ -31,7 +31,7 @@ _usual_format = warnings.formatwarning
 
 # `key=value` words, and `--key=value` for those who are used to dashes
 SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True}
-Words = Annotated[
+Overrides = Annotated[
     list[str] | None, typer.Argument(help="Settings as key=value.", metavar="KEY=VALUE")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]

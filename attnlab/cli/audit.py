@@ -11,7 +11,7 @@ import typer
 from rich.markup import escape
 
 from attnlab import config, files
-from attnlab.cli.app import SETTINGS, AsJson, Words, app, errors, print_json, progress, screen
+from attnlab.cli.app import SETTINGS, AsJson, Overrides, app, errors, print_json, progress, screen
 
 if TYPE_CHECKING:
     from attnlab.audit.contract import Contract
@@ -29,7 +29,7 @@ def audit(
     target: Annotated[
         str, typer.Argument(help="file.py:Name, a class or a function; hf:ARCH, hf:DIR, hf:all.")
     ],
-    options: Words = None,
+    options: Overrides = None,
     declare: Annotated[
         list[str] | None,
         typer.Option(metavar="KEY=VALUE", help="What it must do: causal, window, cache …"),

@@ -13,8 +13,8 @@ from attnlab import config, registry
 from attnlab.cli.app import (
     SETTINGS,
     AsJson,
+    Overrides,
     Runs,
-    Words,
     app,
     errors,
     print_json,
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 )
 def bench(
     name: Annotated[str, typer.Argument(help="Which benchmark: attnlab list benches.")],
-    words: Words = None,
+    overrides: Overrides = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure speed and memory against peers, in one run, after checking the numbers.
 
     The settings of a benchmark: attnlab list bench.window.
     """
-    settings = config.override(registry.load("bench", name)(), words or [])
+    settings = config.override(registry.load("bench", name)(), overrides or [])
     with progress() as tick:
         report = settings.run(tick)
     if as_json:
@@ -56,14 +56,14 @@ def bench(
 )
 def check(
     name: Annotated[str, typer.Argument(help="Which check: attnlab list checks.")],
-    words: Words = None,
+    overrides: Overrides = None,
     as_json: AsJson = False,
 ) -> None:
     """Prove a promise the hard way, with controls that must fail; exit code 1 if it is broken.
 
     The settings of a check, as key=value or --key value: attnlab list check.kill.
     """
-    settings = config.override(registry.load("check", name)(), _paired(words or []))
+    settings = config.override(registry.load("check", name)(), _join_pairs(overrides or []))
     with progress() as tick:
         report = settings.run(tick)
     if as_json:
@@ -95,10 +95,10 @@ def _lines(report: Mapping[str, Any], indent: str = "") -> Iterator[str]:
             yield f"{name}  {f'{value:.4g}' if isinstance(value, float) else value}"
 
 
-def _paired(words: list[str]) -> list[str]:
+def _join_pairs(overrides: list[str]) -> list[str]:
     """`--kills 200` as `kills=200`."""
     joined: list[str] = []
-    for word in words:
+    for word in overrides:
         if joined and joined[-1].startswith("--") and "=" not in joined[-1]:
             joined[-1] += f"={word}"
         else:
@@ -113,7 +113,7 @@ def _paired(words: list[str]) -> list[str]:
 )
 def study(
     name: Annotated[str, typer.Argument(help="Which study: attnlab list studies.")],
-    words: Words = None,
+    overrides: Overrides = None,
     root: Runs = Path("runs"),
     again: Annotated[bool, typer.Option("--again", help="Do all of it anew.")] = False,
     as_json: AsJson = False,
@@ -123,7 +123,7 @@ def study(
     Stop it at any time: the same command resumes it, and repeats no finished job.
     The settings of a study: attnlab list study.window.
     """
-    settings = config.override(registry.load("study", name)(), words or [])
+    settings = config.override(registry.load("study", name)(), overrides or [])
     name = registry.find("study", name).name
     record = carry_out_here(name, settings, root=root, again=again)
     if as_json:

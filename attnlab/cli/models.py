@@ -12,8 +12,8 @@ from rich.table import Column, Table
 from attnlab.cli.app import (
     SETTINGS,
     AsJson,
+    Overrides,
     Runs,
-    Words,
     app,
     errors,
     one_line,
@@ -35,7 +35,7 @@ Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 )
 def train(
     preset: Annotated[str, typer.Argument(help="Where to begin: attnlab list presets.")],
-    words: Words = None,
+    overrides: Overrides = None,
     file: Annotated[Path | None, typer.Option("--config", help="Settings as JSON.")] = None,
     root: Runs = Path("runs"),
 ) -> None:
@@ -52,7 +52,7 @@ def train(
 
     if preset.startswith("-"):
         raise ValueError("the preset comes first: attnlab train PRESET --resume …")
-    resume, rest = _resume_word(words or [])
+    resume, rest = _split_resume(overrides or [])
     try:
         run, result = launch.launch(
             preset,
@@ -84,10 +84,10 @@ def train(
         raise typer.Exit(128 + signal.Signals[result.ending])
 
 
-def _resume_word(words: list[str]) -> tuple[str | None, list[str]]:
-    """`--resume`, `--resume auto`, `--resume PATH` or `--resume=…` among the other words."""
+def _split_resume(overrides: list[str]) -> tuple[str | None, list[str]]:
+    """`--resume`, `--resume auto`, `--resume PATH` or `--resume=…` among the other overrides."""
     rest, resume = [], None
-    remaining = iter(words)
+    remaining = iter(overrides)
     for word in remaining:
         if word == "--resume":
             following = next(remaining, None)
@@ -126,7 +126,7 @@ def list_runs(root: Runs = Path("runs"), as_json: AsJson = False) -> None:
 )
 def evaluate(
     run: Which,
-    words: Words = None,
+    overrides: Overrides = None,
     predict: Annotated[
         Path | None, typer.Option(help="Write the answers to the unlabelled questions there.")
     ] = None,
@@ -141,7 +141,7 @@ def evaluate(
     from attnlab.training.examine import examine
 
     with progress() as tick:
-        found = examine(run, words or [], root=root, device=device, predict=predict, tick=tick)
+        found = examine(run, overrides or [], root=root, device=device, predict=predict, tick=tick)
     if as_json:
         print_json(found)
         return

@@ -33,16 +33,16 @@ def page(
             screen.print(f"port {port} is in use; this is {taken}", highlight=False)
         address = server.known.address
         screen.print(f"the page: {escape(address)}", highlight=False, soft_wrap=True)
-        opened = browser and _opened(address)
-        told = "Ctrl-C ends it" if opened or not browser else "no browser found; open the address"
-        screen.print(told, highlight=False)
+        opened = browser and _open_browser(address)
+        hint = "Ctrl-C ends it" if opened or not browser else "no browser found; open the address"
+        screen.print(hint, highlight=False)
 
     with suppress(KeyboardInterrupt):  # not raised where SIGINT was ignored, as under nohup
         serve(ServerSettings(root=root, port=port), say)
     screen.print("closed")
 
 
-def _opened(address: str) -> bool:
+def _open_browser(address: str) -> bool:
     import webbrowser
 
     try:

@@ -34,7 +34,7 @@ def claims(
         str | None,
         typer.Option(help='The claims that settle a course question, such as "A4 1(c)".'),
     ] = None,
-    words: Annotated[
+    overrides: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
@@ -65,13 +65,13 @@ def claims(
     from attnlab.experiments.pool import Interrupted
     from attnlab.theory import catalogue
 
-    if docs is not None and words:
+    if docs is not None and overrides:
         raise ValueError("--docs records claims with their default settings; leave out --set")
     if question is not None and names:
         raise ValueError(f"give names or --question, not both: {', '.join(names)}")
     chosen = catalogue.find_by_question(question) if question is not None else names
     chosen = chosen or catalogue.names(quick=quick)
-    loaded = {name: catalogue.load(name, words or []) for name in chosen}
+    loaded = {name: catalogue.load(name, overrides or []) for name in chosen}
     if quick:
         loaded = {name: claim for name, claim in loaded.items() if not claim.trained}
     if not loaded:
@@ -95,7 +95,7 @@ def claims(
     else:
         _tabulate(shown, question)
     for result in results:
-        if not words and not result.knob_flips:
+        if not overrides and not result.knob_flips:
             errors.print(
                 f"[bold red]{result.name}:[/] its knob does not change the verdict", highlight=False
             )

@@ -96,10 +96,10 @@ class Variant:
 
     @property
     def spec(self) -> str:
-        return _spelled(self.preset, self.words)
+        return _format_variant(self.preset, self.words)
 
 
-def _spelled(preset: str, words: Sequence[str]) -> str:
+def _format_variant(preset: str, words: Sequence[str]) -> str:
     return f"{preset}:{','.join(words)}" if words else preset
 
 
@@ -193,7 +193,7 @@ RECIPE = ["data", *(field.name for field in dataclasses.fields(Recipe))]
 
 def _first(word: str) -> str:
     """`--model.width=3` -> "model"."""
-    return config.split_word(word)[0][0]
+    return config.split_override(word)[0][0]
 
 
 def _as_variant(word: str) -> tuple[str, str]:
@@ -241,7 +241,7 @@ def _labels(named: Sequence[Named]) -> list[str]:
     labels = []
     for given, preset, words in named:
         short = [preset] if several or not words else []
-        short += [_shortened(word) for word in words]
+        short += [_shorten(word) for word in words]
         labels.append(given or " ".join(short))
     slugs = [slug(label) for label in labels]
     for number, (given, preset, words) in enumerate(named):
@@ -251,14 +251,14 @@ def _labels(named: Sequence[Named]) -> list[str]:
         if slug(label) in [slug(before) for before in labels[:number]]:
             raise ValueError(
                 f"two variants are called {label!r}; give this one another label, such as "
-                f"second={_spelled(preset, words)}"
+                f"second={_format_variant(preset, words)}"
             )
     return labels
 
 
-def _shortened(word: str) -> str:
+def _shorten(word: str) -> str:
     """`model.attention=grouped` -> "grouped", `model.window=16,none` -> "window=16,none"."""
-    path, text = config.split_word(word)
+    path, text = config.split_override(word)
     chosen = path[-1] in registry.kinds() and not re.fullmatch(r"none|[\d.,]*", text)
     return text if chosen else f"{path[-1]}={text}"
 

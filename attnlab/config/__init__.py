@@ -8,8 +8,8 @@ option with its own defaults, `positions.base=5000` changes one value in it.
 from attnlab.config.describe import Description, describe
 from attnlab.config.fields import Limits, check_value, choice, refusal, setting, settings
 from attnlab.config.hints import ConfigError
+from attnlab.config.overrides import override, paths, split_override, to_overrides
 from attnlab.config.plain import from_dict, to_dict
-from attnlab.config.words import override, paths, split_word, words_of
 
 __all__ = [
     "ConfigError",
@@ -24,7 +24,7 @@ __all__ = [
     "refusal",
     "setting",
     "settings",
-    "split_word",
+    "split_override",
     "to_dict",
-    "words_of",
+    "to_overrides",
 ]

@@ -6,8 +6,8 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from attnlab import registry
 from attnlab.config.fields import NO_LIMITS, Limits
 from attnlab.config.hints import members
+from attnlab.config.overrides import format_value
 from attnlab.config.plain import plain_value
-from attnlab.config.words import spelled
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ def describe(settings: Any, *, prefix: str = "", chosen: bool = False) -> list[D
             found += describe(value, prefix=f"{key}.", chosen=chosen)
             continue
         limits = field.metadata.get("limits", NO_LIMITS)
-        default = spelled(plain_value(value))
+        default = format_value(plain_value(value))
         found.append(
             Description(
                 key=key,
@@ -63,7 +63,7 @@ def describe(settings: Any, *, prefix: str = "", chosen: bool = False) -> list[D
 
 def _type(hint: Any, limits: Limits) -> str:
     """The type in words, without None."""
-    words = {int: "whole number", float: "number", bool: "true or false", str: "text"}
+    names = {int: "whole number", float: "number", bool: "true or false", str: "text"}
     types = []
     for part in members(hint):
         if get_origin(part) is tuple:
@@ -73,7 +73,7 @@ def _type(hint: Any, limits: Limits) -> str:
         elif part is str and limits.choices:
             types.append(f"one of {', '.join(limits.choices)}")
         elif part is not type(None):
-            types.append(words.get(part, part.__name__.lower()))
+            types.append(names.get(part, part.__name__.lower()))
     return " or ".join(types)
 
 

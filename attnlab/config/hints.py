@@ -25,7 +25,7 @@ def in_words(hint: Any) -> str:
         return "one of " + ", ".join(map(str, get_args(hint)))
     if get_origin(hint) is tuple:
         return f"a list (separated by commas) of {in_words(get_args(hint)[0])}"
-    words = {
+    names = {
         int: "a whole number",
         float: "a number",
         bool: "true or false",
@@ -33,7 +33,7 @@ def in_words(hint: Any) -> str:
         Path: "a path",
         type(None): "none",
     }
-    return words.get(hint, getattr(hint, "__name__", str(hint)))
+    return names.get(hint, getattr(hint, "__name__", str(hint)))
 
 
 def wrong_type(key: str, value: Any, hint: Any) -> ConfigError:

@@ -126,7 +126,7 @@ def _origin(report: Report) -> str:
         )
         parts.append(f'<h3>Versions</h3>\n<dl class="versions">{pairs}</dl>')
     if report.settings:
-        words = "\n".join(config.words_of(dict(report.settings)))
+        words = "\n".join(config.to_overrides(dict(report.settings)))
         parts.append(f"<details>\n<summary>Settings</summary>\n{_lines(words)}\n</details>")
     if not parts:
         return ""

@@ -73,7 +73,7 @@ def _origin(report: Report) -> list[str]:
         versions = (f"{_text(name)} {_text(str(v))}" for name, v in report.versions.items())
         parts.append("Versions: " + ", ".join(versions) + ".")
     if report.settings:
-        lines = _fence("\n".join(config.words_of(dict(report.settings))))
+        lines = _fence("\n".join(config.to_overrides(dict(report.settings))))
         parts.append(f"<details>\n<summary>Settings</summary>\n\n{lines}\n\n</details>")
     return ["## How this was made", *parts] if parts else []
 

@@ -14,7 +14,7 @@ from attnlab.training.saved import Saved, open_saved
 
 def examine(
     word: str,
-    words: list[str],
+    overrides: list[str],
     *,
     root: Path,
     device: str,
@@ -23,9 +23,9 @@ def examine(
 ) -> dict[str, Any]:
     """Loss over the whole validation split; for a corpus of questions also the accuracy."""
     tick("opening")
-    _refuse_other_settings(words)
+    _refuse_other_settings(overrides)
     saved = open_saved(word, root, device)
-    recipe = config.override(saved.recipe, with_data(saved.recipe, words))
+    recipe = config.override(saved.recipe, with_data(saved.recipe, overrides))
     corpus = recipe.corpus.load()
     found: dict[str, Any] = {}
     source = recipe.objective.source(
@@ -54,9 +54,9 @@ def examine(
     return {"checkpoint": str(saved.folder), **skipped, **found}
 
 
-def _refuse_other_settings(words: list[str]) -> None:
+def _refuse_other_settings(overrides: list[str]) -> None:
     """What decides the model is in its checkpoint; saying it anew would change nothing."""
-    for key, _ in map(config.split_word, words):
+    for key, _ in map(config.split_override, overrides):
         if key[0] not in ABOUT_TEXT:
             raise ValueError(
                 f"{'.'.join(key)} has no meaning for a trained model; evaluate takes "

@@ -1,4 +1,4 @@
-"""From a preset and some words to a run: a new one, or one to resume."""
+"""From a preset and some overrides to a run: a new one, or one to resume."""
 
 import json
 import shutil
@@ -17,17 +17,17 @@ from attnlab.training.setup import Setup, prepare, refuse_large_step
 from attnlab.training.weights import flat
 
 
-def recipe_for(preset: str, words: list[str], file: Path | None = None) -> Recipe:
-    """Defaults < preset < file < words. `data=PATH` is short for the corpus of that path."""
-    return _with_file_and_words(registry.load("preset", preset)(), words, file)
+def recipe_for(preset: str, overrides: list[str], file: Path | None = None) -> Recipe:
+    """Defaults < preset < file < overrides. `data=PATH` is short for the corpus of that path."""
+    return _with_file_and_overrides(registry.load("preset", preset)(), overrides, file)
 
 
-def _with_file_and_words(recipe: Recipe, words: list[str], file: Path | None) -> Recipe:
+def _with_file_and_overrides(recipe: Recipe, overrides: list[str], file: Path | None) -> Recipe:
     """One after the other: what a word chooses anew brings nothing of the file along."""
     if file is not None:
-        given = config.words_of(_settings_in(file))
+        given = config.to_overrides(_settings_in(file))
         recipe = config.override(recipe, with_data(recipe, given))
-    return config.override(recipe, with_data(recipe, words))
+    return config.override(recipe, with_data(recipe, overrides))
 
 
 def _settings_in(file: Path) -> Any:
@@ -39,9 +39,9 @@ def _settings_in(file: Path) -> Any:
         raise ValueError(f"--config {file} cannot be read: {error.strerror}") from None
 
 
-def with_data(recipe: Recipe, words: list[str]) -> list[str]:
+def with_data(recipe: Recipe, overrides: list[str]) -> list[str]:
     """`data=PATH` spelled out: the path of the preset's corpus, or text instead of it."""
-    keys = [(config.split_word(word), word) for word in words]
+    keys = [(config.split_override(word), word) for word in overrides]
     chosen = [text for (path, text), _ in keys if path == ["corpus"]]
     corpus = registry.load("corpus", chosen[-1])() if chosen else recipe.corpus
     spelled = []
@@ -59,7 +59,7 @@ def with_data(recipe: Recipe, words: list[str]) -> list[str]:
 
 def launch(
     preset: str,
-    words: list[str],
+    overrides: list[str],
     *,
     root: Path,
     make_report: Callable[[World], Report],
@@ -68,17 +68,17 @@ def launch(
 ) -> tuple[runs.Run, Result]:
     """Train; `resume` is None, "newest", "auto" (if there is one to resume) or a path."""
     preset = registry.find("preset", preset).name
-    recipe = recipe_for(preset, words, file)
-    run, named = _to_go_on(preset, recipe, root, resume)
+    recipe = recipe_for(preset, overrides, file)
+    run, named = _find_resumable(preset, recipe, root, resume)
     before = run.recipe() if run is not None else recipe
     if run is not None:
-        recipe = _with_file_and_words(before, words, file)
+        recipe = _with_file_and_overrides(before, overrides, file)
     with parallel.world(recipe.device) as world:
         report = make_report(world)
         begin = None
         if run is not None:
             _name_changes(before, recipe, report)
-            begin = named or goes_on(run, report)
+            begin = named or note_resumed(run, report)
         if begin is not None and checkpoint.step_of(begin) > recipe.steps:
             raise ValueError(
                 f"steps is {recipe.steps}, and the run is at step {checkpoint.step_of(begin)} "
@@ -90,7 +90,7 @@ def launch(
         if run is None:
             folder = world.broadcast(str(runs.create(root, preset).folder) if world.first else "")
             run = runs.Run(Path(folder))
-        with _as_it_was_if_refused(run, new, world):
+        with _undo_if_refused(run, new, world):
             return run, _train(setup, run, world, report, begin)
 
 
@@ -114,7 +114,7 @@ def _train(setup: Setup, run: runs.Run, world: World, report: Report, begin: Pat
 
 
 @contextmanager
-def _as_it_was_if_refused(run: runs.Run, new: bool, world: World) -> Iterator[None]:
+def _undo_if_refused(run: runs.Run, new: bool, world: World) -> Iterator[None]:
     """A training that is refused before its first step leaves no run, and an old one unchanged.
 
     The manifest is written last before the first step, and never twice the same.
@@ -138,7 +138,7 @@ def _bytes(path: Path) -> bytes | None:
     return path.read_bytes() if path.is_file() else None
 
 
-def _to_go_on(
+def _find_resumable(
     preset: str, recipe: Recipe, root: Path, resume: str | None
 ) -> tuple[runs.Run | None, Path | None]:
     """The run to resume, and the checkpoint if that was named itself."""
@@ -183,7 +183,7 @@ def _name_changes(before: Recipe, recipe: Recipe, report: Report) -> None:
             report.note(f"resuming with {name}={new.get(name)} instead of {old.get(name)}")
 
 
-def goes_on(run: runs.Run, report: Report) -> Path | None:
+def note_resumed(run: runs.Run, report: Report) -> Path | None:
     """The newest good checkpoint of a run; those that were passed over are named."""
     newest, broken = checkpoint.newest_good(run.checkpoints)
     for line in broken:

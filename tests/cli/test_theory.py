@@ -112,7 +112,7 @@ def test_a_claim_that_is_recorded_again_touches_its_own_files_only(attnlab, tmp_
         (["copy", "--set", "laed=3"], "laed: no such setting; did you mean 'lead'?"),
         (["copy", "--set", "lead=50"], "lead is 50.0; use 0 to 40, such as 12.0"),
         (["copy", "--set", "keys=2.5"], "keys is '2.5'; it must be a whole number"),
-        (["copy", "--set", "lead"], "'lead' is not a setting; write key=value"),
+        (["copy", "--set", "lead"], "'lead' is not a setting; write lead=value"),
         (["average-of-two", "--set", "keys=20"], "20 vectors of width 16 cannot all be"),
         (["copy", "--plot", "no/such/folder.svg"], "name a file in an existing folder"),
         (["copy", "--plot", "picture.png"], "--plot writes SVG; use picture.svg"),

@@ -182,9 +182,9 @@ def decoding(request: Mapping[str, Any], tick: Tick) -> dict[str, Any]:
     found: dict[str, Any] = {"errors": {}, "texts": {}}
     for number, (score, scheme, kind) in enumerate(every, 1):
         tick(f"{number}/{len(every)} {score}, {scheme}, {kind}")
-        words = [f"score={score}", f"positions={scheme}", f"attention={kind}"]
+        overrides = [f"score={score}", f"positions={scheme}", f"attention={kind}"]
         for window, caches in (("none", ["full"]), ("7", ["full", "ring"]), ("5,none", ["auto"])):
-            model = _model(*words, f"window={window}")
+            model = _model(*overrides, f"window={window}")
             for cache in caches:
                 case = f"{score}, {scheme}, {kind}, window {window}, {cache} cache"
                 found["errors"][case] = _decoding_error(model, cache) / DECODED
@@ -193,9 +193,9 @@ def decoding(request: Mapping[str, Any], tick: Tick) -> dict[str, Any]:
     return found
 
 
-def _model(*words: str) -> Transformer:
+def _model(*overrides: str) -> Transformer:
     rng = torch.Generator().manual_seed(0)
-    model = config.override(SMALL, words).build().double().eval()
+    model = config.override(SMALL, overrides).build().double().eval()
     with torch.no_grad():
         for parameter in model.parameters():  # far from the start, where everything is flat
             drawn = torch.randn(parameter.shape, generator=rng, dtype=torch.float64)

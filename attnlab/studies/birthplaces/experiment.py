@@ -154,12 +154,16 @@ class BirthplacesStudy(Experiment):
         """The trainings of an arm by name, in order; the last is judged."""
         make = self._stages_of_size if self.size else self._stages_in_full
         made = make(arm, questions)
-        words = [f"model.positions={_POSITIONS[arm]}"] if arm in _POSITIONS else []
+        overrides = [f"model.positions={_POSITIONS[arm]}"] if arm in _POSITIONS else []
         corpus = self.corpus(arm)
         stages = {}
         for name, recipe in made.items():
             changed = dataclasses.replace(
-                config.override(recipe, words), corpus=corpus, seed=seed, keep=1, save_best=False
+                config.override(recipe, overrides),
+                corpus=corpus,
+                seed=seed,
+                keep=1,
+                save_best=False,
             )
             if self.steps is not None and name != "finetune":
                 changed = dataclasses.replace(changed, steps=self.steps)
@@ -177,8 +181,8 @@ class BirthplacesStudy(Experiment):
         # too few steps to be worth compiling; some ten points of a curve
         epoch = -(-questions // finetune.batch)
         every = max(finetune.steps // epoch // 10, 1) * epoch
-        words = [*fast, "compile=false", f"evaluate_every={every}"]
-        finetune = config.override(finetune, words)
+        overrides = [*fast, "compile=false", f"evaluate_every={every}"]
+        finetune = config.override(finetune, overrides)
         if none:
             return {"finetune": finetune}
         if self.recipe == "best":

@@ -159,7 +159,7 @@ class RopeGqaStudy(LanguageStudy):
     def recipe(self, variant: str, seed: int, block: int, corpus: Text) -> Recipe:
         """The course's, at this scale; what it starts from is not in it."""
         size = self.size
-        words = [
+        overrides = [
             f"model.width={size.width}",
             f"model.depth={size.depth}",
             f"model.context={size.blocks[-1]}",
@@ -174,7 +174,7 @@ class RopeGqaStudy(LanguageStudy):
             f"compile={self.chosen_scale == 'full' and torch.cuda.is_available()}",
         ]
         preset = registry.load("preset", f"rope-gqa-{variant}")()
-        return dataclasses.replace(config.override(preset, words), corpus=corpus)
+        return dataclasses.replace(config.override(preset, overrides), corpus=corpus)
 
     def _trainings(self, workspace: Workspace, corpus: Text) -> Iterator[Job]:
         held = EVALUATIONS * corpus.load().characters("validation")

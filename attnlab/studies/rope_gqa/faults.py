@@ -27,7 +27,7 @@ class Row:
 
 
 def section(flawed: dict[str, Any], one_batch: Row) -> Section:
-    """`flawed`: what the jobs of attnlab/studies/flawed.py gave."""
+    """`flawed`: what the jobs of attnlab/studies/rope_gqa/flawed.py gave."""
     rows = [*_time_rows(flawed), *_memory_rows(flawed["memory"]), one_batch]
     return Section(
         heading="What the flawed protocol would have reported",

@@ -89,7 +89,7 @@ def alike(look: Make, device: torch.device) -> tuple[Kernel, str]:
             with kernel.forced():
                 paths = {kv: path_of(look(kernel, kv)) for kv in KV_HEADS}
         except RuntimeError as error:
-            if not any(words in str(error) for words in NO_KERNEL):
+            if not any(part in str(error) for part in NO_KERNEL):
                 raise
             reasons.append(f"{kernel.dtype}: {kernel.backend} does not serve all")
             continue
@@ -235,7 +235,7 @@ def model_of(sweep: Sweep, kernel: Kernel, kv_heads: int, device: torch.device) 
 def settings_of(sweep: Sweep, kv_heads: int) -> TransformerSettings:
     """The course's transformer with rotary positions. Six key/value heads are of the same class
     as fewer: nothing but their number differs."""
-    words = [
+    overrides = [
         f"width={sweep.width}",
         f"depth={sweep.depth}",
         f"context={sweep.block}",
@@ -245,7 +245,7 @@ def settings_of(sweep: Sweep, kv_heads: int) -> TransformerSettings:
     ]
     model = presets.rope_gqa_both().model
     assert isinstance(model, TransformerSettings)
-    return config.override(model, words)
+    return config.override(model, overrides)
 
 
 def attention_call(

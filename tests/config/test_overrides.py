@@ -120,7 +120,7 @@ def test_a_file_of_settings_becomes_words():
     changed = config.override(
         TransformerSettings(), ["positions=alibi", "window=3,none", "bias=on"]
     )
-    words = config.words_of(config.to_dict(changed))
+    words = config.to_overrides(config.to_dict(changed))
     assert config.override(TransformerSettings(), words) == changed
     with pytest.raises(config.ConfigError, match="object"):
-        config.words_of([1])
+        config.to_overrides([1])

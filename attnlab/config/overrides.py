@@ -1,6 +1,6 @@
-"""Settings changed by words: `key=value`, the key dotted.
+"""Settings changed by overrides: `key=value`, the key dotted.
 
-Shorter keys are applied first, so the order of the words does not matter.
+Shorter keys are applied first, so the order of the overrides does not matter.
 """
 
 import dataclasses
@@ -14,12 +14,12 @@ from attnlab.config.hints import ConfigError, parse
 S = TypeVar("S")
 
 
-def override(settings: S, words: Iterable[str]) -> S:
-    """The settings with `key=value` words applied; later words win over earlier ones."""
-    return _changed(settings, [split_word(word) for word in words], "")
+def override(settings: S, overrides: Iterable[str]) -> S:
+    """The settings with `key=value` overrides applied; later overrides win over earlier ones."""
+    return _apply(settings, [split_override(word) for word in overrides], "")
 
 
-def split_word(word: str) -> tuple[list[str], str]:
+def split_override(word: str) -> tuple[list[str], str]:
     """`--model.width=3` -> (["model", "width"], "3")."""
     key, equals, text = word.removeprefix("--").partition("=")
     path = key.strip().replace("-", "_").split(".")
@@ -40,35 +40,35 @@ def paths(settings: object) -> list[str]:
     return found
 
 
-def words_of(plain: Any, prefix: str = "") -> list[str]:
-    """Settings from a file, as saved by `to_dict` or a part of that, as words."""
+def to_overrides(plain: Any, prefix: str = "") -> list[str]:
+    """Settings from a file, as saved by `to_dict` or a part of that, as overrides."""
     if not isinstance(plain, dict):
         raise ConfigError(f"settings in a file are an object, not {plain!r}")
-    words = []
+    overrides = []
     for name, value in plain.items():
         if isinstance(value, dict):
             if "name" in value:
-                words.append(f"{prefix}{name}={value['name']}")
+                overrides.append(f"{prefix}{name}={value['name']}")
             rest = {inner: v for inner, v in value.items() if inner != "name"}
             if not value:
                 raise ConfigError(f"{prefix}{name} is an empty group of settings; leave it out")
-            words += words_of(rest, f"{prefix}{name}.")
+            overrides += to_overrides(rest, f"{prefix}{name}.")
         else:
-            words.append(f"{prefix}{name}={spelled(value)}")
-    return words
+            overrides.append(f"{prefix}{name}={format_value(value)}")
+    return overrides
 
 
-def spelled(value: Any) -> str:
+def format_value(value: Any) -> str:
     """A plain JSON value as a person writes it after `key=`."""
     if isinstance(value, list):
-        return ",".join(map(spelled, value))
+        return ",".join(map(format_value, value))
     return "none" if value is None else str(value)
 
 
-def _changed(settings: Any, changes: list[tuple[list[str], str]], prefix: str) -> Any:
+def _apply(settings: Any, changes: list[tuple[list[str], str]], prefix: str) -> Any:
     """All changes at once: a width and heads that fit each other may come in any order.
 
-    `prefix` is the key of these settings in those that the words are about: "" or "model.".
+    `prefix` is the key of these settings in those that the overrides are about: "" or "model.".
     """
     values: dict[str, Any] = {}
     known = {field.name: field for field in dataclasses.fields(settings)}
@@ -87,7 +87,7 @@ def _changed(settings: Any, changes: list[tuple[list[str], str]], prefix: str) -
             if not dataclasses.is_dataclass(current):
                 key = ".".join([prefix + name, *inside[0][0]])
                 raise ConfigError(f"{key}: {name} has no settings inside it; write {name}=value")
-            values[name] = _changed(current, inside, f"{prefix}{name}.")
+            values[name] = _apply(current, inside, f"{prefix}{name}.")
     return construct(lambda: dataclasses.replace(settings, **values), prefix)
 
 
