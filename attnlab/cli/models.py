@@ -158,9 +158,14 @@ def generate(
     prompt: Annotated[list[str], typer.Option(help="Text to continue; several form one batch.")],
     tokens: Annotated[int, typer.Option(help="How many tokens to add.")] = 200,
     temperature: Annotated[float, typer.Option(help="0: always the likeliest token.")] = 0.8,
-    top_k: Annotated[int | None, typer.Option(help="Only the so many likeliest.")] = None,
-    top_p: Annotated[float | None, typer.Option(help="Only those that reach this part.")] = None,
-    seed: int = 0,
+    top_k: Annotated[
+        int | None, typer.Option(help="Sample among the k likeliest tokens only.")
+    ] = None,
+    top_p: Annotated[
+        float | None,
+        typer.Option(help="Sample among the likeliest tokens that hold this probability."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same text.")] = 0,
     root: Runs = Path("runs"),
     device: Device = "auto",
     as_json: AsJson = False,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
+from attnlab import config, registry
 from attnlab.cli.app import AsJson, app, errors, print_json, progress, screen
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def claims(
         raise ValueError(f"give names or --question, not both: {', '.join(names)}")
     chosen = catalogue.find_by_question(question) if question is not None else names
     chosen = chosen or catalogue.names(quick=quick)
-    loaded = {name: catalogue.load(name, overrides or []) for name in chosen}
+    loaded = {name: _load(name, overrides or [], knob) for name in chosen}
     if quick:
         loaded = {name: claim for name, claim in loaded.items() if not claim.trained}
     if not loaded:
@@ -102,6 +103,22 @@ def claims(
             raise typer.Exit(1)
     if not all(result.as_expected for result in shown):
         raise typer.Exit(1)
+
+
+def _load(name: str, overrides: list[str], knob: bool) -> "Claim":
+    from attnlab.theory import catalogue
+
+    if "=" in name:
+        raise ValueError(f"{name!r} is no claim; change a setting with --set {name}")
+    registry.find("claim", name)
+    try:
+        claim = catalogue.load(name, overrides)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+    keys = {config.split_override(one)[0][0] for one in overrides}
+    for key in sorted(keys & set(claim.about.knob.changes)) if knob else []:
+        raise ValueError(f"{name}: --knob changes {key} itself; leave out --knob or --set {key}")
+    return claim
 
 
 def _run(name: str, claim: "Claim") -> "ClaimResult":
@@ -208,6 +225,7 @@ def _draw(result: "ClaimResult", path: Path) -> None:
     from attnlab.reports import plots, vector
 
     files.write_whole(path, vector.standalone(plots.svg(result.evidence.picture)).encode())
+    errors.print(f"wrote {escape(str(path))}", highlight=False, soft_wrap=True)
 
 
 def _record(results: list["ClaimResult"], docs: Path) -> None:

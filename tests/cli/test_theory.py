@@ -115,6 +115,12 @@ def test_a_claim_that_is_recorded_again_touches_its_own_files_only(attnlab, tmp_
         (["copy", "--set", "lead"], "'lead' is not a setting; write lead=value"),
         (["average-of-two", "--set", "keys=20"], "20 vectors of width 16 cannot all be"),
         (["copy", "--plot", "no/such/folder.svg"], "name a file in an existing folder"),
+        (["copy", "lead=3"], "'lead=3' is no claim; change a setting with --set lead=3"),
+        (["copy", "--set", "lead=3", "--knob"], "copy: --knob changes lead itself; leave out"),
+        (
+            ["copy", "elman-remembers-both", "--set", "lead=3"],
+            "elman-remembers-both: lead: no such",
+        ),
         (["copy", "--plot", "picture.png"], "--plot writes SVG; use picture.svg"),
         (["copy", "rope-relative", "--plot", "x.svg"], "--plot draws one claim, not 2"),
     ],
