@@ -128,7 +128,7 @@ class Rotary:
         above=0,
         high=1,
         because="it is a part of the head width",
-        about="part of each head's coordinates that rotates; the rest keeps no position",
+        about="fraction of each head's coordinates that rotates; the rest keeps no position",
     )
     layout: Layout = setting(
         "half-split",

@@ -60,7 +60,7 @@ class Contract:
     )
     rope_base: float | None = setting(None, above=1, about="base of the rotary frequencies")
     rope_fraction: float | None = setting(
-        None, above=0, high=1, about="part of a head's coordinates that rotates"
+        None, above=0, high=1, about="fraction of a head's coordinates that rotates"
     )
     scale: float | None = setting(None, above=0, about="factor on query · key")
     dtype: Literal["bfloat16"] | None = setting(

@@ -131,7 +131,7 @@ class TextCorpus(Corpus):
 
 
 KEPT = "it is the part of the text kept from training"
-VALIDATION = "part of the text, at its end, that is kept for validation"
+VALIDATION = "fraction of the text, at its end, that is kept for validation"
 
 
 @settings

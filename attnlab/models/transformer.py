@@ -42,7 +42,9 @@ class TransformerSettings:
     context: int = setting(
         256, low=1, high=LARGEST, about="tokens of a training text; learned positions end there"
     )
-    width: int = setting(128, low=1, high=LARGEST, about="numbers in the vector of a token")
+    width: int = setting(
+        128, low=1, high=LARGEST, about="d_model: numbers in the vector of a token"
+    )
     depth: int = setting(4, low=1, high=DEEPEST, about="layers: an attention and a feed-forward")
     attention: HeadSettings = choice(
         "attention", "multi-head", about="how query heads share key/value heads"
@@ -74,21 +76,21 @@ class TransformerSettings:
     tied: bool = setting(True, about="the output layer is the embedding table")
     initial: Literal["deep", "flat"] = setting(
         "deep",
-        about="first weights of what adds to the residual stream: smaller with depth, or not",
+        about="initialisation of what adds to the residual stream: smaller with depth, or not",
     )
     dropout: float = setting(
         0.0,
         low=0,
         below=1,
         because=PROBABILITY,
-        about="part of what is added to the residual stream that training drops",
+        about="dropout probability of what is added to the residual stream",
     )
     attention_dropout: float = setting(
         0.0,
         low=0,
         below=1,
         because=PROBABILITY,
-        about="part of the attention weights that training drops; slow together with a window",
+        about="dropout probability of the attention weights; slow together with a window",
     )
 
     def check(self) -> None:

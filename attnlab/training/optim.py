@@ -25,13 +25,15 @@ class Schedule:
     below `final`, whatever the length of the run.
     """
 
-    warmup: int = setting(0, low=0, about="steps in which the rate rises to its full value")
+    warmup: int = setting(
+        0, low=0, about="steps in which the learning rate rises to its full value"
+    )
     hold: float = setting(
         0.0,
         low=0,
         high=1,
         because="it is a part of the run",
-        about="part of the run after which the rate falls",
+        about="fraction of the run after which the rate falls",
     )
     shape: Literal["cosine", "linear", "constant", "waves"] = setting(
         "cosine", about="how the rate falls; waves rise and fall again"
@@ -41,7 +43,7 @@ class Schedule:
         low=0,
         high=1,
         because="it is a part of the full rate",
-        about="where the rate ends, as a part of its full value",
+        about="where the rate ends, as a fraction of its full value",
     )
     wave: int | None = setting(
         None,
@@ -137,7 +139,7 @@ class Muon:
         5, low=1, high=20, about="Newton–Schulz iterations that orthogonalise an update"
     )
     rest_rate: float = setting(
-        3e-3, low=0, below=100, about="AdamW's rate for embeddings, head and vectors"
+        3e-3, low=0, below=100, about="AdamW's learning rate for embeddings, head and vectors"
     )
     rest_betas: tuple[float, ...] = setting(
         (0.9, 0.95), low=0, below=1, count=2, about="AdamW's betas for embeddings, head and vectors"
