@@ -12,6 +12,10 @@ MAP = Path(__file__).with_suffix(".md")
 TREE = re.compile(r"(?<=```text\n)attnlab/.*?(?=```)", re.DOTALL)
 
 
+# Of these the folder's own line says what its files are: one for each registered option.
+FOLDED = {"attnlab/audit/properties": "attnlab list property"}
+
+
 def tree(package: Path) -> str:
     """The package as lines, a folder before what it holds: `  name.py    what it is`."""
     lines = _lines(package, depth=0)
@@ -21,6 +25,9 @@ def tree(package: Path) -> str:
 
 def _lines(folder: Path, depth: int) -> list[tuple[str, str]]:
     lines = [("  " * depth + folder.name + "/", _about(folder / "__init__.py"))]
+    command = FOLDED.get(folder.relative_to(ROOT).as_posix())
+    if command is not None:
+        return [(lines[0][0], f"{lines[0][1]}: `{command}`")]
     for path in sorted(folder.iterdir(), key=lambda path: (path.is_dir(), path.name)):
         if (path / "__init__.py").is_file():
             lines += _lines(path, depth + 1)

@@ -103,8 +103,8 @@ def _show_settings(option: registry.Option, as_json: bool) -> None:
         return
     title = f"{option.kind}=[bold cyan]{escape(option.name)}[/]: {escape(_summary(option))}"
     screen.print(title, highlight=False, soft_wrap=True)
-    if said := _paragraph(target):
-        screen.print(escape(said), highlight=False)
+    for line in _own_docstring(target):
+        screen.print(escape(line), highlight=False)
     if not fields:
         screen.print("It has no settings.", highlight=False)
         return
@@ -121,7 +121,10 @@ def _summary(option: registry.Option) -> str:
     return f"{option.summary} (from {option.origin})" if foreign else option.summary
 
 
-def _paragraph(target: Any) -> str:
-    """The first paragraph of the class's own docstring; dataclasses write one of fields."""
-    said = inspect.cleandoc(target.__doc__ or "").split("\n\n")[0]
-    return "" if said.startswith(f"{target.__name__}(") else " ".join(said.split())
+def _own_docstring(target: Any) -> list[str]:
+    """First what it is, then line by line, an indented one after the one it belongs to."""
+    first, _, rest = inspect.cleandoc(target.__doc__ or "").partition("\n\n")
+    if first.startswith(f"{target.__name__}("):  # which dataclasses write, of their fields
+        return []
+    lines = rest.replace("\n  ", " ").split("\n")
+    return [line for line in (" ".join(first.split()), *lines) if line]

@@ -39,7 +39,17 @@ MORE = [
 CASES = [*(case for family in cases().values() for case in family), *MORE]
 
 
-@pytest.mark.parametrize("name", [option.name for option in registry.options("property")])
+NAMES = [option.name for option in registry.options("property")]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_says_what_is_done_and_what_fails_it(name):
+    """`attnlab list property.NAME` shows that; it stands nowhere else."""
+    first, _, rest = registry.load("property", name).__doc__.partition("\n\n")
+    assert len(first.split()) > 2 and "Fails: " in rest
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_it_fails_a_known_bug_and_not_its_twin(name):
     examined = registry.load("property", name)()
     assert examined.name == name

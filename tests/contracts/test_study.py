@@ -21,7 +21,7 @@ def empty(name, *words):
     bare = type(
         cls.__name__,
         (cls,),
-        {"jobs": lambda self, desk: [], "findings": lambda self, results: nothing},
+        {"jobs": lambda self, workspace: [], "findings": lambda self, results: nothing},
     )
     return config.override(bare(), words)
 

@@ -1,1 +1,1 @@
-"""What is examined: one file a property, registered under "property"."""
+"""What is examined: a file for each property, of the same name."""

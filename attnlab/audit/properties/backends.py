@@ -79,6 +79,12 @@ def stepped_fails(
 
 
 class Backends(Property):
+    """Eager, sdpa, flex_attention; weights asked for or not.
+
+    Needs: two ways.
+    Fails: one that differs, whole, padded or stepped.
+    """
+
     name = "backends"
 
     def excuse(self, probe: Probe) -> Finding | None:

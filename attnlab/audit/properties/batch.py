@@ -35,6 +35,11 @@ def fails(
 
 
 class Batch(Property):
+    """Neighbours change, a row alone, rows in another order.
+
+    Fails: a row that moves.
+    """
+
     name = "batch"
 
     def cases(self, probe: Probe) -> Iterator[Case]:

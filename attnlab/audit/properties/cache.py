@@ -52,6 +52,13 @@ def shorten(pieces: list[int]) -> str:
 
 
 class Cache(Property):
+    """In pieces of 1, 2, 3, w, and w − 1, w, w + 1, 2w + 1 with singles or the rest after; after
+    another text; past 32 and 64.
+
+    Needs: new_cache, step.
+    Fails: a piece that differs from the whole text.
+    """
+
     name = "cache"
     field = "cache"
 

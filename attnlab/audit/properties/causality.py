@@ -39,6 +39,13 @@ def fails(
 
 
 class Causality(Property):
+    """Inputs from j on are replaced: for all j, two texts, × 1 and × 1,000 in short texts; at
+    edges of blocks up to length 129.
+
+    Needs: a steady answer.
+    Fails: an output before j that moves; undeclared: unless it attends both ways alike.
+    """
+
     name = "causality"
     field = "causal"
 

@@ -17,6 +17,11 @@ def fails(run: Tool, draw: Tool, *, batch: int, length: int, seed: int, toleranc
 
 
 class Evaluation(Property):
+    """Four identical calls.
+
+    Fails: a difference beyond the order of sums in float32.
+    """
+
     name = "evaluation"
 
     def tolerance(self, probe: Probe) -> float:

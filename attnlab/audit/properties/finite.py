@@ -24,6 +24,12 @@ def fails(
 
 
 class Finite(Property):
+    """Lengths 1, 2, 7, 23, 70 and one below, at and one past 16, 32, 64, 128; inputs × 1 and ×
+    1,000.
+
+    Fails: a number that is not finite.
+    """
+
     name = "finite"
 
     def tolerance(self, probe: Probe) -> float:

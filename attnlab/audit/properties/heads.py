@@ -233,6 +233,12 @@ def describe_map(found: list[int], kv_heads: int) -> str:
 
 
 class Heads(Property):
+    """Which key/value head moves which query head; heads mixed with time.
+
+    Needs: a look inside.
+    Fails: a map that is not by neighbours, a wrong count, sight that bends with the length.
+    """
+
     name = "heads"
     field = "kv_heads"
 

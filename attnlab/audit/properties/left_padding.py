@@ -50,6 +50,12 @@ def fails(
 
 
 class LeftPadding(Property):
+    """Transformers only: a text behind padding, given positions, whole and decoded.
+
+    Needs: a mask.
+    Fails: a text that moves.
+    """
+
     name = "left padding"
 
     def excuse(self, probe: Probe) -> Finding | None:

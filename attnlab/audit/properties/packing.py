@@ -117,6 +117,12 @@ def fails(
 
 
 class Packing(Property):
+    """Texts in one row, separated by segments, `cu_seqlens` or a mask.
+
+    Needs: one of these.
+    Fails: a text that moves with its neighbours.
+    """
+
     name = "packing"
 
     def excuse(self, probe: Probe) -> Finding | None:

@@ -74,6 +74,13 @@ def fails(
 
 
 class Padding(Property):
+    """What stands in padding is changed, also to × 1,000; no mask against an empty one; with
+    against without.
+
+    Needs: a padding mask.
+    Fails: a real position that moves, or is no number.
+    """
+
     name = "padding"
     field = "padding"
 

@@ -38,6 +38,12 @@ def fails(
 
 
 class PlainLoop(Property):
+    """Transformers only: the cache is handed back, and no positions.
+
+    Needs: a cache, positions.
+    Fails: a text that moves.
+    """
+
     name = "plain loop"
 
     def excuse(self, probe: Probe) -> Finding | None:

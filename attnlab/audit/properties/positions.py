@@ -191,6 +191,13 @@ def drift_fails(
 
 
 class Positions(Property):
+    """Texts that say the same everywhere: are they turned, biased or added to?
+
+    Needs: a look inside, or positions.
+    Fails: another kind than declared; q and k turned differently; growing frequencies; a bias
+      that grows; rounded angles.
+    """
+
     name = "positions"
     field = "positions"
     fixed = (HEADS, LAYERS)

@@ -101,6 +101,13 @@ def declared_fails(
 
 
 class Precision(Property):
+    """A float32 copy, and one in a declared dtype, against float64.
+
+    Needs: float64.
+    Fails: more than 10 bits lost beyond what rounding the inputs costs; in a declared dtype more
+      than 3, an error, or a number that is not finite.
+    """
+
     name = "precision"
 
     def tolerance(self, probe: Probe) -> float:

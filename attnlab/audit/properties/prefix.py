@@ -54,6 +54,14 @@ def fails(
 
 
 class Prefix(Property):
+    """A beginning is run alone, and as part of a longer text; 17 lengths, the edges of blocks
+    among them.
+
+    Needs: a steady answer, and causality.
+    Fails: an output that differs though no later input moves it, unless positions may be counted
+      from the end.
+    """
+
     name = "prefix"
 
     def excuse(self, probe: Probe) -> Finding | None:

@@ -100,6 +100,12 @@ def factor_name(found: float, heads: int, width: int) -> str:
 
 
 class Scale(Property):
+    """The factor between query · key and the logarithm of weights.
+
+    Needs: a look inside.
+    Fails: another than declared; 1/√(heads · head width) undeclared.
+    """
+
     name = "scale"
     field = "scale"
     fixed = (HEADS, WIDTHS)

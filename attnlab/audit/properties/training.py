@@ -188,6 +188,13 @@ class LossFunction(Tokens):
 
 
 class Training(Property):
+    """The loss against cross-entropies of tokens i − 1 … i + 2; gradients in parts; spans put
+    back.
+
+    Needs: labels, `loss`, `accumulate`, `corrupt`.
+    Fails: a loss not shifted once, unequal gradients, lost tokens.
+    """
+
     name = "training"
 
     def tolerance(self, probe: Probe) -> float:

@@ -115,6 +115,12 @@ def has_sink(run: Tool, x: Tensor, heads: Shape) -> bool:
 
 
 class Weights(Property):
+    """Sums of rows, weights of later keys.
+
+    Needs: a look inside.
+    Fails: a sum of 1 over another axis, or a weight on a masked key.
+    """
+
     name = "weights"
 
     def cases(self, probe: Probe) -> Iterator[Case]:

@@ -76,6 +76,12 @@ def describe(seen: Tensor, width: int, gap: list[int]) -> str:
 
 
 class Window(Property):
+    """Every input is replaced three times, and every output watched.
+
+    Needs: a steady answer.
+    Fails: another number of keys than declared.
+    """
+
     name = "window"
     field = "window"
     fixed = (LAYERS,)
