@@ -7,13 +7,14 @@ import ast
 import re
 from pathlib import Path
 
+from attnlab import registry
+
 ROOT = Path(__file__).parent.parent
 MAP = Path(__file__).with_suffix(".md")
 TREE = re.compile(r"(?<=```text\n)attnlab/.*?(?=```)", re.DOTALL)
 
 
-# Of these the folder's own line says what its files are: one for each registered option.
-FOLDED = {"attnlab/audit/properties": "attnlab list property"}
+FOLDED = {"attnlab/audit/properties": "property"}  # `attnlab list property` shows these files
 
 
 def tree(package: Path) -> str:
@@ -24,13 +25,14 @@ def tree(package: Path) -> str:
 
 
 def _lines(folder: Path, depth: int) -> list[tuple[str, str]]:
-    lines = [("  " * depth + folder.name + "/", _about(folder / "__init__.py"))]
-    command = FOLDED.get(folder.relative_to(ROOT).as_posix())
-    if command is not None:
-        return [(lines[0][0], f"{lines[0][1]}: `{command}`")]
+    kind = FOLDED.get(folder.relative_to(ROOT).as_posix(), "")
+    about = _about(folder / "__init__.py") + (f": `attnlab list {kind}`" if kind else "")
+    lines = [("  " * depth + folder.name + "/", about)]
     for path in sorted(folder.iterdir(), key=lambda path: (path.is_dir(), path.name)):
         if (path / "__init__.py").is_file():
             lines += _lines(path, depth + 1)
+        elif kind and path.stem in {re.sub(r"\W", "_", one.name) for one in registry.options(kind)}:
+            continue
         elif path.suffix in (".py", ".c", ".h", ".js") and path.name != "__init__.py":
             lines.append(("  " * (depth + 1) + path.name, _about(path)))
         elif any(inside.suffix != ".pyc" for inside in path.rglob("*.*")):  # not a stale cache
