@@ -19,6 +19,7 @@ from attnlab.audit.examine import all_properties, examine
 from attnlab.audit.own import own_attention, own_model, seed_rng
 from attnlab.audit.properties.property import Property
 from attnlab.audit.subject.base import Subject
+from attnlab.checks import Tick
 from attnlab.config import setting, settings
 
 MISTAKES = ("rotary-growing", "rotary-by-head")  # registered as mistakes, so no controls
@@ -69,7 +70,7 @@ class AuditCheck:
     )
     ours: bool = setting(True, about="audit our own attention modules as well")
 
-    def run(self, tick: Callable[[str], None]) -> dict[str, Any]:
+    def run(self, tick: Tick) -> dict[str, Any]:
         known = [case for some in cases(self.family).values() for case in some]
         mutants = [
             audit_trial(trial_of(case, True), f"{number}/{len(known)}", tick)
@@ -90,9 +91,7 @@ class AuditCheck:
         report["passed"] = report["recall"] == report["precision"] == 1.0 and sharp
         return report
 
-    def _without_causality(
-        self, mutants: list[Outcome], tick: Callable[[str], None]
-    ) -> float | None:
+    def _without_causality(self, mutants: list[Outcome], tick: Tick) -> float | None:
         """The recall of an audit without causality; other findings stay."""
         affected = [one for one in mutants if set(one.caught_by) == {"causality"}]  # by no other
         if not affected:
@@ -111,7 +110,7 @@ def trial_of(case: Case, wrong: bool) -> Trial:
 def audit_trial(
     trial: Trial,
     where: str,
-    tick: Callable[[str], None],
+    tick: Tick,
     properties: Sequence[Property] | None = None,
 ) -> Outcome:
     """The audit of a trial; `properties` are all that are registered unless some are given."""
