@@ -1,9 +1,9 @@
 """Every option of the laboratory by kind and name, found without importing it.
 
-A line here names the settings class of an option; the class is imported when it is used, so that
-listing and `--help` need no torch. Adding an option is one class and one line here.
+A row here names the settings class of an option; the class is imported when it is used, so that
+listing and `--help` need no torch. Adding an option is one class and one row here.
 
-Another package adds options without a line here: it has an entry point in the group
+Another package adds options without a row here: it has an entry point in the group
 "attnlab.options" that names a list of `Option`. On a clash of names ours is used.
 """
 
@@ -56,286 +56,221 @@ KINDS = {
     "bench": Kind("speed and memory against peers", "attnlab bench window"),
 }
 
+# kind: {name: (target in this package, summary)}; a row has at most two lines
+# fmt: off
 _TABLE = {
-    ("attention", "attnlab.attention.heads"): {
-        "multi-head": ("MultiHead", "a key/value head for every query head"),
-        "grouped": ("Grouped", "query heads share kv_heads key/value heads in groups"),
-        "multi-query": ("MultiQuery", "all query heads share one key/value head"),
+    "attention": {
+        "multi-head": ("attention.heads:MultiHead", "a key/value head for every query head"),
+        "grouped": ("attention.heads:Grouped",
+            "query heads share kv_heads key/value heads in groups"),
+        "multi-query": ("attention.heads:MultiQuery", "all query heads share one key/value head"),
     },
-    ("score", "attnlab.attention.scores"): {
-        "scaled-dot": ("ScaledDot", "k·q / √d"),
-        "multiplicative": ("Multiplicative", "kᵀ W q / √d"),
-        "concatenated": ("Concatenated", "wᵀ [k; q]"),
-        "additive": ("Additive", "wᵀ tanh(W [k; q]), computed in chunks"),
+    "score": {
+        "scaled-dot": ("attention.scores:ScaledDot", "k·q / √d"),
+        "multiplicative": ("attention.scores:Multiplicative", "kᵀ W q / √d"),
+        "concatenated": ("attention.scores:Concatenated", "wᵀ [k; q]"),
+        "additive": ("attention.scores:Additive", "wᵀ tanh(W [k; q]), computed in chunks"),
     },
-    ("cache", "attnlab.attention.cache"): {
-        "full": ("Full", "keeps every key and value; grows with the text"),
-        "ring": ("Ring", "keeps the keys that a window still reaches; constant memory"),
+    "cache": {
+        "full": ("attention.cache:Full", "keeps every key and value; grows with the text"),
+        "ring": ("attention.cache:Ring",
+            "keeps the keys that a window still reaches; constant memory"),
     },
-    ("positions", "attnlab.attention.positions"): {
-        "none": ("NoPositions", "no position information"),
-        "learned": ("Learned", "a trained vector for each position, added to the tokens"),
-        "sinusoidal": ("Sinusoidal", "sines and cosines of the position, added to the tokens"),
-        "rotary": ("Rotary", "rotates q and k; layout=half-split or interleaved, base, fraction"),
-        "alibi": ("Alibi", "scores fall with distance, each head at its own slope"),
+    "positions": {
+        "none": ("attention.positions:NoPositions", "no position information"),
+        "learned": ("attention.positions:Learned",
+            "a trained vector for each position, added to the tokens"),
+        "sinusoidal": ("attention.positions:Sinusoidal",
+            "sines and cosines of the position, added to the tokens"),
+        "rotary": ("attention.positions:Rotary",
+            "rotates q and k; layout=half-split or interleaved, base, fraction"),
+        "alibi": ("attention.positions:Alibi",
+            "scores fall with distance, each head at its own slope"),
+        "rotary-growing": ("attention.mistakes:GrowingRotary",
+            "a mistake, as a control: frequencies grow, not fall"),
+        "rotary-by-head": ("attention.mistakes:HeadRotary",
+            "a mistake, as a control: turns by head, not by position"),
     },
-    ("positions", "attnlab.attention.mistakes"): {
-        "rotary-growing": ("GrowingRotary", "a mistake, as a control: frequencies grow, not fall"),
-        "rotary-by-head": ("HeadRotary", "a mistake, as a control: turns by head, not by position"),
+    "model": {
+        "transformer": ("models.transformer:TransformerSettings", "the transformer language model"),
+        "elman": ("models.recurrent:ElmanSettings", "Elman recurrent language model"),
+        "birnn": ("models.recurrent:BidirectionalSettings",
+            "bidirectional RNN: reads ahead, no language model"),
+        "prefix-birnn": ("models.recurrent:PrefixBidirectionalSettings",
+            "bidirectional RNN of each prefix, O(t²)"),
     },
-    ("model", "attnlab.models.transformer"): {
-        "transformer": ("TransformerSettings", "the transformer language model"),
+    "corpus": {
+        "python-docs": ("data.corpora:PythonDocs",
+            "English about Python, from the standard library"),
+        "text": ("data.corpora:TextFiles", "a text file or a folder of them; path"),
+        "birthplaces": ("data.birthplaces:Birthplaces",
+            "a sentence a person, and where they were born; path"),
+        "biographies": ("data.biographies:Biographies",
+            "invented people, with questions about them"),
     },
-    ("model", "attnlab.models.recurrent"): {
-        "elman": ("ElmanSettings", "Elman recurrent language model"),
-        "birnn": ("BidirectionalSettings", "bidirectional RNN: reads ahead, no language model"),
-        "prefix-birnn": ("PrefixBidirectionalSettings", "bidirectional RNN of each prefix, O(t²)"),
+    "tokenizer": {
+        "characters": ("data.tokens:Characters", "a token for each character of the text"),
+        "bytes": ("data.tokens:Bytes", "a token for each byte of UTF-8"),
+        "bpe": ("data.bpe:Bpe", "byte-level pairs, learned from the text; vocabulary"),
     },
-    ("corpus", "attnlab.data.corpora"): {
-        "python-docs": ("PythonDocs", "English about Python, from the standard library"),
-        "text": ("TextFiles", "a text file or a folder of them; path"),
+    "objective": {
+        "causal": ("data.objectives:Causal", "the next token"),
+        "span-corruption": ("data.objectives:SpanCorruption", "a span that was taken out"),
+        "questions": ("data.objectives:Questions", "the answer to a question, and only that"),
+        "mixed": ("data.mixed:Mixed",
+            "spans, recall and questions side by side; questions, recall, part"),
     },
-    ("corpus", "attnlab.data.birthplaces"): {
-        "birthplaces": ("Birthplaces", "a sentence a person, and where they were born; path"),
+    "optimiser": {
+        "adamw": ("training.optim:AdamW", "AdamW for every parameter"),
+        "muon": ("training.optim:Muon", "orthogonalised momentum for matrices, AdamW for the rest"),
     },
-    ("corpus", "attnlab.data.biographies"): {
-        "biographies": ("Biographies", "invented people, with questions about them"),
+    "preset": {
+        "tiny": ("presets:tiny", "English about Python, a minute on two cores"),
+        "shakespeare-cpu": ("presets:shakespeare_cpu",
+            "character Shakespeare on two cores; data=PATH"),
+        "shakespeare-gpu": ("presets:shakespeare_gpu",
+            "character Shakespeare on one GPU; data=PATH"),
+        "birthplaces-pretrain": ("presets:birthplaces_pretrain",
+            "pretrain by span corruption; data=FOLDER"),
+        "birthplaces-pretrain-learned": ("presets:birthplaces_pretrain_learned",
+            "… with learned positions"),
+        "birthplaces-finetune": ("presets:birthplaces_finetune",
+            "finetune on questions; start=RUN"),
+        "birthplaces-finetune-learned": ("presets:birthplaces_finetune_learned",
+            "… with learned positions"),
+        "birthplaces-none": ("presets:birthplaces_none", "questions without pretraining"),
+        "birthplaces-best": ("presets:birthplaces_best", "our best recipe, in one go, for a GPU"),
+        "rope-gqa-absolute": ("presets:rope_gqa_absolute",
+            "learned positions, six heads; data=PATH"),
+        "rope-gqa-rotary": ("presets:rope_gqa_rotary", "rotary positions, six heads"),
+        "rope-gqa-grouped": ("presets:rope_gqa_grouped", "learned positions, two key/value heads"),
+        "rope-gqa-both": ("presets:rope_gqa_both", "rotary positions, two key/value heads"),
+        "elman": ("presets:elman", "a recurrent language model of English about Python"),
     },
-    ("tokenizer", "attnlab.data.tokens"): {
-        "characters": ("Characters", "a token for each character of the text"),
-        "bytes": ("Bytes", "a token for each byte of UTF-8"),
+    "study": {
+        "birthplaces": ("studies.birthplaces.experiment:BirthplacesStudy",
+            "does pretraining carry facts? data=FOLDER or invented"),
+        "rope-gqa": ("studies.rope_gqa.experiment:RopeGqaStudy",
+            "rotary positions and shared key/value heads; data=FILE"),
+        "recurrent": ("studies.recurrent.experiment:RecurrentStudy",
+            "Elman, bidirectional RNN and transformer; data=FILE"),
+        "window": ("studies.window.experiment:WindowStudy",
+            "sliding windows against full attention; data=FILE"),
     },
-    ("tokenizer", "attnlab.data.bpe"): {
-        "bpe": ("Bpe", "byte-level pairs, learned from the text; vocabulary"),
+    "claim": {
+        "weights-are-a-distribution": ("theory.distribution:WeightsAreADistribution",
+            "softmax weights add up to 1 and follow the scores"),
+        "copy": ("theory.lookup:Copy", "a leading score copies its value"),
+        "average-of-two": ("theory.lookup:AverageOfTwo", "β(k_a + k_b) averages two values"),
+        "recover-a-part": ("theory.lookup:RecoverAPart",
+            "a sum of two subspaces can be taken apart"),
+        "opposite-of-the-other-keys": ("theory.opposite:OppositeOfTheOtherKeys",
+            "subtracting the other keys doubles the lead and no more"),
+        "noisy-keys": ("theory.noise:NoisyKeys", "a little noise in the keys does no harm"),
+        "one-head-swings": ("theory.noise:OneHeadSwings",
+            "one head jumps when a key varies in length"),
+        "two-heads-steady": ("theory.multihead:TwoHeadsSteady", "two heads hold the average"),
+        "averaging-heads-cancels-noise": ("theory.multihead:AveragingHeadsCancelsNoise",
+            "averaging heads cancels independent noise, not shared noise"),
+        "softmax-permutes": ("theory.block:SoftmaxPermutes",
+            "softmax and ReLU go along with a permutation"),
+        "block-equivariant": ("theory.block:BlockEquivariant",
+            "a block does not see the order of its tokens"),
+        "order-invariant-or-equivariant": ("theory.order:OrderInvariantOrEquivariant",
+            "outputs move with their tokens; what is pooled does not change"),
+        "positions-break-it": ("theory.order:PositionsBreakIt",
+            "position vectors make the order visible"),
+        "sinusoid-unique": ("theory.sinusoid:SinusoidUnique",
+            "no two positions share a sinusoidal code"),
+        "rope-is-rotation": ("theory.positions:RopeIsRotation",
+            "rotary is multiplication by e^(itθ)"),
+        "rope-relative": ("theory.positions:RopeRelative",
+            "rotary scores depend on the distance only"),
+        "rope-needs-time": ("theory.positions:RopeNeedsTime",
+            "turning by head index tells nothing"),
+        "elman-remembers-both": ("theory.elman:ElmanRemembersBoth",
+            "two units remember that both were seen"),
+        "birnn-is-no-lm": ("theory.recurrent:BirnnIsNoLm",
+            "a bidirectional RNN over a text is no language model"),
+        "birnn-of-prefix-is-lm": ("theory.recurrent:BirnnOfPrefixIsLm", "one over each prefix is"),
+        "dot-product-is-not-the-angle": ("theory.dot:DotProductIsNotTheAngle",
+            "k·q grows with the lengths of k and q"),
+        "multiplicative-adds-nothing": ("theory.scores:MultiplicativeAddsNothing",
+            "kᵀWq is no more than k·q with free projections"),
+        "concatenated-ignores-the-query": ("theory.scores:ConcatenatedIgnoresTheQuery",
+            "wᵀ[k; q] attends alike for every query"),
+        "additive-reaches-the-angle": ("theory.scores:AdditiveReachesTheAngle",
+            "wᵀtanh(W[k; q]) fits cos θ, and θ"),
+        "symmetric-attention": ("theory.maps:SymmetricAttention",
+            "W_q = W_k makes attention symmetric"),
+        "heads-are-not-one-head": ("theory.maps:HeadsAreNotOneHead",
+            "two heads are not one of twice the width"),
+        "window-mask": ("theory.window:WindowMask",
+            "with a window of width w a query attends to w/2 + 1 keys"),
+        "dense-cost": ("theory.cost:DenseCost",
+            "the formula as written costs N² whatever the window"),
+        "tiled-cost": ("theory.cost:TiledCost", "in tiles it costs N·w"),
+        "gqa-is-tied-mha": ("theory.sharing:GqaIsTiedMha",
+            "grouped queries are heads with tied keys and values"),
+        "gqa-saves-the-cache": ("theory.sharing:GqaSavesTheCache",
+            "sharing saves cache, not attention maps"),
+        "pretraining-carries-facts": ("theory.knowledge:PretrainingCarriesFacts",
+            "facts come with pretraining"),
+        "made-up-answers": ("theory.knowledge:MadeUpAnswers",
+            "asked about nobody, a model answers all the same"),
     },
-    ("objective", "attnlab.data.objectives"): {
-        "causal": ("Causal", "the next token"),
-        "span-corruption": ("SpanCorruption", "a span that was taken out"),
-        "questions": ("Questions", "the answer to a question, and only that"),
+    "property": {
+        "evaluation": ("audit.properties.evaluation:Evaluation",
+            "the same inputs give the same outputs"),
+        "finite": ("audit.properties.finite:Finite",
+            "finite outputs for every length, and for large inputs"),
+        "causality": ("audit.properties.causality:Causality", "no output moves with a later input"),
+        "prefix": ("audit.properties.prefix:Prefix",
+            "a beginning gives what the whole text gives, cut there"),
+        "window": ("audit.properties.window:Window", "how many keys a query attends to"),
+        "cache": ("audit.properties.cache:Cache",
+            "decoding in pieces gives the outputs of the whole text"),
+        "batch": ("audit.properties.batch:Batch", "a row does not depend on its neighbours"),
+        "padding": ("audit.properties.padding:Padding", "padding is never read"),
+        "packing": ("audit.properties.packing:Packing",
+            "texts that share a row, told apart, are as alone"),
+        "precision": ("audit.properties.precision:Precision", "what float32 loses beyond rounding"),
+        "heads": ("audit.properties.heads:Heads", "which key/value head each query head reads"),
+        "scale": ("audit.properties.scale:Scale", "the factor on query · key"),
+        "weights": ("audit.properties.weights:Weights",
+            "weights add up to 1 over the keys, and masked ones are 0"),
+        "backends": ("audit.properties.backends:Backends",
+            "however attention is computed, the outputs are the same"),
+        "positions": ("audit.properties.positions:Positions",
+            "what positions are: none, absolute, relative, rotary, ALiBi"),
+        "training": ("audit.properties.training:Training",
+            "the loss is of the next token; gradients in parts; spans"),
     },
-    ("objective", "attnlab.data.mixed"): {
-        "mixed": ("Mixed", "spans, recall and questions side by side; questions, recall, part"),
+    "check": {
+        "audit": ("checks.audit:AuditCheck", "known bugs are found, correct code is not; family"),
+        "fuzz": ("checks.fuzz:FuzzCheck",
+            "the page answers or refuses whatever is sent to it; requests"),
+        "machines": ("checks.machines.check:MachinesCheck",
+            "the same verdicts on every machine; machines, short, docs"),
+        "kill": ("checks.kill:KillCheck",
+            "killed at any moment, a run ends with the same bits; kills"),
+        "statistics": ("checks.statistics:StatisticsCheck",
+            "verdicts are false as rarely as they say; draws, seeds"),
+        "corruption": ("checks.corruption:CorruptionCheck",
+            "a damaged checkpoint is found before use; trials"),
     },
-    ("optimiser", "attnlab.training.optim"): {
-        "adamw": ("AdamW", "AdamW for every parameter"),
-        "muon": ("Muon", "orthogonalised momentum for matrices, AdamW for the rest"),
-    },
-    ("preset", "attnlab.presets"): {
-        "tiny": ("tiny", "English about Python, a minute on two cores"),
-        "shakespeare-cpu": ("shakespeare_cpu", "character Shakespeare on two cores; data=PATH"),
-        "shakespeare-gpu": ("shakespeare_gpu", "character Shakespeare on one GPU; data=PATH"),
-        "birthplaces-pretrain": (
-            "birthplaces_pretrain",
-            "pretrain by span corruption; data=FOLDER",
-        ),
-        "birthplaces-pretrain-learned": (
-            "birthplaces_pretrain_learned",
-            "… with learned positions",
-        ),
-        "birthplaces-finetune": ("birthplaces_finetune", "finetune on questions; start=RUN"),
-        "birthplaces-finetune-learned": (
-            "birthplaces_finetune_learned",
-            "… with learned positions",
-        ),
-        "birthplaces-none": ("birthplaces_none", "questions without pretraining"),
-        "birthplaces-best": ("birthplaces_best", "our best recipe, in one go, for a GPU"),
-        "rope-gqa-absolute": ("rope_gqa_absolute", "learned positions, six heads; data=PATH"),
-        "rope-gqa-rotary": ("rope_gqa_rotary", "rotary positions, six heads"),
-        "rope-gqa-grouped": ("rope_gqa_grouped", "learned positions, two key/value heads"),
-        "rope-gqa-both": ("rope_gqa_both", "rotary positions, two key/value heads"),
-        "elman": ("elman", "a recurrent language model of English about Python"),
-    },
-    ("study", "attnlab.studies.birthplaces.experiment"): {
-        "birthplaces": (
-            "BirthplacesStudy",
-            "does pretraining carry facts? data=FOLDER or invented",
-        ),
-    },
-    ("study", "attnlab.studies.rope_gqa.experiment"): {
-        "rope-gqa": ("RopeGqaStudy", "rotary positions and shared key/value heads; data=FILE"),
-    },
-    ("study", "attnlab.studies.recurrent.experiment"): {
-        "recurrent": ("RecurrentStudy", "Elman, bidirectional RNN and transformer; data=FILE"),
-    },
-    ("study", "attnlab.studies.window.experiment"): {
-        "window": ("WindowStudy", "sliding windows against full attention; data=FILE"),
-    },
-    ("claim", "attnlab.theory.distribution"): {
-        "weights-are-a-distribution": (
-            "WeightsAreADistribution",
-            "softmax weights add up to 1 and follow the scores",
-        ),
-    },
-    ("claim", "attnlab.theory.lookup"): {
-        "copy": ("Copy", "a leading score copies its value"),
-        "average-of-two": ("AverageOfTwo", "β(k_a + k_b) averages two values"),
-        "recover-a-part": ("RecoverAPart", "a sum of two subspaces can be taken apart"),
-    },
-    ("claim", "attnlab.theory.opposite"): {
-        "opposite-of-the-other-keys": (
-            "OppositeOfTheOtherKeys",
-            "subtracting the other keys doubles the lead and no more",
-        ),
-    },
-    ("claim", "attnlab.theory.noise"): {
-        "noisy-keys": ("NoisyKeys", "a little noise in the keys does no harm"),
-        "one-head-swings": ("OneHeadSwings", "one head jumps when a key varies in length"),
-    },
-    ("claim", "attnlab.theory.multihead"): {
-        "two-heads-steady": ("TwoHeadsSteady", "two heads hold the average"),
-        "averaging-heads-cancels-noise": (
-            "AveragingHeadsCancelsNoise",
-            "averaging heads cancels independent noise, not shared noise",
-        ),
-    },
-    ("claim", "attnlab.theory.block"): {
-        "softmax-permutes": ("SoftmaxPermutes", "softmax and ReLU go along with a permutation"),
-        "block-equivariant": ("BlockEquivariant", "a block does not see the order of its tokens"),
-    },
-    ("claim", "attnlab.theory.order"): {
-        "order-invariant-or-equivariant": (
-            "OrderInvariantOrEquivariant",
-            "outputs move with their tokens; what is pooled does not change",
-        ),
-        "positions-break-it": ("PositionsBreakIt", "position vectors make the order visible"),
-    },
-    ("claim", "attnlab.theory.sinusoid"): {
-        "sinusoid-unique": ("SinusoidUnique", "no two positions share a sinusoidal code"),
-    },
-    ("claim", "attnlab.theory.positions"): {
-        "rope-is-rotation": ("RopeIsRotation", "rotary is multiplication by e^(itθ)"),
-        "rope-relative": ("RopeRelative", "rotary scores depend on the distance only"),
-        "rope-needs-time": ("RopeNeedsTime", "turning by head index tells nothing"),
-    },
-    ("claim", "attnlab.theory.elman"): {
-        "elman-remembers-both": ("ElmanRemembersBoth", "two units remember that both were seen"),
-    },
-    ("claim", "attnlab.theory.recurrent"): {
-        "birnn-is-no-lm": ("BirnnIsNoLm", "a bidirectional RNN over a text is no language model"),
-        "birnn-of-prefix-is-lm": ("BirnnOfPrefixIsLm", "one over each prefix is"),
-    },
-    ("claim", "attnlab.theory.dot"): {
-        "dot-product-is-not-the-angle": (
-            "DotProductIsNotTheAngle",
-            "k·q grows with the lengths of k and q",
-        ),
-    },
-    ("claim", "attnlab.theory.scores"): {
-        "multiplicative-adds-nothing": (
-            "MultiplicativeAddsNothing",
-            "kᵀWq is no more than k·q with free projections",
-        ),
-        "concatenated-ignores-the-query": (
-            "ConcatenatedIgnoresTheQuery",
-            "wᵀ[k; q] attends alike for every query",
-        ),
-        "additive-reaches-the-angle": (
-            "AdditiveReachesTheAngle",
-            "wᵀtanh(W[k; q]) fits cos θ, and θ",
-        ),
-    },
-    ("claim", "attnlab.theory.maps"): {
-        "symmetric-attention": ("SymmetricAttention", "W_q = W_k makes attention symmetric"),
-        "heads-are-not-one-head": (
-            "HeadsAreNotOneHead",
-            "two heads are not one of twice the width",
-        ),
-    },
-    ("claim", "attnlab.theory.window"): {
-        "window-mask": ("WindowMask", "with a window of width w a query attends to w/2 + 1 keys"),
-    },
-    ("claim", "attnlab.theory.cost"): {
-        "dense-cost": ("DenseCost", "the formula as written costs N² whatever the window"),
-        "tiled-cost": ("TiledCost", "in tiles it costs N·w"),
-    },
-    ("claim", "attnlab.theory.sharing"): {
-        "gqa-is-tied-mha": ("GqaIsTiedMha", "grouped queries are heads with tied keys and values"),
-        "gqa-saves-the-cache": ("GqaSavesTheCache", "sharing saves cache, not attention maps"),
-    },
-    ("claim", "attnlab.theory.knowledge"): {
-        "pretraining-carries-facts": ("PretrainingCarriesFacts", "facts come with pretraining"),
-        "made-up-answers": ("MadeUpAnswers", "asked about nobody, a model answers all the same"),
-    },
-    ("property", "attnlab.audit.properties.evaluation"): {
-        "evaluation": ("Evaluation", "the same inputs give the same outputs"),
-    },
-    ("property", "attnlab.audit.properties.finite"): {
-        "finite": ("Finite", "finite outputs for every length, and for large inputs"),
-    },
-    ("property", "attnlab.audit.properties.causality"): {
-        "causality": ("Causality", "no output moves with a later input"),
-    },
-    ("property", "attnlab.audit.properties.prefix"): {
-        "prefix": ("Prefix", "a beginning gives what the whole text gives, cut there"),
-    },
-    ("property", "attnlab.audit.properties.window"): {
-        "window": ("Window", "how many keys a query attends to"),
-    },
-    ("property", "attnlab.audit.properties.cache"): {
-        "cache": ("Cache", "decoding in pieces gives the outputs of the whole text"),
-    },
-    ("property", "attnlab.audit.properties.batch"): {
-        "batch": ("Batch", "a row does not depend on its neighbours"),
-    },
-    ("property", "attnlab.audit.properties.padding"): {
-        "padding": ("Padding", "padding is never read"),
-    },
-    ("property", "attnlab.audit.properties.packing"): {
-        "packing": ("Packing", "texts that share a row, told apart, are as alone"),
-    },
-    ("property", "attnlab.audit.properties.precision"): {
-        "precision": ("Precision", "what float32 loses beyond rounding"),
-    },
-    ("property", "attnlab.audit.properties.heads"): {
-        "heads": ("Heads", "which key/value head each query head reads"),
-    },
-    ("property", "attnlab.audit.properties.scale"): {
-        "scale": ("Scale", "the factor on query · key"),
-    },
-    ("property", "attnlab.audit.properties.weights"): {
-        "weights": ("Weights", "weights add up to 1 over the keys, and masked ones are 0"),
-    },
-    ("property", "attnlab.audit.properties.backends"): {
-        "backends": ("Backends", "however attention is computed, the outputs are the same"),
-    },
-    ("property", "attnlab.audit.properties.positions"): {
-        "positions": ("Positions", "what positions are: none, absolute, relative, rotary, ALiBi"),
-    },
-    ("property", "attnlab.audit.properties.training"): {
-        "training": ("Training", "the loss is of the next token; gradients in parts; spans"),
-    },
-    ("check", "attnlab.checks.audit"): {
-        "audit": ("AuditCheck", "known bugs are found, correct code is not; family"),
-    },
-    ("check", "attnlab.checks.fuzz"): {
-        "fuzz": ("FuzzCheck", "the page answers or refuses whatever is sent to it; requests"),
-    },
-    ("check", "attnlab.checks.machines.check"): {
-        "machines": ("MachinesCheck", "the same verdicts on every machine; machines, short, docs"),
-    },
-    ("check", "attnlab.checks.kill"): {
-        "kill": ("KillCheck", "killed at any moment, a run ends with the same bits; kills"),
-    },
-    ("check", "attnlab.checks.statistics"): {
-        "statistics": ("StatisticsCheck", "verdicts are false as rarely as they say; draws, seeds"),
-    },
-    ("check", "attnlab.checks.corruption"): {
-        "corruption": ("CorruptionCheck", "a damaged checkpoint is found before use; trials"),
-    },
-    ("bench", "attnlab.bench.window"): {
-        "window": ("WindowBench", "sliding-window attention against its peers"),
-    },
-    ("bench", "attnlab.bench.decode"): {
-        "decode": ("DecodeBench", "attention of one query against PyTorch's own"),
-    },
-    ("bench", "attnlab.bench.train"): {
-        "train": ("TrainBench", "time to a given quality against a well-known recipe; data=PATH"),
+    "bench": {
+        "window": ("bench.window:WindowBench", "sliding-window attention against its peers"),
+        "decode": ("bench.decode:DecodeBench", "attention of one query against PyTorch's own"),
+        "train": ("bench.train:TrainBench",
+            "time to a given quality against a well-known recipe; data=PATH"),
     },
 }
+# fmt: on
 
 _OPTIONS = [
-    Option(kind, name, f"{module}:{target}", summary)
-    for (kind, module), rows in _TABLE.items()
+    Option(kind, name, f"attnlab.{target}", summary)
+    for kind, rows in _TABLE.items()
     for name, (target, summary) in rows.items()
 ]
 

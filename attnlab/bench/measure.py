@@ -81,6 +81,17 @@ def peak_memory(run: Callable[[], object], device: torch.device) -> int | None:
     return max(_status("VmHWM") - before, 0)
 
 
+def usual_peak(
+    run: Callable[[], object], device: torch.device, calls: int
+) -> dict[str, float] | None:
+    """Of the peaks of some runs; None where one cannot be read."""
+    peaks = [peak_memory(run, device) for _ in range(calls)]
+    known = [peak for peak in peaks if peak is not None]
+    if len(known) < len(peaks):
+        return None
+    return {"median": statistics.median(known), "least": min(known), "most": max(known)}
+
+
 def _return_freed_memory() -> None:
     """From now on every large piece is mapped and unmapped by itself: glibc would else reuse what
     was freed, which hides it from the peak. Slows allocation, so measure times first."""

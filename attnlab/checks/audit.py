@@ -6,25 +6,21 @@ has to find fewer, or the score would not depend on what is examined.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import torch
-
 from attnlab import registry
-from attnlab.attention.heads import HeadedAttention
 from attnlab.audit.bugs.cases import FAMILIES, Case, cases
 from attnlab.audit.bugs.controls import CONTROLS
 from attnlab.audit.contract import Contract
 from attnlab.audit.examine import all_properties, examine
+from attnlab.audit.own import own_attention, own_model, seed_rng
 from attnlab.audit.properties.property import Property
-from attnlab.audit.subject.adapters import subject_for
 from attnlab.audit.subject.base import Subject
+from attnlab.checks import Tick
 from attnlab.config import setting, settings
-from attnlab.models.transformer import TransformerSettings
 
 MISTAKES = ("rotary-growing", "rotary-by-head")  # registered as mistakes, so no controls
 # what is declared of our position schemes; of one that is new, nothing
@@ -35,7 +31,7 @@ KINDS = {
     "rotary": "rotary",
     "alibi": "alibi",
 }
-WIDTH, WINDOW = 32, 5
+WINDOW = 5
 
 
 @dataclass(frozen=True)
@@ -74,7 +70,7 @@ class AuditCheck:
     )
     ours: bool = setting(True, about="audit our own attention modules as well")
 
-    def run(self, tick: Callable[[str], None]) -> dict[str, Any]:
+    def run(self, tick: Tick) -> dict[str, Any]:
         known = [case for some in cases(self.family).values() for case in some]
         mutants = [
             audit_trial(trial_of(case, True), f"{number}/{len(known)}", tick)
@@ -95,9 +91,7 @@ class AuditCheck:
         report["passed"] = report["recall"] == report["precision"] == 1.0 and sharp
         return report
 
-    def _without_causality(
-        self, mutants: list[Outcome], tick: Callable[[str], None]
-    ) -> float | None:
+    def _without_causality(self, mutants: list[Outcome], tick: Tick) -> float | None:
         """The recall of an audit without causality; other findings stay."""
         affected = [one for one in mutants if set(one.caught_by) == {"causality"}]  # by no other
         if not affected:
@@ -116,13 +110,13 @@ def trial_of(case: Case, wrong: bool) -> Trial:
 def audit_trial(
     trial: Trial,
     where: str,
-    tick: Callable[[str], None],
+    tick: Tick,
     properties: Sequence[Property] | None = None,
 ) -> Outcome:
     """The audit of a trial; `properties` are all that are registered unless some are given."""
     begin = time.perf_counter()
     tick(f"{where} {trial.name}")
-    with _seed_rng():  # code that drops at random must not touch anybody else's randomness
+    with seed_rng():  # code that drops at random must not touch anybody else's randomness
         try:
             subject = trial.make()
         except ValueError as error:  # it could not even be called: neither found nor clean
@@ -170,7 +164,7 @@ def own_trials() -> list[Trial]:
     found = [
         Trial(
             f"our {attention.name}, {score.name}",
-            partial(_own_attention, attention.name, score.name),
+            partial(own_attention, attention.name, score.name),
             # of an additive score no products show the heads
             Contract(
                 causal=True,
@@ -193,38 +187,8 @@ def own_trials() -> list[Trial]:
             found.append(
                 Trial(
                     f"our transformer, {positions.name}" + (", window" if window else ""),
-                    partial(_own_model, positions.name, window),
+                    partial(own_model, positions.name, (window,)),
                     contract,
                 )
             )
     return found
-
-
-def _own_attention(attention: str, score: str) -> Subject:
-    with _seed_rng():
-        settings = registry.load("attention", attention)()
-        built = registry.load("score", score)().build(settings.heads, WIDTH // settings.heads)
-        module = HeadedAttention(settings, built, width=WIDTH)
-    return subject_for(module, {}, f"{attention}, {score}")
-
-
-def _own_model(positions: str, window: int | None) -> Subject:
-    with _seed_rng():
-        settings = TransformerSettings(
-            vocabulary=61,
-            context=1024,
-            width=WIDTH,
-            depth=2,
-            positions=registry.load("positions", positions)(),
-            window=(window,),
-        )
-        module = settings.build()
-    return subject_for(module, {}, f"transformer, {positions}")
-
-
-@contextmanager
-def _seed_rng() -> Iterator[None]:
-    """Weights that are the same every time."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        yield

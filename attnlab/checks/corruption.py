@@ -7,7 +7,6 @@ by itself.
 
 import shutil
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import safetensors.torch
 import torch
 
 from attnlab import counter_rng
+from attnlab.checks import Tick
 from attnlab.config import setting, settings
 from attnlab.training import checkpoint
 from attnlab.training.checkpoint import BrokenCheckpoint, Checkpoint
@@ -25,7 +25,7 @@ class CorruptionCheck:
     trials: int = setting(1000, low=1, about="checkpoints to damage")
     seed: int = setting(0, about="random seed of the damages")
 
-    def run(self, tick: Callable[[str], None]) -> dict[str, Any]:
+    def run(self, tick: Tick) -> dict[str, Any]:
         found = fallen_back = alone = tensor_flips = 0
         with tempfile.TemporaryDirectory(prefix="attnlab-corruption-") as place:
             parent = Path(place)

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from attnlab import config, counter_rng, files
+from attnlab.checks import Tick
 from attnlab.config import setting, settings
 from attnlab.data.biographies import Biographies
 from attnlab.data.objectives import Questions
@@ -58,7 +59,7 @@ class FuzzCheck:
     requests: int = setting(10_000, low=1, about="random requests to send")
     seed: int = setting(0, about="random seed of the requests")
 
-    def run(self, tick: Callable[[str], None]) -> dict[str, Any]:
+    def run(self, tick: Tick) -> dict[str, Any]:
         with tempfile.TemporaryDirectory(prefix="attnlab-fuzz-") as place:
             root = Path(place)
             tick("making runs")
@@ -93,9 +94,7 @@ class FuzzCheck:
             and broken == 500,
         }
 
-    def _ask(
-        self, server: Server, names: Sequence[str], tick: Callable[[str], None]
-    ) -> tuple[Counter[int], float]:
+    def _ask(self, server: Server, names: Sequence[str], tick: Tick) -> tuple[Counter[int], float]:
         statuses: Counter[int] = Counter()
         slowest = 0.0
 

@@ -12,11 +12,12 @@ import signal
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
 from attnlab import config, counter_rng
+from attnlab.checks import Tick
 from attnlab.config import setting, settings
 from attnlab.data.biographies import Biographies
 from attnlab.data.objectives import Questions
@@ -43,7 +44,7 @@ class KillCheck:
     control_kills: int = setting(6, low=1, about="kills for each control, which must differ")
     seed: int = setting(0, about="random seed of the training and of the moments of killing")
 
-    def run(self, tick: Callable[[str], None]) -> dict[str, Any]:
+    def run(self, tick: Tick) -> dict[str, Any]:
         recipe = tiny_recipe(self)
         with tempfile.TemporaryDirectory(prefix="attnlab-kill-") as place:
             folder = Path(place)
@@ -78,7 +79,7 @@ class KillCheck:
         whole: dict[str, str],
         control: Control,
         kills: int,
-        tick: Callable[[str], None],
+        tick: Tick,
     ) -> dict[str, Any]:
         """Runs killed until there were enough kills and the last run has come to its end."""
         killed = inside = finished = equal = broken = 0

@@ -22,6 +22,7 @@ import torch
 from rich.console import Console
 
 from attnlab import config, counter_rng, files
+from attnlab.checks import Tick
 from attnlab.config import setting, settings
 from attnlab.experiments import held
 from attnlab.experiments.verdicts import (
@@ -64,7 +65,6 @@ SMALL = (
     "save_best=false",
     "device=cpu",
 )
-Tick = Callable[[str], None]
 
 
 @dataclass(frozen=True)

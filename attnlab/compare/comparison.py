@@ -18,8 +18,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
-
 from attnlab import config, files
 from attnlab.compare.analysis import (
     CachedTraining,
@@ -35,6 +33,7 @@ from attnlab.experiments.costs import one_thread
 from attnlab.experiments.experiment import Experiment, Findings
 from attnlab.experiments.match import MatchedRecipe, count, match, operations
 from attnlab.experiments.pool import Ending, Pool, Task
+from attnlab.experiments.presentation import condense
 from attnlab.experiments.workspace import Job, Workspace
 from attnlab.training.recipe import Recipe
 from attnlab.training.runs import Run
@@ -315,14 +314,12 @@ def read_log(task: Task, ending: Ending) -> CachedTraining:
     """Losses of a run: held-out at every evaluation, training as means of its parts."""
     run = Run(task.folder)
     losses = [row["loss"] for row in run.read("metrics")]
-    parts = [part for part in np.array_split(losses, min(POINTS, len(losses) or 1)) if len(part)]
-    ends = np.cumsum([len(part) for part in parts]).tolist()
     trained: CachedTraining = {
         "ending": ending["ending"],
         "why": ending["why"],
         "evaluations": [[row["step"], row["loss"]] for row in run.read("eval")],
         "by_stretch": held.read_log(run),
-        "curve": [[end, float(part.mean())] for end, part in zip(ends, parts, strict=True)],
+        "curve": [[step, loss] for step, loss in condense(losses, POINTS)],
     }
     if (kept := run.folder / held.FILE).exists():
         trained["held"] = files.read_json(kept)

@@ -5,7 +5,6 @@ one thread, as its trainings have; a study on all of them.
 """
 
 import dataclasses
-import statistics
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -14,7 +13,7 @@ from typing import Any, NotRequired, TypedDict
 
 import torch
 
-from attnlab.bench.measure import peak_memory, take_turns
+from attnlab.bench.measure import take_turns, usual_peak
 from attnlab.data.batches import Batch, batch_of
 from attnlab.generate import generate
 from attnlab.kernels import dispatch
@@ -90,14 +89,10 @@ class Steps:
         self.take()  # from here on there are gradients and a state
         weights = list(self.model.parameters())
         kept = [*weights, *weights, *self.optimiser.state().values()]  # a gradient for each weight
-        peaks = [
-            peak_memory(lambda: self.stepper.take(0, self.batches[:1]), self.device)
-            for _ in range(PEAKS)
-        ]
-        known = [peak for peak in peaks if peak is not None]
-        if not known:
+        peak = usual_peak(lambda: self.stepper.take(0, self.batches[:1]), self.device, PEAKS)
+        if peak is None:
             return None
-        return int(statistics.median(known)) + sum(x.numel() * x.element_size() for x in kept)
+        return int(peak["median"]) + sum(x.numel() * x.element_size() for x in kept)
 
 
 def step_costs(recipes: Mapping[str, Recipe], turns: int) -> dict[str, StepCost]:

@@ -8,26 +8,16 @@ that is not enough, the width of the model is changed first.
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
+from typing import Literal, TypeVar
 
 import torch
-from torch import nn
 
-from attnlab.models.model import parameters
+from attnlab.models.model import ModelSettings, parameters
 from attnlab.training.recipe import Recipe
 
 Budget = Literal["parameters", "flops", "seconds", "steps"]
 TOLERANCE = 0.02  # of the parameters
 WIDEST = 1 << 16
-
-
-@runtime_checkable
-class ModelSettings(Protocol):
-    """A dataclass that builds a model."""
-
-    __dataclass_fields__: ClassVar[dict[str, Any]]
-
-    def build(self) -> nn.Module: ...
 
 
 M = TypeVar("M", bound=ModelSettings)
@@ -138,7 +128,7 @@ def with_nearest_width(model: M, wanted: int) -> M:
 def _by_feedforward(model: M, wanted: int) -> list[M]:
     if not hasattr(model, "expansion"):
         return []
-    width: int = getattr(model, "width")  # noqa: B009
+    width: int = model.width
     inner = model.expansion * width
 
     def at(n: int) -> M:

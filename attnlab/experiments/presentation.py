@@ -1,8 +1,10 @@
 """How reports show losses: intervals, differences in words, curves over seeds."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
+
+import numpy as np
 
 from attnlab.experiments.verdicts import LEVEL, Pair
 from attnlab.reports.report import Plot, Section, Series
@@ -24,6 +26,11 @@ def with_ends(interval: Interval | None, digits: int = 3, sign: str = "") -> str
     if interval.low is None or interval.high is None:
         return mean
     return f"{mean} ({interval.low:{sign}.{digits}f} to {interval.high:{sign}.{digits}f})"
+
+
+def mean_with_ends(losses: Mapping[int, float]) -> str | None:
+    """Of the losses by seed."""
+    return with_ends(mean_interval(list(losses.values())))
 
 
 def in_words(pair: Pair) -> str:
@@ -82,6 +89,13 @@ def judged_numbers(pair: Pair) -> dict[str, Any]:
     """A difference and its verdict, for results.json."""
     interval = {} if pair.interval is None else asdict(pair.interval)
     return {**interval, "p": pair.p, "verdict": pair.direction}
+
+
+def condense(losses: Sequence[float], points: int) -> list[tuple[int, float]]:
+    """A learning curve of so many parts: the last step of each, and its mean loss."""
+    parts = np.array_split(losses, min(points, len(losses) or 1))
+    ends = np.cumsum([len(part) for part in parts]).tolist()
+    return [(end, float(part.mean())) for end, part in zip(ends, parts, strict=True) if len(part)]
 
 
 Point = tuple[float, Sequence[float]]  # x, and y of every seed; without seeds: a gap

@@ -170,17 +170,21 @@ class BidirectionalSettings(RecurrentSettings):
         return BidirectionalReader(self)
 
 
-class BidirectionalReader(LanguageModel):
-    """Logits from a bidirectional network over the whole text: each saw the token it predicts."""
+class BidirectionalModel(LanguageModel):
+    """A bidirectional network between the tokens and the logits."""
 
-    causal = False
-
-    def __init__(self, settings: BidirectionalSettings) -> None:
+    def __init__(self, settings: "BidirectionalSettings | PrefixBidirectionalSettings") -> None:
         super().__init__()
         self.settings = settings
         self.embed = nn.Embedding(settings.vocabulary, settings.width)
         self.network = Bidirectional(settings.width, settings.width, settings.activation)
         self.head = nn.Linear(settings.width, settings.vocabulary)
+
+
+class BidirectionalReader(BidirectionalModel):
+    """Logits from a bidirectional network over the whole text: each saw the token it predicts."""
+
+    causal = False
 
     def forward(self, tokens: Int[Tensor, "b t"]) -> Float[Tensor, "b t v"]:
         return self.head(self.network(self.embed(tokens)))
@@ -196,7 +200,7 @@ class PrefixBidirectionalSettings(RecurrentSettings):
         return PrefixBidirectionalLM(self)
 
 
-class PrefixBidirectionalLM(LanguageModel):
+class PrefixBidirectionalLM(BidirectionalModel):
     """A bidirectional network run anew over every prefix, all prefixes side by side.
 
     With readout "last" the prefix's last h is used, as in the course: its backward half has read
@@ -204,13 +208,6 @@ class PrefixBidirectionalLM(LanguageModel):
     """
 
     settings: PrefixBidirectionalSettings
-
-    def __init__(self, settings: PrefixBidirectionalSettings) -> None:
-        super().__init__()
-        self.settings = settings
-        self.embed = nn.Embedding(settings.vocabulary, settings.width)
-        self.network = Bidirectional(settings.width, settings.width, settings.activation)
-        self.head = nn.Linear(settings.width, settings.vocabulary)
 
     def forward(self, tokens: Int[Tensor, "b t"]) -> Float[Tensor, "b t v"]:
         x, network = self.embed(tokens), self.network

@@ -63,12 +63,7 @@ def target_list() -> dict[str, Any]:
 
 
 def _attentions() -> list[Target]:
-    def make(heads: str, score: str, window: int | None) -> Any:
-        from attnlab.attention.heads import HeadedAttention
-
-        settings = registry.load("attention", heads)(heads=4)
-        built = registry.load("score", score)().build(4, 8)
-        return HeadedAttention(settings, built, width=32, window=window)
+    from attnlab.audit.own import own_attention
 
     kinds: list[tuple[str, str, int | None]]
     kinds = [(option.name, "scaled-dot", None) for option in registry.options("attention")]
@@ -79,22 +74,20 @@ def _attentions() -> list[Target]:
         about = f"{heads} attention, {score} score" + (f", a window of {window}" if window else "")
         declared = {"causal": True, **({"window": window} if window else {})}
         name = "-".join([heads, score, *(["window"] if window else [])])
-        found.append(_target(name, about, partial(make, heads, score, window), declared))
+        make = partial(own_attention, heads, score, window)
+        found.append(Target(name, about, make, declared))
     return found
 
 
 def _models() -> list[Target]:
-    def make(positions: str) -> Any:
-        from attnlab.models.transformer import TransformerSettings
+    from attnlab.audit.own import own_model
 
-        settings = TransformerSettings(vocabulary=31, width=16, depth=2, context=128)
-        return config.override(settings, [f"positions={positions}", "window=6,none"]).build()
-
+    small = partial(own_model, window=(6, None), vocabulary=31, width=16, context=128)
     return [
-        _target(
+        Target(
             f"transformer-{one.name}",
             f"a transformer of two layers with a cache; positions: {one.summary}",
-            partial(make, one.name),
+            partial(small, one.name),
             {"causal": True, "cache": True},
         )
         for one in registry.options("positions")
@@ -104,20 +97,25 @@ def _models() -> list[Target]:
 def _examples() -> list[Target]:
     """The files in examples/, if this is a checkout: our own code, so it is run here."""
 
-    def make(path: Path, name: str) -> Any:
-        from attnlab.audit.subject.load import from_file
+    from attnlab.audit.own import seed_rng
+    from attnlab.audit.subject.adapters import subject_for
+    from attnlab.audit.subject.load import from_file
 
-        return from_file(f"{path}:{name}", {"width": 32})
+    options = {"width": 32}
+
+    def make(target: str, name: str) -> Any:
+        with seed_rng():
+            return subject_for(from_file(target, options), options, name)
 
     names = {"leaky": "LeakyAttention", "causal": "CausalAttention"}
     return [
-        _target(
+        Target(
             f"example-{stem}",
             f"examples/{stem}.py",
-            partial(make, EXAMPLES / f"{stem}.py", name),
+            partial(make, f"{EXAMPLES / stem}.py:{name}", f"example-{stem}"),
             {"causal": True},
             target=f"{EXAMPLES / stem}.py:{name}",
-            options={"width": 32},
+            options=options,
         )
         for stem, name in names.items()
         if (EXAMPLES / f"{stem}.py").is_file()
@@ -134,23 +132,6 @@ def _bugs() -> list[Target]:
         about = f"a known bug: {case.bug}"
         found.append(Target(f"bug-{case.name}", about, partial(case.subject, True), declared))
     return found
-
-
-def _target(
-    name: str, about: str, make: Callable[[], Any], declared: Mapping[str, Any], **more: Any
-) -> Target:
-    """Made with the same weights every time."""
-
-    def subject() -> Any:
-        import torch
-
-        from attnlab.audit.subject.adapters import subject_for
-
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            return subject_for(make(), more.get("options", {}), name)
-
-    return Target(name, about, subject, declared, **more)
 
 
 def parse_request(body: Mapping[str, Any]) -> tuple[Target, Contract]:
@@ -174,14 +155,12 @@ def _contract(declared: Any) -> Contract:
 
 def run_audit(target: Target, contract: Contract) -> dict[str, Any]:
     """The certificate with its influence matrix and counter-examples, as JSON."""
-    import torch
-
     from attnlab.audit.examine import examine
+    from attnlab.audit.own import seed_rng
     from attnlab.audit.repro.smallest import examples_of
     from attnlab.audit.subject.adapters import arrange
 
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+    with seed_rng():
         subject = arrange(target.make(), contract)
         certificate = examine(subject, contract)
         examples = []

@@ -289,7 +289,7 @@ def _evaluation(step: int, loss: float, accuracy: float) -> dict[str, Any]:
 
 def _state(run: runs.Run) -> str:
     try:
-        return "running" if run.busy else "finished" if run.finished else "stopped"
+        return run.state
     except OSError:
         return "unreadable"
 

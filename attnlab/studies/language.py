@@ -2,7 +2,6 @@
 
 from typing import Any, Literal, TypedDict
 
-import numpy as np
 import torch
 
 from attnlab import files
@@ -10,6 +9,7 @@ from attnlab.config import setting, settings
 from attnlab.data.corpora import PythonDocs, TextFiles
 from attnlab.data.tokens import Characters
 from attnlab.experiments.experiment import Experiment
+from attnlab.experiments.presentation import condense
 from attnlab.experiments.workspace import Workspace
 from attnlab.training.recipe import Recipe
 from attnlab.training.saved import Saved, open_saved
@@ -84,16 +84,12 @@ class TrainingResult(TypedDict):
 def train(workspace: Workspace, name: str, recipe: Recipe) -> TrainingResult:
     run = workspace.train(name, recipe)
     result = files.read_json(run.folder / "result.json")
-    losses = [row["loss"] for row in run.read("metrics")]
-    parts = [part for part in np.array_split(losses, min(POINTS, len(losses))) if len(part)]
+    curve = condense([row["loss"] for row in run.read("metrics")], POINTS)
     return {
         "loss": result["best_loss"],
         "steps": result["step"],
         "seconds": result["step_seconds"],
-        "curve": {
-            "step": np.cumsum([len(part) for part in parts]).tolist(),
-            "loss": [float(part.mean()) for part in parts],
-        },
+        "curve": {"step": [step for step, _ in curve], "loss": [loss for _, loss in curve]},
     }
 
 

@@ -16,8 +16,7 @@ def _summary(run: runs.Run) -> dict[str, Any]:
     metrics, evaluations = _with_loss(run, "metrics"), _with_loss(run, "eval")
     best = min(evaluations, key=lambda row: row["loss"], default=None)
     try:
-        state = "running" if run.busy else "finished" if run.finished else "stopped"
-        steps = run.recipe().steps
+        state, steps = run.state, run.recipe().steps
     except (ValueError, OSError):
         steps, state = 0, "unreadable"
     return {

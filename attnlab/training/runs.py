@@ -85,6 +85,11 @@ class Run:
     def finished(self) -> bool:
         return (self.folder / "result.json").exists()
 
+    @property
+    def state(self) -> str:
+        """An OSError where that cannot be read."""
+        return "running" if self.busy else "finished" if self.finished else "stopped"
+
 
 def busy_message(folder: Path) -> str:
     return f"{folder} is being trained by another process; wait for it or stop it"

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from attnlab.experiments.presentation import (
+    condense,
     counted_seeds,
     curve,
     in_words,
@@ -79,3 +80,10 @@ def test_a_curve_is_the_mean_over_seeds_with_a_band_for_three_or_more():
     two = over_seeds([[[5, 1.0]], [[5, 2.0]]], shift=100)
     assert two == [(105, [1.0, 2.0])] and curve("a", two).low is None
     assert curve("a", over_seeds([])).y == []
+
+
+def test_a_condensed_curve_has_the_mean_of_every_part_and_leaves_no_step_out():
+    losses = [7.0, 5.0, 4.0, 4.0, 3.0, 1.0, 1.0]
+    assert condense(losses, 3) == [(3, 16 / 3), (5, 3.5), (7, 1.0)]
+    assert condense(losses, 30) == [(step, loss) for step, loss in enumerate(losses, 1)]
+    assert condense([], 30) == []

@@ -12,25 +12,21 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attnlab.audit.bugs.cases import Case
+from attnlab.audit.bugs.fused import Fused
 
 STEPPED = {"causal": True, "cache": True}
 
 
-class Joined(nn.Module):
+class Joined(Fused):
     """Queries are the last rows of a square; `is_causal` puts them at its top."""
 
-    def __init__(self, dim: int, num_heads: int, wrong: bool) -> None:
-        super().__init__()
-        self.num_heads = num_heads
-        self.wqkv = nn.Linear(dim, 3 * dim, bias=False)
-        self.wo = nn.Linear(dim, dim, bias=False)
-        self.wrong = wrong
+    bias = False
 
     def new_cache(self) -> dict[str, Tensor]:
         return {}
 
     def forward(self, x: Tensor, cache: dict[str, Tensor] | None = None) -> Tensor:
-        q, k, v = self.wqkv(x).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        q, k, v = self.inner(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         if cache is not None:
             if cache:
                 k, v = torch.cat((cache["k"], k), dim=2), torch.cat((cache["v"], v), dim=2)
@@ -41,7 +37,7 @@ class Joined(nn.Module):
         else:
             seen = torch.ones(t, s, dtype=torch.bool, device=x.device).tril(s - t)
             y = F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
-        return self.wo(y.transpose(1, 2).flatten(2))
+        return self.outer(y.transpose(1, 2).flatten(2))
 
 
 @dataclass
@@ -187,15 +183,10 @@ class PositionedGpt(nn.Module):
         return self.lm_head(x)
 
 
-class WindowedDecoder(nn.Module):
+class WindowedDecoder(Fused):
     """One token at a time needs no causal mask, but still its window."""
 
-    def __init__(self, width: int, heads: int, window: int, wrong: bool) -> None:
-        super().__init__()
-        self.heads, self.window = heads, window
-        self.inner = nn.Linear(width, 3 * width)
-        self.outer = nn.Linear(width, width)
-        self.wrong = wrong
+    window = 7
 
     def empty_cache(self) -> None:
         return None
@@ -273,21 +264,14 @@ class AlibiDecoder(nn.Module):
         return y.transpose(1, 2).flatten(2)
 
 
-class TupleAttention(nn.Module):
+class TupleAttention(Fused):
     """Keys and values go out with the outputs, and come back with the next piece."""
-
-    def __init__(self, hidden_size: int, num_heads: int, wrong: bool) -> None:
-        super().__init__()
-        self.num_heads = num_heads
-        self.inner = nn.Linear(hidden_size, 3 * hidden_size)
-        self.outer = nn.Linear(hidden_size, hidden_size)
-        self.wrong = wrong
 
     def forward(
         self, hidden_states: Tensor, past_key_value: tuple | None = None, use_cache: bool = False
     ) -> tuple:
         q, k, v = (
-            part.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+            part.unflatten(-1, (self.heads, -1)).transpose(1, 2)
             for part in self.inner(hidden_states).chunk(3, dim=-1)
         )
         t = q.shape[2]
@@ -330,25 +314,22 @@ class DictDecoder(nn.Module):
         return self.head(x)
 
 
-class BufferedAttention(nn.Module):
+class BufferedAttention(Fused):
     """Keys and values lie in tables of the module's own, written from `start_pos` on."""
 
     keys: Tensor
     values: Tensor
 
-    def __init__(self, dim: int, n_heads: int, max_len: int, wrong: bool) -> None:
-        super().__init__()
-        self.n_heads = n_heads
-        self.qkv, self.out = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
-        room = torch.zeros(8, n_heads, max_len, dim // n_heads)
+    def __init__(self, width: int, heads: int, max_len: int, wrong: bool) -> None:
+        super().__init__(width, heads, wrong)
+        room = torch.zeros(8, heads, max_len, width // heads)
         self.register_buffer("keys", room, persistent=False)
         self.register_buffer("values", room.clone(), persistent=False)
-        self.wrong = wrong
 
     @torch.no_grad()
     def forward(self, x: Tensor, start_pos: int = 0) -> Tensor:
         b, t, _ = x.shape
-        q, k, v = self.qkv(x).unflatten(-1, (3, self.n_heads, -1)).permute(2, 0, 3, 1, 4)
+        q, k, v = self.inner(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         end = start_pos + t
         self.keys[:b, :, start_pos:end], self.values[:b, :, start_pos:end] = k, v
         seen = torch.ones(t, end, dtype=torch.bool)
@@ -357,7 +338,7 @@ class BufferedAttention(nn.Module):
         y = F.scaled_dot_product_attention(
             q, self.keys[:b, :, :end], self.values[:b, :, :end], attn_mask=seen
         )
-        return self.out(y.transpose(1, 2).flatten(2))
+        return self.outer(y.transpose(1, 2).flatten(2))
 
 
 CASES = (
@@ -413,7 +394,7 @@ CASES = (
     Case(
         name="window-ignored",
         bug="window ignored when one token is decoded",
-        make=lambda wrong: WindowedDecoder(32, 4, 7, wrong),
+        make=lambda wrong: WindowedDecoder(32, 4, wrong),
         reasons=("cache",),
         declared={**STEPPED, "window": 7},
     ),

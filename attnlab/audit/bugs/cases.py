@@ -21,6 +21,7 @@ from attnlab.config import from_dict
 FAMILIES = (
     *("causality", "lengths", "caching", "windows", "positions", "heads", "padding", "training"),
 )
+CAUSAL = {"causal": True}  # declared of most
 
 
 @dataclass(frozen=True, kw_only=True)

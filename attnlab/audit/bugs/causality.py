@@ -9,9 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attnlab.audit.bugs.cases import Case
-
-CAUSAL = {"causal": True}
+from attnlab.audit.bugs.cases import CAUSAL, Case
+from attnlab.audit.bugs.fused import Fused
 
 
 class MaskedMultihead(nn.Module):
@@ -81,21 +80,17 @@ class MaskedOnRequest(nn.Module):
         return self.o_proj(y.transpose(1, 2).flatten(2))
 
 
-class TwoPaths(nn.Module):
+class TwoPaths(Fused):
     """A fused path without dropout and one by hand with it, which forgot the mask."""
 
-    def __init__(self, n_embd: int, n_head: int, dropout: float, wrong: bool) -> None:
-        super().__init__()
-        self.n_head = n_head
-        self.c_attn = nn.Linear(n_embd, 3 * n_embd)
-        self.c_proj = nn.Linear(n_embd, n_embd)
+    def __init__(self, width: int, heads: int, dropout: float, wrong: bool) -> None:
+        super().__init__(width, heads, wrong)
         self.attn_dropout = nn.Dropout(dropout)
-        self.wrong = wrong
 
     def forward(self, x: Tensor) -> Tensor:
         B, T, C = x.size()
-        q, k, v = self.c_attn(x).split(C, dim=2)
-        q, k, v = (one.view(B, T, self.n_head, -1).transpose(1, 2) for one in (q, k, v))
+        q, k, v = self.inner(x).split(C, dim=2)
+        q, k, v = (one.view(B, T, self.heads, -1).transpose(1, 2) for one in (q, k, v))
         if self.attn_dropout.p == 0:
             y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         else:
@@ -104,23 +99,16 @@ class TwoPaths(nn.Module):
                 future = torch.triu(torch.ones(T, T, device=x.device), diagonal=1) > 0
                 att = att.masked_fill(future, float("-inf"))
             y = self.attn_dropout(F.softmax(att, dim=-1)) @ v
-        return self.c_proj(y.transpose(1, 2).contiguous().view(B, T, C))
+        return self.outer(y.transpose(1, 2).contiguous().view(B, T, C))
 
 
-class WithWeights(nn.Module):
+class WithWeights(Fused):
     """Weights cannot be had from the fused function, so they have a path of their own."""
-
-    def __init__(self, embed_dim: int, num_heads: int, wrong: bool) -> None:
-        super().__init__()
-        self.num_heads = num_heads
-        self.qkv = nn.Linear(embed_dim, 3 * embed_dim)
-        self.out = nn.Linear(embed_dim, embed_dim)
-        self.wrong = wrong
 
     def forward(
         self, x: Tensor, need_weights: bool = False
     ) -> Tensor | tuple[Tensor, Tensor | None]:
-        q, k, v = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        q, k, v = self.inner(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         weights = None
         if need_weights:
             scores = torch.einsum("bhid,bhjd->bhij", q, k) * q.shape[-1] ** -0.5
@@ -131,7 +119,7 @@ class WithWeights(nn.Module):
             y = torch.einsum("bhij,bhjd->bhid", weights, v)
         else:
             y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        merged = self.out(y.transpose(1, 2).flatten(2))
+        merged = self.outer(y.transpose(1, 2).flatten(2))
         return (merged, weights) if need_weights else merged
 
 
@@ -154,24 +142,19 @@ def _penalised(wrong: bool) -> object:
     return soft_mask_attention
 
 
-class LocalAttention(nn.Module):
+class LocalAttention(Fused):
     """Causal and within the window; not causal or within the window."""
 
-    def __init__(self, width: int, heads: int, window: int, wrong: bool) -> None:
-        super().__init__()
-        self.heads, self.window = heads, window
-        self.qkv = nn.Linear(width, 3 * width)
-        self.merge = nn.Linear(width, width)
-        self.wrong = wrong
+    window = 6
 
     def forward(self, x: Tensor) -> Tensor:
-        q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        q, k, v = self.inner(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         place = torch.arange(x.shape[1], device=x.device)
         back = place[:, None] - place[None, :]
         causal, near = back >= 0, back < self.window
         seen = (causal | near) if self.wrong else (causal & near)
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
-        return self.merge(y.transpose(1, 2).flatten(2))
+        return self.outer(y.transpose(1, 2).flatten(2))
 
 
 class CompressedAttention(nn.Module):
@@ -218,21 +201,16 @@ def _features(x: Tensor) -> Tensor:
     return F.elu(x) + 1
 
 
-class ChunkwiseLinearAttention(nn.Module):
+class ChunkwiseLinearAttention(Fused):
     """State before a chunk, plus what the chunk itself shows to each of its positions."""
 
-    def __init__(self, d_model: int, n_heads: int, chunk: int, wrong: bool) -> None:
-        super().__init__()
-        self.n_heads, self.chunk = n_heads, chunk
-        self.w_qkv = nn.Linear(d_model, 3 * d_model, bias=False)
-        self.w_o = nn.Linear(d_model, d_model, bias=False)
-        self.wrong = wrong
+    bias, chunk = False, 8
 
     def forward(self, x: Tensor) -> Tensor:
         t = x.shape[1]
-        padded = F.pad(self.w_qkv(x), (0, 0, 0, -t % self.chunk))
+        padded = F.pad(self.inner(x), (0, 0, 0, -t % self.chunk))
         inside = torch.arange(padded.shape[1], device=x.device) < t
-        q, k, v = padded.unflatten(-1, (3, self.n_heads, -1)).permute(2, 0, 3, 1, 4)
+        q, k, v = padded.unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         q, k = _features(q), _features(k) * inside[:, None]
         v = torch.cat((v, torch.ones_like(v[..., :1])), dim=-1)  # the last column: normaliser
         q, k, v = (y.unflatten(2, (-1, self.chunk)) for y in (q, k, v))
@@ -243,7 +221,7 @@ class ChunkwiseLinearAttention(nn.Module):
         within = (q @ k.mT).tril(-1 if self.wrong else 0) @ v
         y = (q @ before + within).flatten(2, 3)[:, :, :t]
         y = y[..., :-1] / y[..., -1:]
-        return self.w_o(y.transpose(1, 2).flatten(2))
+        return self.outer(y.transpose(1, 2).flatten(2))
 
 
 class MixtureOfDepths(nn.Module):
@@ -310,14 +288,10 @@ class TinyGpt(nn.Module):
         return self.head(x)
 
 
-class StrongestKeys(nn.Module):
+class StrongestKeys(Fused):
     """Only the strongest keys of each query count; those to come must not take their places."""
 
-    def __init__(self, dim: int, heads: int, most: int, wrong: bool) -> None:
-        super().__init__()
-        self.heads, self.most = heads, most
-        self.inner, self.outer = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
-        self.wrong = wrong
+    most = 3
 
     def forward(self, x: Tensor) -> Tensor:
         t = x.shape[1]
@@ -336,7 +310,7 @@ CASES = (
     Case(
         name="strongest-of-all",
         bug="the strongest keys are chosen before the future is hidden",
-        make=lambda wrong: StrongestKeys(32, 4, 3, wrong),
+        make=lambda wrong: StrongestKeys(32, 4, wrong),
         reasons=("causality",),
         declared=CAUSAL,
     ),
@@ -387,7 +361,7 @@ CASES = (
     Case(
         name="or-of-masks",
         bug="`or` of causal and window instead of `and`",
-        make=lambda wrong: LocalAttention(32, 2, 6, wrong),
+        make=lambda wrong: LocalAttention(32, 2, wrong),
         reasons=("causality", "window"),
         declared={**CAUSAL, "window": 6},
     ),
@@ -401,7 +375,7 @@ CASES = (
     Case(
         name="chunk-states",
         bug="the state a chunk begins with contains the chunk",
-        make=lambda wrong: ChunkwiseLinearAttention(32, 2, 8, wrong),
+        make=lambda wrong: ChunkwiseLinearAttention(32, 2, wrong),
         reasons=("causality",),
         declared=CAUSAL,
     ),

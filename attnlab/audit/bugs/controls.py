@@ -9,29 +9,25 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attnlab.audit.bugs.cases import Control
-
-CAUSAL = {"causal": True}
+from attnlab.audit.bugs.cases import CAUSAL, Control
+from attnlab.audit.bugs.fused import Fused
 
 
 def _past(t: int) -> Tensor:
     return torch.ones(t, t, dtype=torch.bool).tril()
 
 
-class TwoSidedWindow(nn.Module):
+class TwoSidedWindow(Fused):
     """An encoder in which a token attends to its neighbours on both sides."""
 
-    def __init__(self, dim: int, heads: int, reach: int) -> None:
-        super().__init__()
-        self.heads, self.reach = heads, reach
-        self.to_qkv, self.to_out = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
+    reach = 3
 
     def forward(self, x: Tensor) -> Tensor:
-        q, k, v = self.to_qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        q, k, v = self.inner(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         i = torch.arange(x.shape[1])
         near = (i[:, None] - i[None, :]).abs() <= self.reach
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=near)
-        return self.to_out(y.transpose(1, 2).flatten(2))
+        return self.outer(y.transpose(1, 2).flatten(2))
 
 
 class Encoder(nn.Module):
@@ -110,13 +106,8 @@ class NormedAttention(nn.Module):
         return y.transpose(1, 2).flatten(2)
 
 
-class BackwardRotary(nn.Module):
+class BackwardRotary(Fused):
     """Turned by −θ, half of each head, neighbours paired: as good as any other rotation."""
-
-    def __init__(self, d_model: int, n_heads: int) -> None:
-        super().__init__()
-        self.n_heads = n_heads
-        self.qkv, self.out = nn.Linear(d_model, 3 * d_model), nn.Linear(d_model, d_model)
 
     def _turn(self, x: Tensor) -> Tensor:
         half = x.shape[-1] // 2
@@ -128,9 +119,9 @@ class BackwardRotary(nn.Module):
         return torch.cat((moved, x[..., half:]), dim=-1)
 
     def forward(self, x: Tensor) -> Tensor:
-        q, k, v = self.qkv(x).unflatten(-1, (3, self.n_heads, -1)).permute(2, 0, 3, 1, 4)
+        q, k, v = self.inner(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         y = F.scaled_dot_product_attention(self._turn(q), self._turn(k), v, is_causal=True)
-        return self.out(y.transpose(1, 2).flatten(2))
+        return self.outer(y.transpose(1, 2).flatten(2))
 
 
 def key_alibi_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -142,19 +133,16 @@ def key_alibi_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return scores.masked_fill(~_past(t), -math.inf).softmax(-1) @ v
 
 
-class StaticCache(nn.Module):
+class StaticCache(Fused):
     """Room for the longest text is there from the beginning; what is not yet written is masked."""
 
-    def __init__(self, dim: int, n_head: int, longest: int = 128) -> None:
-        super().__init__()
-        self.n_head, self.longest = n_head, longest
-        self.wqkv, self.wo = nn.Linear(dim, 3 * dim, bias=False), nn.Linear(dim, dim, bias=False)
+    bias, longest = False, 128
 
     def make_cache(self) -> dict[str, Tensor | int]:
         return {"at": 0}
 
     def forward(self, x: Tensor, kv_cache: dict[str, Tensor | int] | None = None) -> Tensor:
-        q, k, v = self.wqkv(x).unflatten(-1, (3, self.n_head, -1)).permute(2, 0, 3, 1, 4)
+        q, k, v = self.inner(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         t, at = x.shape[1], 0
         if kv_cache is not None:
             at = int(kv_cache["at"])
@@ -168,7 +156,7 @@ class StaticCache(nn.Module):
             kv_cache["at"] = at + t
         seen = torch.arange(k.shape[2])[None, :] <= torch.arange(at, at + t)[:, None]
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
-        return self.wo(y.transpose(1, 2).flatten(2))
+        return self.outer(y.transpose(1, 2).flatten(2))
 
 
 class TokenShift(nn.Module):
@@ -210,7 +198,7 @@ CONTROLS = (
     Control(
         name="two-sided-window",
         why="declares nothing, and attends to neighbours on both sides",
-        make=lambda: TwoSidedWindow(32, 4, 3),
+        make=lambda: TwoSidedWindow(32, 4),
         options={"dim": 32},
     ),
     Control(

@@ -9,9 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attnlab.audit.bugs.cases import Case
-
-CAUSAL = {"causal": True}
+from attnlab.audit.bugs.cases import CAUSAL, Case
 
 
 def _shared(wrong: bool) -> object:

@@ -6,29 +6,22 @@ Axes: b batch, h heads, t time, d head width.
 import math
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from attnlab.audit.bugs.cases import Case
+from attnlab.audit.bugs.cases import CAUSAL, Case
+from attnlab.audit.bugs.fused import Fused
 
-CAUSAL = {"causal": True}
 
-
-class RootAttention(nn.Module):
+class RootAttention(Fused):
     """Without a softmax, sums grow with the root of the number of keys: those of the query."""
-
-    def __init__(self, dim: int, heads: int, wrong: bool) -> None:
-        super().__init__()
-        self.heads = heads
-        self.to_qkv, self.to_out = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
-        self.wrong = wrong
 
     def forward(self, x: Tensor) -> Tensor:
         t = x.shape[1]
-        q, k, v = self.to_qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        q, k, v = self.inner(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         y = (q @ k.mT * q.shape[-1] ** -0.5).tril() @ v
         keys = torch.full((t,), t) if self.wrong else torch.arange(1, t + 1)
         y = y / keys.to(x.dtype).sqrt()[:, None]
-        return self.to_out(y.transpose(1, 2).flatten(2))
+        return self.outer(y.transpose(1, 2).flatten(2))
 
 
 def _sharpened(wrong: bool) -> object:
@@ -43,18 +36,14 @@ def _sharpened(wrong: bool) -> object:
     return attention
 
 
-class QueryBlocks(nn.Module):
+class QueryBlocks(Fused):
     """Queries in blocks of 32, to save memory; a last block of one query must not be lost."""
 
-    def __init__(self, width: int, heads: int, wrong: bool, block: int = 32) -> None:
-        super().__init__()
-        self.heads, self.block = heads, block
-        self.project, self.merge = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.wrong = wrong
+    block = 32
 
     def forward(self, x: Tensor) -> Tensor:
         t = x.shape[1]
-        q, k, v = self.project(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        q, k, v = self.inner(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         y = torch.zeros_like(v)
         for start in range(0, max(t - 1, 1) if self.wrong else t, self.block):
             end = min(start + self.block, t)
@@ -62,7 +51,7 @@ class QueryBlocks(nn.Module):
             future = torch.arange(end) > torch.arange(start, end)[:, None]
             weights = scores.masked_fill(future, -math.inf).softmax(-1)
             y[:, :, start:end] = weights @ v[:, :, :end]
-        return self.merge(y.transpose(1, 2).flatten(2))
+        return self.outer(y.transpose(1, 2).flatten(2))
 
 
 CASES = (

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attnlab.audit.bugs.cases import Case
+from attnlab.audit.bugs.fused import Fused
 
 PADDED = {"causal": True, "padding": True}
 
@@ -159,37 +160,23 @@ class PackedModel(nn.Module):
         return self.lm_head(x)
 
 
-class PackedByStarts(nn.Module):
+class PackedByStarts(Fused):
     """Where texts begin and end is given; a position at an end belongs to the next text."""
-
-    def __init__(self, n_embd: int, n_head: int, wrong: bool) -> None:
-        super().__init__()
-        self.n_head, self.wrong = n_head, wrong
-        self.c_attn, self.c_proj = nn.Linear(n_embd, 3 * n_embd), nn.Linear(n_embd, n_embd)
 
     def forward(self, x: Tensor, cu_seqlens: Tensor | None = None) -> Tensor:
         t = x.shape[1]
-        q, k, v = self.c_attn(x).unflatten(-1, (3, self.n_head, -1)).permute(2, 0, 3, 1, 4)
+        q, k, v = self.inner(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         seen = torch.ones(t, t, dtype=torch.bool, device=x.device).tril()
         if cu_seqlens is not None:
             places = torch.arange(t, device=x.device, dtype=cu_seqlens.dtype)
             text = torch.searchsorted(cu_seqlens[1:], places, right=not self.wrong)
             seen = seen & (text[:, None] == text)
         scores = (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(~seen, -math.inf)
-        return self.c_proj((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
+        return self.outer((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
 
 
-class AddedMask(nn.Module):
+class AddedMask(Fused):
     """A mask [b, 1, 1, t] that is added to scores belongs to the keys, the last axis."""
-
-    def __init__(self, hidden_size: int, heads: int, wrong: bool) -> None:
-        super().__init__()
-        self.heads = heads
-        self.inner, self.outer = (
-            nn.Linear(hidden_size, 3 * hidden_size),
-            nn.Linear(hidden_size, hidden_size),
-        )
-        self.wrong = wrong
 
     def forward(self, hidden_states: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         q, k, v = (

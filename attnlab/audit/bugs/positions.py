@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attnlab.audit.bugs.cases import Case
+from attnlab.audit.bugs.fused import Fused
 
 ROTARY = {"causal": True, "positions": "rotary"}
 ALIBI = {"causal": True, "positions": "alibi"}
@@ -20,18 +21,14 @@ def rotate_half(x: Tensor) -> Tensor:
     return torch.cat((-x2, x1), dim=-1)
 
 
-class MixedLayouts(nn.Module):
+class MixedLayouts(Fused):
     """Halves are turned together, so the frequencies must come twice in a row of halves."""
 
-    def __init__(self, hidden_size: int, num_heads: int, wrong: bool) -> None:
-        super().__init__()
-        self.num_heads, self.head_dim = num_heads, hidden_size // num_heads
-        self.qkv_proj = nn.Linear(hidden_size, 3 * hidden_size, bias=False)
-        self.o_proj = nn.Linear(hidden_size, hidden_size, bias=False)
-        self.wrong = wrong
+    bias = False
 
     def _tables(self, length: int, like: Tensor) -> tuple[Tensor, Tensor]:
-        inv_freq = 1.0 / 10000 ** (torch.arange(0, self.head_dim, 2).float() / self.head_dim)
+        d = like.shape[-1]
+        inv_freq = 1.0 / 10000 ** (torch.arange(0, d, 2).float() / d)
         freqs = torch.outer(torch.arange(length).float(), inv_freq)
         if self.wrong:
             emb = freqs.repeat_interleave(2, dim=-1)
@@ -41,13 +38,13 @@ class MixedLayouts(nn.Module):
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         b, t, _ = hidden_states.shape
-        q, k, v = self.qkv_proj(hidden_states).view(b, t, 3, self.num_heads, -1).unbind(2)
+        q, k, v = self.inner(hidden_states).view(b, t, 3, self.heads, -1).unbind(2)
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
         cos, sin = self._tables(t, q)
         q = q * cos + rotate_half(q) * sin
         k = k * cos + rotate_half(k) * sin
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return self.o_proj(y.transpose(1, 2).reshape(b, t, -1))
+        return self.outer(y.transpose(1, 2).reshape(b, t, -1))
 
 
 def interleaved_rotation(x: Tensor, axis: int, theta: float = 10000.0) -> Tensor:
@@ -83,14 +80,11 @@ class ComplexRotary(nn.Module):
         return self.wo(out.transpose(1, 2).flatten(2))
 
 
-class CoarseAngles(nn.Module):
+class CoarseAngles(Fused):
     """Angles in the precision of the weights; beyond 256 positions fall together."""
 
     def __init__(self, width: int, heads: int, wrong: bool) -> None:
-        super().__init__()
-        self.heads = heads
-        self.project = nn.Linear(width, 3 * width)
-        self.merge = nn.Linear(width, width)
+        super().__init__(width, heads, wrong)
         self.kind = torch.bfloat16 if wrong else torch.float32
 
     def _turn(self, x: Tensor, positions: Tensor) -> Tensor:
@@ -104,10 +98,10 @@ class CoarseAngles(nn.Module):
     def forward(self, x: Tensor, position_ids: Tensor | None = None) -> Tensor:
         if position_ids is None:
             position_ids = torch.arange(x.shape[1], device=x.device)[None]
-        q, k, v = self.project(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        q, k, v = self.inner(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         q, k = self._turn(q, position_ids), self._turn(k, position_ids)
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return self.merge(y.transpose(1, 2).flatten(2))
+        return self.outer(y.transpose(1, 2).flatten(2))
 
 
 def slopes_of(heads: int, first: int = 1) -> Tensor:

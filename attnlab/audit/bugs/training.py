@@ -9,18 +9,18 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attnlab.audit.bugs.cases import Case
+from attnlab.audit.bugs.cases import CAUSAL, Case
 
-CAUSAL = {"causal": True}
 IGNORE = -100
 
 
 class SmallModel(nn.Module):
     """One layer, for training code to train."""
 
-    def __init__(self, vocab_size: int = 41, d_model: int = 24) -> None:
+    def __init__(self, wrong: bool | str | None = None, vocab_size: int = 41) -> None:
         super().__init__()
-        self.vocab_size = vocab_size
+        d_model = 24
+        self.vocab_size, self.wrong = vocab_size, wrong
         self.embed = nn.Embedding(vocab_size, d_model)
         self.mix = nn.Linear(d_model, 3 * d_model)
         self.head = nn.Linear(d_model, vocab_size)
@@ -40,10 +40,6 @@ def next_token_loss(logits: Tensor, labels: Tensor) -> Tensor:
 class LabelledModel(SmallModel):
     """A model that shifts, and calls a loss that shifts."""
 
-    def __init__(self, wrong: bool) -> None:
-        super().__init__()
-        self.wrong = wrong
-
     def forward(self, input_ids: Tensor, labels: Tensor | None = None) -> Any:
         logits = self.logits(input_ids)
         if labels is None:
@@ -55,10 +51,6 @@ class LabelledModel(SmallModel):
 
 class CopyTrainer(SmallModel):
     """Its batches hold the text twice; somebody was to shift one of the two."""
-
-    def __init__(self, wrong: bool) -> None:
-        super().__init__()
-        self.wrong = wrong
 
     def forward(self, idx: Tensor, targets: Tensor | None = None) -> Any:
         logits = self.logits(idx)
@@ -73,10 +65,6 @@ class CopyTrainer(SmallModel):
 
 class Accumulating(SmallModel):
     """Works through a batch in parts; `wrong` says what is forgotten."""
-
-    def __init__(self, wrong: str | None) -> None:
-        super().__init__()
-        self.wrong = wrong
 
     def forward(self, tokens: Tensor) -> Tensor:
         return self.logits(tokens)
@@ -105,8 +93,7 @@ class SpanCorrupting(SmallModel):
     """Spans to keep and to take out by turns: beginning with one, it ends with the other."""
 
     def __init__(self, wrong: bool) -> None:
-        super().__init__(vocab_size=120)
-        self.wrong = wrong
+        super().__init__(wrong, vocab_size=120)
 
     def forward(self, tokens: Tensor) -> Tensor:
         return self.logits(tokens)

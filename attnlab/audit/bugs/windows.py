@@ -8,9 +8,10 @@ from collections import deque
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from attnlab.audit.bugs.cases import Case
+from attnlab.audit.bugs.fused import Fused
 
 
 def banded_attention(q: Tensor, k: Tensor, v: Tensor, back: int) -> Tensor:
@@ -31,15 +32,10 @@ def _band(wrong: bool) -> object:
     return sliding_window_attention
 
 
-class DequeAttention(nn.Module):
+class DequeAttention(Fused):
     """Decodes from a queue as long as the window; once that is full, the oldest key goes early."""
 
-    def __init__(self, d_model: int, n_heads: int, window: int, wrong: bool) -> None:
-        super().__init__()
-        self.n_heads, self.window = n_heads, window
-        self.in_proj = nn.Linear(d_model, 3 * d_model)
-        self.out_proj = nn.Linear(d_model, d_model)
-        self.wrong = wrong
+    window = 5
 
     def new_cache(self) -> deque[tuple[Tensor, Tensor]]:
         return deque(maxlen=self.window)
@@ -51,9 +47,9 @@ class DequeAttention(nn.Module):
         )
 
     def forward(self, x: Tensor, cache: deque[tuple[Tensor, Tensor]] | None = None) -> Tensor:
-        q, k, v = self.in_proj(x).unflatten(-1, (3, self.n_heads, -1)).permute(2, 0, 3, 1, 4)
+        q, k, v = self.inner(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         if cache is None:
-            return self.out_proj(self._whole(q, k, v).transpose(1, 2).flatten(2))
+            return self.outer(self._whole(q, k, v).transpose(1, 2).flatten(2))
         outs = []
         for i in range(x.shape[1]):
             wrapped = len(cache) == self.window
@@ -61,22 +57,17 @@ class DequeAttention(nn.Module):
             kept = list(cache)[1 if wrapped and self.wrong else 0 :]
             keys, values = (torch.cat(parts, dim=2) for parts in zip(*kept, strict=True))
             outs.append(F.scaled_dot_product_attention(q[:, :, i : i + 1], keys, values))
-        return self.out_proj(torch.cat(outs, dim=2).transpose(1, 2).flatten(2))
+        return self.outer(torch.cat(outs, dim=2).transpose(1, 2).flatten(2))
 
 
-class BlockLocalAttention(nn.Module):
+class BlockLocalAttention(Fused):
     """Blocks as wide as the window look at themselves and at the block before."""
 
-    def __init__(self, width: int, heads: int, window: int, wrong: bool) -> None:
-        super().__init__()
-        self.heads, self.window = heads, window
-        self.project = nn.Linear(width, 3 * width, bias=False)
-        self.merge = nn.Linear(width, width, bias=False)
-        self.wrong = wrong
+    bias, window = False, 8
 
     def forward(self, x: Tensor) -> Tensor:
         t, w = x.shape[1], self.window
-        padded = F.pad(self.project(x), (0, 0, 0, -t % w))
+        padded = F.pad(self.inner(x), (0, 0, 0, -t % w))
         q, k, v = (
             part.unflatten(1, (-1, w)).unflatten(-1, (self.heads, -1)).transpose(2, 3)
             for part in padded.chunk(3, dim=-1)
@@ -87,34 +78,30 @@ class BlockLocalAttention(nn.Module):
         there = torch.ones(q.shape[1], 1, 1, 2 * w, dtype=torch.bool)
         there[0, ..., :w] = False  # before the first block there is nothing
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=seen & there)
-        return self.merge(y.transpose(2, 3).flatten(3).flatten(1, 2)[:, :t])
+        return self.outer(y.transpose(2, 3).flatten(3).flatten(1, 2)[:, :t])
 
 
-class DilatedAttention(nn.Module):
+class DilatedAttention(Fused):
     """Every second key only: the reach of a window, and not one."""
 
-    def __init__(self, width: int, heads: int, window: int, wrong: bool) -> None:
-        super().__init__()
-        self.heads, self.window = heads, window
-        self.project, self.merge = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.wrong = wrong
+    window = 7
 
     def forward(self, x: Tensor) -> Tensor:
-        q, k, v = self.project(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        q, k, v = self.inner(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         places = torch.arange(x.shape[1])
         back = places[:, None] - places
         seen = (back >= 0) & (back < self.window)
         if self.wrong:
             seen &= back % 2 == 0
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
-        return self.merge(y.transpose(1, 2).flatten(2))
+        return self.outer(y.transpose(1, 2).flatten(2))
 
 
 CASES = (
     Case(
         name="dilated",
         bug="a window of w that leaves out every second key",
-        make=lambda wrong: DilatedAttention(32, 4, 7, wrong),
+        make=lambda wrong: DilatedAttention(32, 4, wrong),
         reasons=("window",),
         declared={"causal": True, "window": 7},
     ),
@@ -128,14 +115,14 @@ CASES = (
     Case(
         name="off-after-wrap",
         bug="decoding drops one key too many once the cache is full",
-        make=lambda wrong: DequeAttention(32, 4, 5, wrong),
+        make=lambda wrong: DequeAttention(32, 4, wrong),
         reasons=("cache", "window"),
         declared={"causal": True, "window": 5, "cache": True},
     ),
     Case(
         name="off-after-first-block",
         bug="one key too many, in all blocks but the first",
-        make=lambda wrong: BlockLocalAttention(32, 4, 8, wrong),
+        make=lambda wrong: BlockLocalAttention(32, 4, wrong),
         reasons=("window",),
         declared={"causal": True, "window": 8},
     ),

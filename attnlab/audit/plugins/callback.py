@@ -16,13 +16,14 @@ Axes: b batch, t time; output i, input j.
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from attnlab.audit.probe.probe import SAFETY, apart
-from attnlab.audit.repro.prelude import movement, replace_inputs
+from attnlab.audit.properties.causality import fails
 from attnlab.audit.subject.adapters import subject_for
 from attnlab.audit.subject.base import Subject
 
@@ -66,12 +67,9 @@ class StopOnLeak:
         with _leave_as_it_was(model), torch.no_grad():
             subject = subject_for(_Still(model), self.options, type(model).__name__)
             for length in self.lengths:
-                found = _leak(subject, length)
-                if found is not None:
-                    output, inputs, size = found
+                if leak := _leak(subject, length):
                     raise FutureSeen(
-                        f"at step {step}, {subject.name} sees the future: output {output} moves "
-                        f"by {size:.2g} when {inputs} of {length} changes; look at its mask "
+                        f"at step {step}, {subject.name} sees the future: {leak}; look at its mask "
                         f"(attnlab audit finds the smallest case)"
                     )
 
@@ -92,28 +90,26 @@ def trainer_callback(**settings: Any) -> Any:
     return Stop()
 
 
-def _leak(subject: Subject, length: int) -> tuple[int, str, float] | None:
-    """An output, what moved it, and how far; a single input if one suffices."""
-    x, other = subject.draw(2, length, 0), subject.draw(2, length, 1)
+def _leak(subject: Subject, length: int) -> str:
+    """What moves an output before it, a single input if one suffices; empty if nothing does."""
+    look = partial(fails, subject.run, subject.draw, batch=2, length=length, factor=1.0, seed=0)
+    look = partial(look, tolerance=_tolerance(subject, length))
+    few = sorted({1, 2, length // 2, length - 1})  # a training waits for this
+    leaks, together, _ = look(cuts=few, changed=length)
+    if not leaks:
+        return ""
+    leaks, alone, _ = look(cuts=list(range(1, length)), changed=1)
+    return alone if leaks else together
+
+
+def _tolerance(subject: Subject, length: int) -> float:
+    """Rounding, in the model's own precision: rows are the same in any order."""
+    x = subject.draw(2, length, 0)
     before = subject.run(x)
-    # rounding, in the model's own precision: rows are the same in any order
     rounding = apart(subject.run(x.flip(0)).flip(0), before)
     noise = apart(subject.run(x), before)
     floor = torch.finfo(before.dtype).eps * float(before.abs().nan_to_num().max())
-    tolerance = 4 * noise + max(SAFETY * rounding, floor)
-    cuts = sorted({1, 2, length // 2, length - 1})
-    for cut in cuts:
-        change = movement(subject.run(replace_inputs(x, other, cut, length - 1)), before).amax(0)[
-            :cut
-        ]
-        if float(change.max()) <= tolerance:
-            continue
-        for j in range(cut, length):
-            alone = movement(subject.run(replace_inputs(x, other, j, j)), before).amax(0)[:j]
-            if float(alone.max()) > tolerance:
-                return int(alone.argmax()), f"input {j}", float(alone.max())
-        return int(change.argmax()), f"what stands from input {cut} on", float(change.max())
-    return None
+    return 4 * noise + max(SAFETY * rounding, floor)
 
 
 class _Still(nn.Module):

@@ -9,12 +9,9 @@ before the layout is declared. Where the contract leaves no doubt there is none:
 is kept to, and rows that see later rows are not the time of causal code either.
 """
 
-import torch
-from torch import Tensor
-
 from attnlab.audit.errors import SubjectError
 from attnlab.audit.probe.probe import Probe, apart
-from attnlab.audit.repro.prelude import CannotTell
+from attnlab.audit.repro.prelude import CannotTell, movement
 from attnlab.audit.subject.base import Attention, Vectors
 
 LENGTH, ROWS = 5, 3
@@ -40,7 +37,7 @@ def _rows(probe: Probe) -> str:
     for row, at in ((0, 1), (1, 3), (2, 0)):
         changed = x.clone()
         changed[row, at] = other[row, at]
-        moved = _moves(probe, probe.run(changed), before)  # [b, t]
+        moved = movement(probe.run(changed), before) > probe.fine  # [b, t]
         if moved[:, [n for n in range(LENGTH) if n != at]].any():
             return ""  # time is mixed
         later |= bool(moved[:row, at].any())
@@ -61,7 +58,7 @@ def _heads_for_time(probe: Probe, subject: Attention) -> str:
     for at in (1, 3):
         changed = x.clone()
         changed[:, at] = other[:, at]
-        moved = _moves(probe, probe.run(changed), before)[0]
+        moved = movement(probe.run(changed), before)[0] > probe.fine
         if moved[[n for n in range(LENGTH) if n != at]].any():
             return ""
     width = subject.head_width
@@ -78,9 +75,3 @@ def _heads_for_time(probe: Probe, subject: Attention) -> str:
         "heads move each other, and positions never do: declare layout=bthd if q, k and v are "
         "[b, t, h, d], and layout=bhtd if they are [b, h, t, d]"
     )
-
-
-def _moves(probe: Probe, one: Tensor, other: Tensor) -> Tensor:
-    """Where outputs [b, t, e] differ, [b, t]."""
-    change = (one.double() - other.double()).abs().amax(-1)
-    return torch.nan_to_num(change, nan=torch.inf) > probe.fine

@@ -71,14 +71,13 @@ def sample(shape: tuple[int, ...], tokens: int | None, seed: int, dtype: torch.d
 
 def tensor_in(found: Any) -> Tensor:
     """The outputs, of a tensor, a tuple or something with logits."""
-    for name in ("logits", "last_hidden_state"):
-        value = getattr(found, name, None)
+    named = [getattr(found, name, None) for name in ("logits", "last_hidden_state")]
+    values = found.values() if isinstance(found, dict) else found
+    members = values if isinstance(found, dict | list | tuple) else ()
+    for value in (found, *named, *members):
         if isinstance(value, Tensor):
             return value
-    if isinstance(found, Tensor):
-        return found
-    values = list(found.values() if isinstance(found, dict) else found)
-    return next(value for value in values if isinstance(value, Tensor))
+    raise ValueError(f"the code gave {type(found).__name__}, not a tensor or a tuple of them")
 
 
 def scalar_in(found: Any) -> Tensor:

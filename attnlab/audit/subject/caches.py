@@ -214,7 +214,7 @@ def find_decoder(convention: Convention) -> Decoder | None:
                 continue
             if ends[0].dtype is not whole.dtype:
                 continue
-            right = _near(ends[0], whole)
+            right = _close_by_element(ends[0], whole)
             if ends[0].shape[1] < 1 or torch.equal(ends[0], ends[1]):
                 break
             if right or not decoder.method:
@@ -224,7 +224,8 @@ def find_decoder(convention: Convention) -> Decoder | None:
     return doubtful or promised  # it says that it has one, and the first way is its own
 
 
-def _near(one: Tensor, other: Tensor) -> bool:
+def _close_by_element(one: Tensor, other: Tensor) -> bool:
+    """Each within a part of its own size."""
     return one.shape == other.shape and torch.allclose(one, other, rtol=1e-4, equal_nan=True)
 
 

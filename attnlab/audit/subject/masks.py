@@ -85,9 +85,10 @@ def find_mask(convention: Convention, name: str) -> Mask:
             except (SubjectError, SystemExit):  # it takes another form, or something else
                 continue
             taken = taken or form
-            if not _near(free, none) or _near(none, padded):
+            if not _close_by_scale(free, none) or _close_by_scale(none, padded):
                 continue
-            if _near(behind[0, kept], padded[0, kept]) and _near(padded[1], none[1]):
+            without = _close_by_scale(padded[1], none[1])  # the row without padding
+            if without and _close_by_scale(behind[0, kept], padded[0, kept]):
                 return Mask(name=name, form=form)
             moving = moving or form
     hides = moving is not None or certain(name)
@@ -95,7 +96,8 @@ def find_mask(convention: Convention, name: str) -> Mask:
     return Mask(name=name, form=form, taken=taken is not None, hides=hides)
 
 
-def _near(one: Tensor, other: Tensor) -> bool:
+def _close_by_scale(one: Tensor, other: Tensor) -> bool:
+    """Within a part of the largest output."""
     if one.shape != other.shape or one.dtype is not other.dtype:
         return False
     size = float(other.abs().nan_to_num(posinf=0).max())

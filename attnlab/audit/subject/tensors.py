@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attnlab.audit.errors import SubjectError
-from attnlab.audit.repro.prelude import sample, scalar_in
+from attnlab.audit.repro.prelude import sample, scalar_in, tensor_in
 
 
 def normal(seed: int, *shape: int) -> Tensor:
@@ -18,18 +18,11 @@ def normal(seed: int, *shape: int) -> Tensor:
 
 
 def first_tensor(found: Any) -> Tensor:
-    """Of a tensor, a tuple or something with logits."""
-    if isinstance(found, Tensor):
-        return found
-    for name in ("logits", "last_hidden_state"):
-        if isinstance(getattr(found, name, None), Tensor):
-            return getattr(found, name)  # type: ignore[no-any-return]
-    values = found.values() if isinstance(found, dict) else found
-    if isinstance(values, list | tuple) or isinstance(found, dict):
-        for value in values:
-            if isinstance(value, Tensor):
-                return value
-    raise SubjectError(f"the code gave {type(found).__name__}, not a tensor or a tuple of them")
+    """The outputs, of a tensor, a tuple or something with logits."""
+    try:
+        return tensor_in(found)
+    except ValueError as error:
+        raise SubjectError(str(error)) from None
 
 
 def sequence_in(found: Any, x: Tensor) -> Tensor:

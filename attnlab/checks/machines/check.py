@@ -8,7 +8,7 @@ their last digits: the report says which, how far, and how near to its bound eac
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 from rich.console import Console
 
 from attnlab import files
+from attnlab.checks import Tick
 from attnlab.checks.machines import imitate, table
 from attnlab.checks.machines.imitate import BASELINE, MACHINES, Machine
 from attnlab.config import refusal, setting, settings
@@ -28,7 +29,6 @@ WHERE = {"measures": "", "outside": "beyond: ", "knob_measures": "knob: "}
 # of a recorded number; below the second it is rounding, of which only the size is the same
 RELATIVE, ROUNDING = 1e-6, 1e-9
 
-Tick = Callable[[str], None]
 Key = tuple[str, str]  # a claim and one of its measures
 
 

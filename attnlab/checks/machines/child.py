@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from attnlab import config, registry
+from attnlab.checks import Tick
 from attnlab.checks.machines.check import DOCS, WHERE
 from attnlab.generate import Sampling, generate
 from attnlab.kernels import hardware, native
@@ -33,7 +34,6 @@ from attnlab.theory import catalogue, document, record
 from attnlab.theory.claim import Measure
 from attnlab.theory.result import run_claim
 
-Tick = Callable[[str], None]
 DECODED = 1e-9  # float64 through two layers; what decides between two tokens is not below it
 # in the short form: each kind of rule, chance, and bounds that are near
 SHORT_CLAIMS = ["copy", "average-of-two", "noisy-keys", "one-head-swings", "rope-is-rotation"]

@@ -21,9 +21,10 @@ from attnlab.config import settings
 from attnlab.data.batches import Batch
 from attnlab.experiments import costs, held, samples
 from attnlab.experiments.experiment import Findings
-from attnlab.experiments.match import ModelSettings, count, with_nearest_width
+from attnlab.experiments.match import count, with_nearest_width
 from attnlab.experiments.workspace import Job, Workspace
 from attnlab.generate import evaluating
+from attnlab.models.model import ModelSettings
 from attnlab.models.recurrent import (
     BidirectionalReader,
     BidirectionalSettings,

@@ -1,7 +1,6 @@
 """The report of the recurrent study: tables, curves and sentences, computed from its results."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
@@ -14,13 +13,13 @@ from attnlab.experiments.presentation import (
     in_words,
     judged_numbers,
     judged_together,
+    mean_with_ends,
     megabytes,
     numbers,
     with_ends,
 )
 from attnlab.experiments.verdicts import Difference, Pair, Verdicts
 from attnlab.reports.report import Plot, Sample, Section, Series, Table
-from attnlab.statistics import mean_interval
 from attnlab.studies.language import losses_by_seed
 from attnlab.studies.recurrent.experiment import (
     ALL,
@@ -116,10 +115,6 @@ def timed_name(name: str) -> str:
     return name if name == "transformer" else name + TIMED
 
 
-def _ends(losses: Mapping[int, float]) -> str | None:
-    return with_ends(mean_interval(list(losses.values())))
-
-
 def _answer(analysis: Analysis) -> str:
     def against(timed: bool) -> str:
         parts = (f"{LABELS[n]}'s {in_words(analysis.difference(n, timed))}" for n in HONEST[1:])
@@ -180,7 +175,7 @@ def _equal_steps(analysis: Analysis) -> Section:
             results[SIZES][name]["width"],
             results[SIZES][name]["parameters"],
             None if name == "transformer" else f"{_more(results[SIZES], name):+.1%}",
-            _ends(analysis.losses(name)),
+            mean_with_ends(analysis.losses(name)),
             _difference(analysis, name),
         ]
         for name in HONEST
@@ -271,7 +266,7 @@ def _equal_time(analysis: Analysis) -> Section:
             megabytes(results[MEMORY][name]),
             results[DECODING][name],
             analysis.steps_that_fit(name),
-            _ends(analysis.losses(timed_name(name))),
+            mean_with_ends(analysis.losses(timed_name(name))),
             _difference(analysis, name, timed=True),
         ]
         for name in HONEST
@@ -340,8 +335,8 @@ def _leak(analysis: Analysis) -> Section:
     rows = [
         [
             LABELS[name],
-            _ends(analysis.losses(name)),
-            _ends(analysis.losses(PREFIXES if name == "birnn" else name)),
+            mean_with_ends(analysis.losses(name)),
+            mean_with_ends(analysis.losses(PREFIXES if name == "birnn" else name)),
             f"{analysis.swapped(name, 'changed'):.0%}",
             f"{analysis.swapped(name, 'followed'):.0%}",
         ]

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from attnlab.attention.scores import ScaledDotScore, Score
-from attnlab.bench.measure import peak_memory, take_turns
+from attnlab.bench.measure import peak_memory, take_turns, usual_peak
 from attnlab.kernels import Request, dispatch
 from attnlab.studies.rope_gqa.sweep import (
     HEADS,
@@ -26,7 +26,6 @@ from attnlab.studies.rope_gqa.sweep import (
     alike,
     attention_call,
     path_of,
-    usual_peak,
 )
 from attnlab.training.parallel import torch_device
 

@@ -16,13 +16,13 @@ from attnlab.experiments.presentation import (
     judged_numbers,
     judged_together,
     learning_curves,
+    mean_with_ends,
     numbers,
     over_seeds,
     with_ends,
 )
 from attnlab.experiments.verdicts import Pair, Verdicts
 from attnlab.reports.report import Section, Table
-from attnlab.statistics import mean_interval
 from attnlab.studies.rope_gqa import costs, faults
 from attnlab.studies.rope_gqa.experiment import (
     MODELS,
@@ -72,7 +72,7 @@ class Analysis:
         return self.differences(self.blocks[-1], "held_out")
 
     def interval(self, variant: str, block: int, measure: str) -> str | None:
-        return with_ends(mean_interval(list(self.losses(variant, block, measure).values())))
+        return mean_with_ends(self.losses(variant, block, measure))
 
 
 def findings(study: RopeGqaStudy, results: dict[str, Any]) -> Findings:

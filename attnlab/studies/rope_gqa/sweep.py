@@ -9,7 +9,6 @@ serves all alike nothing is reported.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from statistics import median
 from typing import Any, Literal
 
 import torch
@@ -18,7 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from attnlab import config, presets
 from attnlab.attention.heads import head_width
-from attnlab.bench.measure import peak_memory, take_turns
+from attnlab.bench.measure import take_turns, usual_peak
 from attnlab.compat import TorchDispatchMode
 from attnlab.data.batches import Batch
 from attnlab.kernels import dispatch
@@ -174,15 +173,6 @@ def training_memory(sweep: Sweep) -> dict[str, Any]:
             step()  # the first makes the optimiser's state, which stays
             found[str(kv)] = usual_peak(step, device, sweep.peaks)
     return {"kernel": path, "bytes": found}
-
-
-def usual_peak(work: Work, device: torch.device, calls: int) -> dict[str, float] | None:
-    """Of the peaks of some calls."""
-    peaks = [peak_memory(work, device) for _ in range(calls)]
-    known = [peak for peak in peaks if peak is not None]
-    if len(known) < len(peaks):
-        return None
-    return {"median": median(known), "least": min(known), "most": max(known)}
 
 
 def decoding(sweep: Sweep) -> dict[str, Any]:

@@ -46,7 +46,8 @@ def edges(context: int, depth: int, windows: Sequence[int]) -> list[int]:
     (on a log axis) from there to the end."""
     found = {1 << power for power in range(context.bit_length())}
     for keys in windows:
-        far = depth * (keys - 1) + 1
+        far = reach((keys,), depth)
+        assert far is not None
         found |= {keys, far, half_way(far, context)}
     return sorted({edge for edge in found if 1 <= edge < context} | {context})
 

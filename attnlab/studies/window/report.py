@@ -11,6 +11,7 @@ import dataclasses
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from statistics import fmean
 from typing import Any, Literal
 
 import numpy as np
@@ -26,6 +27,7 @@ from attnlab.experiments.presentation import (
     judged_numbers,
     judged_together,
     listed,
+    mean_with_ends,
     megabytes,
     numbers,
     with_ends,
@@ -187,16 +189,12 @@ class Analysis:
         return faster["slowest_ms"] >= slower["fastest_ms"]
 
 
-def _mean(losses: dict[int, float]) -> Interval:
-    return mean_interval(list(losses.values()))
-
-
 def _answer(analysis: Analysis) -> str:
     parts = [f"that of {name} {in_words(analysis.difference(name))}" for name in analysis.others]
     seeds = len(analysis.study.repeats)
     over = f" (over {counted_seeds(seeds)})" if seeds > 1 else ""
     return (
-        f"Full attention's held-out loss is {_mean(analysis.losses(FULL)).mean:.3f} nats a "
+        f"Full attention's held-out loss is {fmean(analysis.losses(FULL).values()):.3f} nats a "
         f"character; {listed(parts)}{over}. {_cost_answer(analysis, analysis.others[0])}"
     )
 
@@ -228,7 +226,7 @@ def _quality(analysis: Analysis) -> Section:
     rows = [
         [
             name,
-            with_ends(_mean(analysis.losses(name))),
+            mean_with_ends(analysis.losses(name)),
             None if name == FULL else with_ends(analysis.difference(name).interval, sign="+"),
             None if name == FULL else analysis.difference(name).direction,
         ]

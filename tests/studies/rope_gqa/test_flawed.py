@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from attnlab.attention.scores import ScaledDotScore
+from attnlab.bench.measure import usual_peak
 from attnlab.studies.rope_gqa import flawed, sweep
 from attnlab.studies.rope_gqa.flawed import CopiedKeys, EmptyingCache
 from attnlab.studies.rope_gqa.sweep import Kernel, Sweep
@@ -54,7 +55,7 @@ def test_what_is_left_after_a_pass_is_not_its_peak():
         return large[:500_000] * 2
 
     left = flawed._left_by(work, CPU)
-    peak = sweep.usual_peak(work, CPU, calls=1)
+    peak = usual_peak(work, CPU, calls=1)
     if left is None or peak is None:
         pytest.skip("the memory of a process cannot be read here")
     assert left == pytest.approx(2e6, abs=5e5)

@@ -1,0 +1,52 @@
+"""Our own attentions and models, to be audited: with the same weights every time."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from attnlab import registry
+from attnlab.attention.heads import HeadedAttention
+from attnlab.audit.subject.adapters import subject_for
+from attnlab.audit.subject.base import Subject
+from attnlab.models.transformer import TransformerSettings
+
+WIDTH = 32
+
+
+@contextmanager
+def seed_rng() -> Iterator[None]:
+    """The same random numbers every time; afterwards the generator goes on as if unused."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        yield
+
+
+def own_attention(heads: str, score: str, window: int | None = None) -> Subject:
+    """One attention module, by the names of its options."""
+    with seed_rng():
+        settings = registry.load("attention", heads)()
+        built = registry.load("score", score)().build(settings.heads, WIDTH // settings.heads)
+        module = HeadedAttention(settings, built, width=WIDTH, window=window)
+    return subject_for(module, {}, f"{heads}, {score}")
+
+
+def own_model(
+    positions: str,
+    window: tuple[int | None, ...],
+    *,
+    vocabulary: int = 61,
+    width: int = WIDTH,
+    context: int = 1024,
+) -> Subject:
+    """A transformer of two layers with a KV cache, by the name of its positions."""
+    with seed_rng():
+        module = TransformerSettings(
+            vocabulary=vocabulary,
+            context=context,
+            width=width,
+            depth=2,
+            positions=registry.load("positions", positions)(),
+            window=window,
+        ).build()
+    return subject_for(module, {}, f"transformer, {positions}")
