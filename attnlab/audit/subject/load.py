@@ -18,6 +18,7 @@ from typing import Any
 from torch import nn
 
 from attnlab import registry
+from attnlab.audit.subject.siblings import plain_names, use_siblings
 
 # what the width of a model is called
 WIDTHS = ("width", "dim", "d_model", "embed_dim", "hidden_size", "n_embd", "model_dim", "channels")
@@ -154,7 +155,8 @@ def _theirs(what: str) -> Iterator[None]:
     except (KeyboardInterrupt, SystemExit):  # to be reported as what they are
         raise
     except BaseException as error:  # code may raise what is no Exception
-        raise ValueError(f"{what}: {type(error).__name__}: {error}") from error
+        reason = plain_names(f"{type(error).__name__}: {error}")
+        raise ValueError(f"{what}: {reason}") from error
 
 
 def gather_settings(
@@ -223,7 +225,9 @@ def _import(path: Path) -> Any:
         raise ValueError(f"{path} is no Python file; its name must end in .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and pickling look there
-    sys.path.insert(0, str(path.parent.resolve()))  # what lies beside it can be imported
+    folder = path.parent.resolve()
+    use_siblings(module, folder)
+    sys.path.insert(0, str(folder))  # for what is imported by other means than a statement
     try:
         with _theirs(f"{path} cannot be imported"):
             spec.loader.exec_module(module)
