@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnlab.audit.errors import LONGEST, SubjectError, calling
+from attnlab.audit.errors import LONGEST, InputError, SubjectError, calling
 from attnlab.audit.hf.running import (
     Narrowing,
     loop_logits,
@@ -210,7 +210,7 @@ def _probe(known: ModelConvention) -> ModelConvention:
         except SubjectError as error:
             if dtype is torch.float64:
                 continue
-            raise ValueError(
+            raise InputError(
                 f"{known.name} cannot be called with tokens [2, 5]: {error.reason[:LONGEST]}"
             ) from error
         if out.dtype is dtype and not narrowing.seen:  # it was watched: nothing narrows
