@@ -1,7 +1,14 @@
-"""Errors of the code under audit, and our own: only the first are findings.
+"""Errors of the code under audit, of a person's input, and our own.
 
-Whatever calls a person's code does so inside `calling`, which turns what the code raises into a
-`SubjectError`. Any other error is a mistake of ours, and ends the audit.
+| class | raised when | becomes |
+|---|---|---|
+| SubjectError | the code under audit raised, or gave no outputs | a finding, "incomplete" |
+| InputError | a file, an option or a declaration cannot be used | one line, exit code 2 |
+| ScriptError | a script has no words for how the code is called | a failure without a script |
+| any other | attnlab itself has a mistake | a traceback, exit code 3 |
+
+Whatever calls a person's code does so inside `calling`, which raises the SubjectError. A handler
+names these classes, and never a built-in one: a ValueError of ours must not be blamed on a person.
 """
 
 from collections.abc import Iterator
@@ -10,7 +17,7 @@ from contextlib import contextmanager
 LONGEST = 200  # letters of a message in a sentence
 
 
-class SubjectError(ValueError):
+class SubjectError(Exception):
     """The code under audit raised, or gave something that cannot be its outputs."""
 
     def __init__(
@@ -35,6 +42,14 @@ class SubjectError(ValueError):
         place += f" at length {self.length}" if self.length is not None else ""
         place += f", during {during}" if during else ""
         return f"raised {self.kind}{place}: {message}"
+
+
+class InputError(ValueError):
+    """What a person gave cannot be audited; the message says what to do."""
+
+
+class ScriptError(Exception):
+    """A script without this package cannot call the code as the audit did."""
 
 
 class AuditError(Exception):

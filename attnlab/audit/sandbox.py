@@ -25,11 +25,16 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from attnlab import config
 from attnlab.audit.contract import Certificate, Contract, Finding, finite
-from attnlab.audit.errors import AuditError
+from attnlab.audit.errors import AuditError, InputError, SubjectError
+
+if TYPE_CHECKING:
+    from attnlab.audit.subject.base import Subject
+
+    Audited = tuple[Certificate, Subject, Mapping[str, Any]]  # and the options it was made with
 
 Tick = Callable[[str], None]
 TAIL = 4_000  # bytes of what the code printed that are kept
@@ -58,7 +63,7 @@ class Limits:
             ("memory", self.gibibytes, "--memory 8"),
         ):
             if not 0 < value < 1e6:
-                raise ValueError(f"the limit of {name} is {value:g}; use more than 0, as {option}")
+                raise InputError(f"the limit of {name} is {value:g}; use more than 0, as {option}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -84,7 +89,10 @@ class Request:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Answer:
-    """A certificate, or in one line why there is none; `examples` are of its failures."""
+    """A certificate, or in one line why there is none; `examples` are of its failures.
+
+    With a traceback attnlab itself failed: before the certificate, or on the way to its examples.
+    """
 
     target: str
     certificate: Certificate | None = None
@@ -94,21 +102,29 @@ class Answer:
 
     @property
     def verdict(self) -> str:
-        if self.certificate is not None:
-            return self.certificate.verdict
-        return "error" if self.traceback else "incomplete"
+        if self.traceback:
+            return "error"
+        return "incomplete" if self.certificate is None else self.certificate.verdict
 
     def plain(self) -> dict[str, Any]:
-        """For `--json`."""
-        if self.certificate is not None:
-            return self.certificate.plain()
+        """For `--json`: the verdict is that of the certificate, if there is one."""
         known = {"target": self.target, "verdict": self.verdict, "checks": []}
-        more = {"traceback": self.traceback} if self.traceback else {}
-        return {**known, "detail": self.detail, **more}
+        if self.certificate is not None:
+            known = self.certificate.plain()
+        more = {"detail": self.detail, "traceback": self.traceback}
+        return {**known, **{name: text for name, text in more.items() if text}}
 
 
 def audit_in_child(request: Request, limits: Limits, tick: Tick = lambda text: None) -> Answer:
     """The audit of a file, made in a child process that ends before this returns."""
+    try:
+        return _audit_in_child(request, limits, tick)
+    except Exception as error:
+        detail, trace = _account(error)
+        return Answer(target=request.target, detail=detail, traceback=trace)
+
+
+def _audit_in_child(request: Request, limits: Limits, tick: Tick) -> Answer:
     with _child(limits) as (process, messages):
         assert process.stdin is not None and process.stdout is not None
         monitor = _Monitor(process, messages, limits, tick)
@@ -124,40 +140,24 @@ def audit_in_child(request: Request, limits: Limits, tick: Tick = lambda text: N
 
 def audit_here(request: Request, tick: Tick = lambda text: None) -> Answer:
     """The same in this process: nothing protects it from the code."""
-    try:
-        return _audit(request, tick)
-    except SystemExit as error:
-        detail = f"the code called sys.exit({error.code!r}) while it was loaded or run"
-    except KeyboardInterrupt:  # a person's, most likely; `main` knows better
-        raise
-    except (ValueError, OSError, MemoryError) as error:  # a slip, or an error of the code
-        detail = one_line(error)
-    except Exception as error:  # of ours, unless the code has used up what we need too
-        detail = one_line(error)
-        if not _needs(str(error), NEEDS_MEMORY + NEEDS_GPU):
-            return Answer(target=request.target, detail=detail, traceback=traceback.format_exc())
-    except BaseException as error:  # code may raise what is no Exception, and we do not
-        detail = one_line(error)
-    return Answer(target=request.target, detail=detail)
-
-
-def _audit(request: Request, tick: Tick) -> Answer:
     import torch
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)  # the same weights in every audit of the same code
-        audit = _audit_model if request.target.startswith("hf:") else _audit_file
-        certificate, examples = audit(request, tick)
-    return Answer(
-        target=request.target,
-        certificate=certificate,
-        examples=tuple(finite(dataclasses.asdict(one)) for one in examples),
-    )
+        try:
+            audit = _audit_model if request.target.startswith("hf:") else _audit_file
+            certificate, subject, options = audit(request, tick)
+        except KeyboardInterrupt:  # a person's, most likely; `main` knows better
+            raise
+        except BaseException as error:  # code may raise what is no Exception
+            detail, trace = _account(error)
+            return Answer(target=request.target, detail=detail, traceback=trace)
+        tick("its failures again, made smaller")
+        return _with_examples(request.target, certificate, subject, options)
 
 
-def _audit_file(request: Request, tick: Tick) -> tuple[Certificate, list[Any]]:
+def _audit_file(request: Request, tick: Tick) -> "Audited":
     from attnlab.audit.examine import examine
-    from attnlab.audit.repro.smallest import examples_of
     from attnlab.audit.subject.adapters import arrange, subject_for
     from attnlab.audit.subject.load import from_file, options_of
 
@@ -165,35 +165,68 @@ def _audit_file(request: Request, tick: Tick) -> tuple[Certificate, list[Any]]:
     code = from_file(request.target, options)
     subject = subject_for(code, options, request.target.rpartition(":")[2])
     subject = arrange(subject, request.contract)
-    certificate = examine(subject, request.contract, tick)
-    tick("its failures again, made smaller")
-    return certificate, examples_of(certificate, subject, request.target, options)
+    return examine(subject, request.contract, tick), subject, options
 
 
-def _audit_model(request: Request, tick: Tick) -> tuple[Certificate, list[Any]]:
+def _audit_model(request: Request, tick: Tick) -> "Audited":
     from attnlab.audit.hf.models import certificate_of, subject_of
-    from attnlab.audit.repro.smallest import examples_of
     from attnlab.audit.subject.load import options_of
 
     options = options_of(request.options)
     for name in options.keys() - {"attn_implementation"}:
-        raise ValueError(
+        raise InputError(
             f"a model has no option {name!r}, only attn_implementation; "
             f"what it must do is declared: --declare {name}=…"
         )
-    try:
-        tick(f"{request.target}: build")
-        subject = subject_of(request.target.removeprefix("hf:"), **options)
-        certificate = certificate_of(subject, tick, **request.contract.declared())
-    except ModuleNotFoundError as error:
-        raise ValueError(f"{error}; pip install transformers") from None
-    tick("its failures again, made smaller")
-    return certificate, examples_of(certificate, subject, request.target, options)
+    tick(f"{request.target}: build")
+    subject = subject_of(request.target.removeprefix("hf:"), **options)
+    return certificate_of(subject, tick, **request.contract.declared()), subject, options
+
+
+def _with_examples(
+    target: str, certificate: Certificate, subject: "Subject", options: Mapping[str, Any]
+) -> Answer:
+    """The certificate is finished: an error of ours on the way to an example goes beside it."""
+    from attnlab.audit.repro.smallest import example_of, unrepeated
+
+    examples, ours = [], ("", "")
+    for finding in certificate.failed:
+        try:
+            examples.append(example_of(finding, subject, target, options))
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            detail, trace = _account(error)
+            examples.append(unrepeated(finding, detail))
+            if trace and not ours[1]:  # the first will do
+                ours = detail, trace
+    return Answer(
+        target=target,
+        certificate=certificate,
+        detail=ours[0],
+        traceback=ours[1],
+        examples=tuple(finite(dataclasses.asdict(one)) for one in examples),
+    )
+
+
+def _account(error: BaseException) -> tuple[str, str]:
+    """Why there is no answer, in one line; a traceback too if attnlab itself failed."""
+    detail = one_line(error)
+    if isinstance(error, SystemExit):
+        detail = f"the code called sys.exit({error.code!r}) while it was loaded or run"
+    theirs = isinstance(error, SubjectError | InputError | MemoryError)
+    theirs |= not isinstance(error, Exception)  # which we do not raise
+    if theirs or _needs(str(error), NEEDS_MEMORY + NEEDS_GPU):  # the code used up what we need too
+        return detail, ""
+    if not isinstance(error, AuditError):
+        detail = f"attnlab itself failed: {detail}"
+    return detail, "".join(traceback.format_exception(error))
 
 
 def one_line(error: BaseException) -> str:
     """An error as one line that a person can act upon."""
-    named = "" if isinstance(error, ValueError | AuditError) else f"{type(error).__name__}: "
+    plain = isinstance(error, SubjectError | InputError | AuditError)
+    named = "" if plain else f"{type(error).__name__}: "
     text = " ".join(f"{named}{error}".split())
     if _needs(text, NEEDS_GPU):
         advice = "it needs a GPU, and there is none here; audit it on a machine that has one"
@@ -209,18 +242,17 @@ def _needs(text: str, signs: Sequence[str]) -> bool:
 
 
 def _answer_of(target: str, plain: Mapping[str, Any]) -> Answer:
-    found = plain["certificate"]
+    found, said = plain["certificate"], {name: plain[name] for name in ("detail", "traceback")}
     if found is None:
-        return Answer(target=target, detail=plain["detail"], traceback=plain["traceback"])
+        return Answer(target=target, **said)
     fields = {
         **found,
         "contract": config.from_dict(Contract, found["contract"]),
         "findings": tuple(Finding(**finding) for finding in found["findings"]),
         "influence": tuple(tuple(row) for row in found["influence"]),
     }
-    return Answer(
-        target=target, certificate=Certificate(**fields), examples=tuple(plain["examples"])
-    )
+    certificate, examples = Certificate(**fields), tuple(plain["examples"])
+    return Answer(target=target, certificate=certificate, examples=examples, **said)
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from attnlab import registry
 from attnlab.audit.bugs.cases import FAMILIES, Case, cases
 from attnlab.audit.bugs.controls import CONTROLS
 from attnlab.audit.contract import Contract
+from attnlab.audit.errors import InputError, SubjectError
 from attnlab.audit.examine import all_properties, examine
 from attnlab.audit.own import own_attention, own_model, seed_rng
 from attnlab.audit.properties.property import Property
@@ -119,7 +120,7 @@ def audit_trial(
     with seed_rng():  # code that drops at random must not touch anybody else's randomness
         try:
             subject = trial.make()
-        except ValueError as error:  # it could not even be called: neither found nor clean
+        except (InputError, SubjectError) as error:  # not even called: neither found nor clean
             seconds = time.perf_counter() - begin
             return Outcome(trial, {}, {"call": str(error)}, seconds, reason=str(error))
         certificate = examine(subject, trial.contract, properties=properties)

@@ -3,7 +3,9 @@
 import os
 import shlex
 import sys
+import traceback
 from contextlib import redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -73,13 +75,14 @@ def audit(
             answer = sandbox.audit_in_child(request, limits, tick)
     if as_json:
         print_json(answer.plain())
+    if answer.certificate is not None:
+        if not as_json:
+            _show(answer)
+        answer = _write(answer, html, repro)
     if answer.traceback:
         raise typer.Exit(_report_failure(answer))
     if answer.certificate is None:
         raise ValueError(answer.detail)
-    if not as_json:
-        _show(answer)
-    _write(answer, html, repro)
     if answer.certificate.verdict == "incomplete":
         line = f"the audit of {target} is incomplete: {answer.certificate.reason}"
         errors.print(escape(line), highlight=False, soft_wrap=True)
@@ -90,7 +93,8 @@ def _report_failure(answer: "Answer") -> int:
     """An error of ours on the standard error; its exit code."""
     from attnlab.audit.contract import EXIT_CODES
 
-    line = f"{answer.target} was not audited: {answer.detail}; please report this"
+    what = "was not audited:" if answer.certificate is None else "was audited, but"
+    line = f"{answer.target} {what} {answer.detail}; please report this"
     errors.print(escape(answer.traceback.rstrip()), highlight=False, soft_wrap=True)
     errors.print(f"[bold red]error:[/] {escape(line)}", highlight=False, soft_wrap=True)
     return EXIT_CODES["error"]
@@ -101,12 +105,8 @@ def _sweep(as_json: bool, seconds: float) -> None:
     from attnlab.audit.hf.models import architectures
     from attnlab.audit.hf.sweep import exit_code, sweep
 
-    try:
-        names = architectures()
-    except ModuleNotFoundError as error:
-        raise ValueError(f"{error}; pip install transformers") from None
     with progress() as tick:
-        rows = sweep(names, tick, seconds=seconds)
+        rows = sweep(architectures(), tick, seconds=seconds)
     if as_json:
         print_json(rows)
     for row in [] if as_json else rows:
@@ -123,8 +123,8 @@ def _contract(path: Path | None, declare: list[str]) -> "Contract":
     declared: Any = {} if path is None else files.read_json(path)
     try:
         contract = config.from_dict(Contract, declared)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
+    except config.ConfigError as error:
+        raise config.ConfigError(f"{path}: {error}") from None
     return config.override(contract, declare)
 
 
@@ -144,16 +144,22 @@ def _check_places(html: Path | None, repro: Path | None) -> None:
             raise ValueError(f"--repro {repro} is no folder that can be written; name another")
 
 
-def _write(answer: "Answer", html: Path | None, repro: Path | None) -> None:
+def _write(answer: "Answer", html: Path | None, repro: Path | None) -> "Answer":
+    """The answer, with what went wrong on our side while it was written, if anything did."""
     assert answer.certificate is not None
     if html is not None:
         from attnlab.audit.certificate import page
 
         command = shlex.join(["attnlab", *sys.argv[1:]])
-        text = page(answer.certificate, answer.examples, command)
-        files.write_whole(html, text.encode())
+        try:
+            text = page(answer.certificate, answer.examples, command)
+        except Exception as error:
+            detail = f"attnlab itself failed to draw the page: {type(error).__name__}: {error}"
+            answer = replace(answer, detail=detail, traceback=traceback.format_exc())
+        else:
+            files.write_whole(html, text.encode())
     if repro is None:
-        return
+        return answer
     repro.mkdir(parents=True, exist_ok=True)
     for one in answer.examples:
         if one["script"]:
@@ -161,6 +167,7 @@ def _write(answer: "Answer", html: Path | None, repro: Path | None) -> None:
         else:
             line = f"no script for {one['name']}: {one['reason']}"
             errors.print(escape(line), highlight=False, soft_wrap=True)
+    return answer
 
 
 def _show(answer: "Answer") -> None:

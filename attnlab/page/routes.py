@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from attnlab import __version__
+from attnlab.audit.contract import Contract
+from attnlab.audit.errors import AuditError, InputError
 from attnlab.page import auditing, generation, inspection, runs
 from attnlab.page.claims import Claims
 from attnlab.page.generation import OpenModels
@@ -215,7 +217,17 @@ async def audit_targets(page: Page, call: Call) -> Json:
 
 async def audit(page: Page, call: Call) -> Json:
     target, contract = auditing.parse_request(call.body)
-    return await page.work.answer(lambda: auditing.run_audit(target, contract))
+    return await page.work.answer(lambda: _run_audit(target, contract))
+
+
+def _run_audit(target: auditing.Target, contract: Contract) -> Json:
+    """The code is from our own list, so all that a person can mend is the declaration."""
+    try:
+        return auditing.run_audit(target, contract)
+    except InputError:
+        raise
+    except ValueError as error:
+        raise AuditError(f"the audit of {target.name} failed: {error}") from error
 
 
 async def certificate(page: Page, call: Call) -> Json:
@@ -269,6 +281,8 @@ def application(page: Page, routes: Sequence[Route] = ROUTES) -> App:
             except Refused as refused:
                 return JSONResponse({"error": refused.reason}, status_code=refused.status)
             except ValueError as error:
+                # a person's, as a rule; where it is ours, the log has the traceback
+                log.debug("%s %s answers 400", route.method, route.path, exc_info=True)
                 return JSONResponse({"error": one_line(error)}, status_code=400)
             except Exception:  # a mistake of ours: logged, and said to be one
                 log.exception("%s %s failed", route.method, route.path)
@@ -321,6 +335,7 @@ async def _events(stream: Stream) -> AsyncGenerator[bytes, None]:
         except Refused as refused:
             yield b"data: " + _written({"error": refused.reason}) + b"\n\n"
         except ValueError as error:
+            log.debug("a stream ends with an error", exc_info=True)
             yield b"data: " + _written({"error": one_line(error)}) + b"\n\n"
 
 

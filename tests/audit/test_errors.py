@@ -2,7 +2,13 @@
 
 import pytest
 
-from attnlab.audit.errors import SubjectError, calling
+from attnlab.audit.errors import ScriptError, SubjectError, calling
+
+
+def test_no_handler_of_built_in_errors_takes_one_of_the_codes():
+    """A ValueError may be ours; what the code under audit raises is never one."""
+    assert SubjectError.__mro__ == (SubjectError, Exception, BaseException, object)
+    assert not issubclass(ScriptError, ValueError | OSError)
 
 
 def test_the_sentence_names_type_method_length_and_property():

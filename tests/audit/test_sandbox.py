@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from attnlab.audit.contract import Certificate, Contract, Finding, finite
+from attnlab.audit.errors import InputError
 from attnlab.audit.sandbox import Answer, Limits, Request, audit_here, audit_in_child, one_line
 
 GOOD = """
@@ -111,6 +112,147 @@ def test_an_error_of_ours_in_the_child_is_said_with_its_traceback(ask):
     assert plain["traceback"] == answer.traceback
 
 
+LEAKS = """
+import torch
+from torch import nn
+class Code(nn.Module):
+    def __init__(self, width=8):
+        super().__init__()
+        self.layer = nn.Linear(width, width)
+    def forward(self, x):
+        return self.layer(x) + x.flip(1)
+"""
+BEFORE = {  # where an error of ours leaves no certificate
+    "find_decoder": "attnlab.audit.subject.caches.find_decoder",
+    "prepare": "attnlab.audit.repro.prelude.prepare",
+    "options_of": "attnlab.audit.subject.load.options_of",
+    "from_file": "attnlab.audit.subject.load.parts_of",
+    "arrange": "attnlab.audit.subject.adapters._lay_out",
+    "guard": "attnlab.audit.probe.probe.guard",
+}
+AFTER = {  # and where the certificate is finished
+    "script": "attnlab.audit.repro.smallest.script",
+    "smallest": "attnlab.audit.repro.smallest.smallest",
+    "stage": "attnlab.audit.repro.stage.for_subject",
+    "record": "attnlab.audit.repro.stage.record",
+    "fresh": "attnlab.audit.repro.stage.prepare",
+    "with_less": "attnlab.audit.repro.stage.settings_of",
+}
+KINDS = [ValueError, OSError, KeyError]
+
+
+@pytest.fixture
+def leaky(tmp_path, monkeypatch):
+    """Audits code that is not causal, while something of ours raises an error."""
+
+    def audit(place, kind):
+        path = tmp_path / "leaky.py"
+        path.write_text(LEAKS)
+
+        def broken(*given, **named):
+            raise kind("ours")
+
+        monkeypatch.setattr(place, broken)
+        return audit_here(Request(target=f"{path}:Code", contract=Contract(causal=True)))
+
+    return audit
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("place", BEFORE)
+def test_an_error_of_ours_is_never_blamed_on_the_code_whatever_its_type(leaky, place, kind):
+    answer = leaky(BEFORE[place], kind)
+    assert answer.certificate is None and answer.verdict == "error"
+    assert "attnlab itself failed" in answer.detail and f"{kind.__name__}: " in answer.detail
+    assert "raise kind" in answer.traceback
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("place", AFTER)
+def test_an_error_of_ours_in_an_example_leaves_the_certificate(leaky, place, kind):
+    answer = leaky(AFTER[place], kind)
+    assert answer.verdict == "error" and "raise kind" in answer.traceback
+    assert f"attnlab itself failed: {kind.__name__}: " in answer.detail
+    assert answer.certificate is not None and answer.certificate.verdict == "fail"
+    assert {one["name"] for one in answer.examples} == {
+        one.name for one in answer.certificate.failed
+    }
+    plain = answer.plain()
+    assert plain["verdict"] == "fail" and plain["traceback"] == answer.traceback
+
+
+def test_an_error_of_ours_in_one_example_costs_no_other(tmp_path, monkeypatch):
+    from attnlab.audit.repro import smallest
+
+    usual, done = smallest.script, []
+
+    def once(*given):
+        done.append(given)
+        if len(done) == 1:
+            raise ValueError("ours")
+        return usual(*given)
+
+    monkeypatch.setattr(smallest, "script", once)
+    path = tmp_path / "leaky.py"
+    path.write_text(LEAKS.replace("x.flip(1)", "x.flip(1) + x.flip(0)"))
+    answer = audit_here(Request(target=f"{path}:Code", contract=Contract(causal=True)))
+    scripts = [bool(one["script"]) for one in answer.examples]
+    assert scripts == [False, *[True] * (len(scripts) - 1)] and len(scripts) > 1
+    assert answer.verdict == "error"
+
+
+def test_code_that_leaves_while_an_example_is_made_leaves_the_certificate(tmp_path):
+    path = tmp_path / "leaves.py"
+    mark = tmp_path / "made"
+    path.write_text(
+        f"import pathlib, sys\nmark = pathlib.Path({str(mark)!r})\n"
+        "if mark.exists(): sys.exit(5)\nmark.touch()\n" + LEAKS
+    )
+    answer = audit_here(Request(target=f"{path}:Code", contract=Contract(causal=True)))
+    assert answer.verdict == "fail" and not answer.traceback
+    assert {one["reason"] for one in answer.examples} == {
+        "it could not be repeated: the code called sys.exit(5) while it was loaded or run"
+    }
+
+
+def test_an_error_of_ours_in_the_parent_is_said_too(ask, monkeypatch):
+    def broken(target, plain):
+        raise ValueError("ours")
+
+    monkeypatch.setattr("attnlab.audit.sandbox._answer_of", broken)
+    answer = ask()
+    assert answer.verdict == "error" and answer.detail.endswith("failed: ValueError: ours")
+
+
+@pytest.mark.parametrize(
+    ("code", "words", "said"),
+    [
+        ("from torch.nn.functional import scaled_dot_product_attention as code", [], "what it"),
+        ("def code(q, k, v): return v", ["kv_heads=many"], "kv_heads is 'many'"),
+        ("def code(q, k, v): return v", ["kv_heads=none"], "kv_heads is None"),
+        ("def code(q, k, v): return v", ["kv_heads=-1"], "kv_heads is -1"),
+        ("from torch import nn\ncode = nn.LazyLinear(8)", ["width=8"], "uninitialized parameter"),
+        (
+            "from torch import nn\nclass code(nn.Embedding):\n    def forward(self): pass\n"
+            "code = code(9, 3)",
+            [],
+            "takes nothing",
+        ),
+    ],
+)
+def test_what_a_person_can_mend_is_no_error_of_ours(tmp_path, code, words, said):
+    path = tmp_path / "theirs.py"
+    path.write_text(code)
+    answer = audit_here(Request(target=f"{path}:code", options=tuple(words)))
+    assert (answer.certificate, answer.traceback) == (None, "")
+    assert said in answer.detail
+
+
+def test_a_name_that_is_too_long_for_a_file_is_a_slip():
+    answer = audit_here(Request(target=f"{'long' * 99}.py:Code"))
+    assert answer.verdict == "incomplete" and "cannot be read" in answer.detail
+
+
 def test_a_crash_under_a_probe_names_the_probe(ask):
     answer = ask(inside=f"if x.shape[1] == 23: {SEGFAULT}")
     assert "while it examined evaluation" in answer.detail
@@ -187,5 +329,5 @@ def test_what_json_cannot_hold_becomes_none():
 
 
 def test_a_long_reason_is_cut_in_its_middle():
-    text = one_line(ValueError("begin " + "x" * 5000 + "\nend"))
+    text = one_line(InputError("begin " + "x" * 5000 + "\nend"))
     assert len(text) < 700 and text.startswith("begin") and text.endswith(" end")

@@ -188,6 +188,59 @@ def test_an_error_of_attnlab_itself_is_exit_code_3_with_its_traceback(attnlab):
     assert code == 3 and json.loads(out)["verdict"] == "error"
 
 
+@pytest.mark.parametrize("kind", ["ValueError", "OSError", "KeyError"])
+@pytest.mark.parametrize("where", [[], ["--in-process"]])
+def test_an_error_of_ours_is_exit_code_3_before_the_certificate_and_after_it(attnlab, kind, where):
+    """Before: nothing is printed. After: the certificate first, and then the traceback."""
+    Path("theirs.py").write_text(
+        "import torch\n"
+        "from attnlab.audit.repro import smallest\n"
+        "from attnlab.audit.subject import caches\n"
+        "def broken(*given):\n"
+        f"    raise {kind}('ours')\n"
+        "class Code(torch.nn.Linear):\n"
+        "    def __init__(self, width=8, module=None, name=''):\n"
+        "        super().__init__(width, width)\n"
+        "        if name:\n"
+        "            setattr({'caches': caches, 'smallest': smallest}[module], name, broken)\n"
+        "    def forward(self, x):\n"
+        "        return super().forward(x) + x.flip(1)\n"
+    )
+    from attnlab.audit.repro import smallest
+    from attnlab.audit.subject import caches
+
+    words = ["theirs.py:Code", "--declare", "causal=true", *where]
+    with pytest.MonkeyPatch.context() as patch:  # what the file changes in this process
+        patch.setattr(caches, "find_decoder", caches.find_decoder)
+        code, out, err = attnlab("audit", *words, "module=caches", "name=find_decoder")
+    assert (code, out) == (3, "") and "Traceback" in err
+    assert "was not audited: attnlab itself failed" in err.splitlines()[-1]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(smallest, "script", smallest.script)
+        words += ["module=smallest", "name=script", "--html", "page.html", "--repro", "scripts"]
+        code, out, err = attnlab("audit", *words)
+        assert code == 3 and "causality    fail" in out and out.rstrip().endswith("Code: fail")
+        assert "Traceback" in err and f"{kind}: " in err
+        assert "was audited, but attnlab itself failed" in err.splitlines()[-1]
+        assert "It fails" in Path("page.html").read_text()
+        code, out, err = attnlab("audit", *words, "--json")
+    found = json.loads(out)
+    assert code == 3 and found["verdict"] == "fail" and f"{kind}: " in found["traceback"]
+
+
+def test_an_error_of_ours_in_the_page_of_a_certificate_leaves_the_certificate(attnlab, monkeypatch):
+    pytest.importorskip("matplotlib")
+
+    def broken(*given):
+        raise ValueError("ours")
+
+    monkeypatch.setattr("attnlab.audit.certificate.page", broken)
+    words = ["width=8", "--in-process", "--html", "page.html", "--repro", "scripts"]
+    code, out, err = attnlab("audit", LEAKY, *words, "--declare", "causal=true")
+    assert code == 3 and "LeakyAttention: fail" in out and "Traceback" in err
+    assert any(Path("scripts").iterdir()) and not Path("page.html").exists()
+
+
 def test_what_is_declared_and_not_established_is_exit_code_2_and_named(attnlab):
     Path("theirs.py").write_text(
         "import torch\n"

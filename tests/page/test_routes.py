@@ -162,6 +162,34 @@ def test_what_goes_wrong_on_our_side_is_a_line_and_is_logged(server, opened, mon
     assert "ZeroDivisionError" in caplog.text
 
 
+@pytest.mark.parametrize("kind", [ValueError, OSError, KeyError])
+def test_an_error_of_ours_in_an_audit_is_ours(opened, monkeypatch, caplog, kind):
+    def broken(*given):
+        raise kind("ours")
+
+    monkeypatch.setattr("attnlab.audit.subject.caches.find_decoder", broken)
+    asked = {"target": "multi-head-scaled-dot", "declare": {"causal": True}}
+    answer = opened.post("/api/audit", json=asked)
+    assert answer.status_code == 500 and "terminal" in answer.json()["error"]
+    assert f"{kind.__name__}: " in caplog.text
+
+
+def test_a_declaration_that_cannot_be_kept_is_the_persons(opened):
+    asked = {"target": "multi-head-scaled-dot", "declare": {"layout": "bhtd"}}
+    answer = opened.post("/api/audit", json=asked)
+    assert answer.status_code == 400 and "takes btc or tbc" in answer.json()["error"]
+
+
+def test_the_traceback_of_every_refusal_can_be_logged(server, opened, monkeypatch, caplog):
+    def broken():
+        raise ValueError("who knows")
+
+    monkeypatch.setattr(server.page.runs, "reports", broken)
+    with caplog.at_level("DEBUG", logger="attnlab.page"):
+        assert opened.get("/api/reports").status_code == 400
+    assert "ValueError: who knows" in caplog.text and "Traceback" in caplog.text
+
+
 def test_answers_are_json_that_every_reader_takes(opened):
     for path in ("/api/about", "/api/claims", "/api/runs", "/api/audit/targets"):
         text = opened.get(path).text

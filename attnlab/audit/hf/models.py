@@ -16,7 +16,7 @@ from torch import nn
 
 from attnlab import registry
 from attnlab.audit.contract import Certificate, Contract, Finding
-from attnlab.audit.errors import LONGEST, SubjectError, calling
+from attnlab.audit.errors import LONGEST, InputError, SubjectError, calling
 from attnlab.audit.examine import examine
 from attnlab.audit.hf.running import in_float64, quiet, without_logs
 from attnlab.audit.hf.sizes import HEADS, KV_HEADS, tiny
@@ -61,24 +61,24 @@ def _build(
     """The model, and the sizes of its configuration."""
     names = _names()
     if arch not in names:
-        raise ValueError(f"transformers has no {arch!r}; {registry.suggest(arch, list(names))}")
+        raise InputError(f"transformers has no {arch!r}; {registry.suggest(arch, list(names))}")
     if arch in UNFIT:
-        raise ValueError(f"{arch} is not built: {UNFIT[arch]}")
+        raise InputError(f"{arch} is not built: {UNFIT[arch]}")
     reason = ""
     for kv_heads in (KV_HEADS, HEADS, 1):
         try:
             return _make(names[arch], kv_heads, attn_implementation, seed, dtype)
         except SubjectError as error:  # a configuration may refuse its sizes
             reason = reason or error.reason[:LONGEST]
-    raise ValueError(f"{arch} is not built: {reason}")
+    raise InputError(f"{arch} is not built: {reason}")
 
 
 def model_in(folder: Path, attn_implementation: str | None = None) -> nn.Module:
     """A saved model: config.json and safetensors; nothing is unpickled, no code run."""
     if not (folder / "config.json").is_file():
-        raise ValueError(f"{folder} holds no config.json; give a folder that save_pretrained made")
+        raise InputError(f"{folder} holds no config.json; give a folder that save_pretrained made")
     if not any(folder.glob("*.safetensors")):
-        raise ValueError(f"{folder} holds no *.safetensors; other weights may run code when read")
+        raise InputError(f"{folder} holds no *.safetensors; other weights may run code when read")
     with quiet():
         from transformers import AutoModelForCausalLM
 
@@ -95,7 +95,7 @@ def model_in(folder: Path, attn_implementation: str | None = None) -> nn.Module:
                 )
         except SubjectError as error:
             first = str(error.__cause__).strip().partition("\n")[0][:LONGEST]
-            raise ValueError(f"{folder} cannot be loaded: {first}") from error
+            raise InputError(f"{folder} cannot be loaded: {first}") from error
     return model
 
 
@@ -116,7 +116,7 @@ def audit_hf(
 def subject_of(target: str, attn_implementation: str | None = None) -> HuggingFace:
     """An architecture by name, or a saved folder."""
     if not target:
-        raise ValueError(
+        raise InputError(
             "hf: names no model; use hf:ARCH as hf:llama, hf:FOLDER of a saved model, or hf:all"
         )
     folder = Path(target)
@@ -125,7 +125,7 @@ def subject_of(target: str, attn_implementation: str | None = None) -> HuggingFa
         return HuggingFace.of(model, folder.name, folder=target)
     try:
         model, sizes = _build(target, attn_implementation, 0, torch.float64)
-    except ValueError:  # if the precision was not the reason, the other says so too
+    except InputError:  # if the precision was not the reason, the other says so too
         model, sizes = _build(target, attn_implementation, 0, torch.float32)
     return HuggingFace.of(model, target, sizes)
 
@@ -163,7 +163,7 @@ def _names() -> dict[str, str]:
     try:
         from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     except ImportError:
-        raise ValueError("transformers is not installed; pip install transformers") from None
+        raise InputError("transformers is not installed; pip install transformers") from None
     return dict(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
 
 

@@ -105,27 +105,31 @@ def positions_behind(padding: Any) -> Any:
     return ((~padding).long().cumsum(-1) - 1).masked_fill(padding, 0)
 
 
-def first_cache(model: Any) -> dict[str, Any]:
-    """A cache as generation begins with; models that want another kind make their own."""
+def dynamic_cache(model: Any) -> Any:
     from transformers import DynamicCache
 
+    return DynamicCache(config=model.config.get_text_config(decoder=True))
+
+
+def first_cache(model: Any, make: Any = dynamic_cache) -> dict[str, Any]:
+    """A cache as generation begins with; models that want another kind make their own."""
     takes = inspect.signature(model.forward).parameters
     word = next((one for one in ("cache_params", "past_key_values") if one in takes), "")
     if not word or not model._supports_default_dynamic_cache():
         return {}
-    return {word: DynamicCache(config=model.config.get_text_config(decoder=True))}
+    return {word: make(model)}
 
 
 def step_logits(
     model: Any, x: Any, cache: dict[str, Any], padding: Any, masked: bool, prepares: bool
 ) -> Any:
     """The logits [b, n, v] of new tokens x [b, n]; the model prepares them as for generation, if
-    that works. `cache` is {} before the first step, and then knows tokens, padding and the rest."""
-    takes, first = inspect.signature(model.forward).parameters, not cache
+    that works. `cache` begins with what `first_cache` gave, and then knows tokens and padding."""
+    takes, first = inspect.signature(model.forward).parameters, "tokens" not in cache
     tokens = x if first else torch.cat([cache["tokens"], x], dim=1)
     new = torch.zeros_like(x, dtype=torch.bool) if padding is None else padding
     padded = new if first else torch.cat([cache["padding"], new], dim=1)
-    kept, size = first_cache(model) if first else cache["kept"], x.shape[1]
+    kept, size = cache["kept"], x.shape[1]
     given: dict[str, Any] = dict(kept)
     if "position_ids" in takes:
         given["position_ids"] = positions_behind(padded)

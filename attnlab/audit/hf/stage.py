@@ -21,7 +21,14 @@ import torch
 
 from attnlab.audit.errors import calling
 from attnlab.audit.hf import running as hf_running
-from attnlab.audit.hf.running import in_float64, loop_logits, quiet, running, step_logits
+from attnlab.audit.hf.running import (
+    first_cache,
+    in_float64,
+    loop_logits,
+    quiet,
+    running,
+    step_logits,
+)
 from attnlab.audit.hf.subject import HuggingFace
 from attnlab.audit.properties import precision
 from attnlab.audit.properties.property import Case
@@ -74,7 +81,8 @@ class ModelStage(Stage):
         return SimpleNamespace(**{**vars(found), **loud})
 
     def known(self) -> dict[str, Any]:
-        return {**TOOLS, "step_logits": step_logits, "loop_logits": loop_logits, "running": running}
+        own = {"step_logits": step_logits, "loop_logits": loop_logits, "running": running}
+        return {**TOOLS, **own, "first_cache": first_cache}
 
     def homes(self) -> list[ModuleType]:
         return [*super().homes(), hf_running, sys.modules[ModelStage.__module__]]
@@ -146,7 +154,7 @@ class ModelStage(Stage):
     def _stepping(self) -> list[str]:
         step = [f"return step_logits(code, x, cache, padding, {self.masked}, {self.prepares})"]
         return [
-            *_function("new_cache()", ["return {}"]),
+            *_function("new_cache()", ['return {"kept": first_cache(code)}'], self.decorators),
             *_function("step(x: Any, cache: Any, padding: Any = None)", step, self.decorators),
         ]
 

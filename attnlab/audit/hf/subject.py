@@ -16,9 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnlab.audit.errors import LONGEST, SubjectError, calling
+from attnlab.audit.errors import LONGEST, InputError, SubjectError, calling
 from attnlab.audit.hf.running import (
     Narrowing,
+    dynamic_cache,
+    first_cache,
     loop_logits,
     positions_behind,
     quiet,
@@ -30,6 +32,7 @@ from attnlab.audit.probe.probe import apart
 from attnlab.audit.subject.adapters import prepare
 from attnlab.audit.subject.base import Subject, Tokens
 from attnlab.audit.subject.convention import Convention, Form, Mask
+from attnlab.audit.subject.guard import guard_method
 from attnlab.audit.subject.tensors import loss_in
 
 BACKENDS = ("eager", "sdpa")
@@ -73,15 +76,31 @@ class ModelConvention(Convention):
 
     def forward(self, x: Tensor, **given: Any) -> Any:
         """What the model gives for tokens x."""
-        with calling("forward", x.shape[1]), self.running():
+        with self.running(), calling("forward", x.shape[1]):
             return self.code(input_ids=x, return_dict=True, **given)
 
     @contextmanager
     def running(self) -> Iterator[None]:
         with quiet(), running(self.code) if self.wide else nullcontext():
             if self.backend is not None and _backend(self.code) != self.backend:
-                self.code.set_attn_implementation(self.backend)
+                with calling("set_attn_implementation"):
+                    self.code.set_attn_implementation(self.backend)
             yield
+
+
+class GuardedModel:
+    """A model whose calls raise SubjectErrors, for functions of ours that call it in between."""
+
+    def __init__(self, model: Any, length: int | None = None) -> None:
+        self._model, self._length = model, length
+
+    def __call__(self, **given: Any) -> Any:
+        with calling("forward", self._length):
+            return self._model(**given)
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._model, name)
+        return guard_method(name, found) if callable(found) else found
 
 
 class HuggingFace(Tokens):
@@ -120,14 +139,16 @@ class HuggingFace(Tokens):
         return self.with_convention(replace(self.convention, caches=False))
 
     def new_cache(self) -> dict[str, Any]:
-        return {}
+        how, make = self.convention, guard_method("DynamicCache", dynamic_cache)
+        with how.running():
+            return {"kept": first_cache(GuardedModel(how.code), make)}
 
     def step(self, x: Tensor, cache: dict[str, Any], padding: Tensor | None = None) -> Tensor:
         """The logits of the new tokens; they are prepared as generation prepares them."""
         how = self.convention
-        # the library prepares it, so most of what runs here is the library's
-        with calling("forward", x.shape[1]), how.running():
-            found: Tensor = step_logits(how.code, x, cache, padding, self.pads, how.prepares)
+        with how.running():
+            model = GuardedModel(how.code, x.shape[1])
+            found: Tensor = step_logits(model, x, cache, padding, self.pads, how.prepares)
         return found
 
     @property
@@ -156,8 +177,9 @@ class HuggingFace(Tokens):
 
     def loop_logits(self, x: Tensor, first: int) -> Tensor | None:
         """The logits of a plain loop: a cache is handed back, and no positions; None if none is."""
-        with calling("forward", x.shape[1]), self.convention.running(), torch.no_grad():
-            found: Tensor | None = loop_logits(self.convention.code, x, first)
+        with self.convention.running(), torch.no_grad():
+            model = GuardedModel(self.convention.code, x.shape[1])
+            found: Tensor | None = loop_logits(model, x, first)
         return found
 
 
@@ -166,7 +188,8 @@ def _describe(
 ) -> ModelConvention:
     """What its class and its configuration say of a model, before anything was tried."""
     whole: Any = model.config
-    config = whole.get_text_config(decoder=True)
+    with calling("get_text_config"):
+        config = whole.get_text_config(decoder=True)
     family = str(whole.model_type)
     sides = ("right",) if family in RIGHT_ONLY else ("right", "left")
     form = Form("(~padding).long()", sides)
@@ -197,7 +220,8 @@ def _describe(
 def _probe(known: ModelConvention) -> ModelConvention:
     """In float64 if the whole of the computation goes along, whichever way it is done."""
     # whose weights have not been changed for float64
-    models = {torch.float64: known.code, torch.float32: copy.deepcopy(known.code)}
+    with calling("__deepcopy__"):
+        models = {torch.float64: known.code, torch.float32: copy.deepcopy(known.code)}
     for dtype, model in models.items():
         prepare(model, dtype)
         tried = replace(known, code=model, module=model, dtype=dtype, wide=dtype is torch.float64)
@@ -210,7 +234,7 @@ def _probe(known: ModelConvention) -> ModelConvention:
         except SubjectError as error:
             if dtype is torch.float64:
                 continue
-            raise ValueError(
+            raise InputError(
                 f"{known.name} cannot be called with tokens [2, 5]: {error.reason[:LONGEST]}"
             ) from error
         if out.dtype is dtype and not narrowing.seen:  # it was watched: nothing narrows

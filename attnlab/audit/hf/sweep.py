@@ -16,6 +16,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from attnlab.audit.contract import EXIT_CODES
+from attnlab.audit.errors import InputError, SubjectError
 
 WORKERS = 2
 SECONDS = 30.0  # that one architecture may take
@@ -65,7 +66,7 @@ def row(name: str) -> dict[str, Any]:
     start = time.monotonic()
     try:
         found = audit_hf(name).plain()
-    except ValueError as error:  # of the library's, or of the architecture's
+    except (InputError, SubjectError) as error:  # of the library's, or of the architecture's
         found = {"target": name, "verdict": "not built", "detail": _line(error)}
     except Exception as error:  # of ours: said in its row, and by the exit code
         found = {"target": name, "verdict": "error", "detail": _line(error)}

@@ -109,7 +109,10 @@ class AuditTest(pytest.Item):
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], *rest: Any) -> Any:
         """What was found; where in here it was raised helps nobody."""
-        if isinstance(excinfo.value, Broken | ValueError):
+        from attnlab.audit.errors import InputError
+        from attnlab.config import ConfigError
+
+        if isinstance(excinfo.value, Broken | InputError | ConfigError):
             return str(excinfo.value)
         return super().repr_failure(excinfo)
 
@@ -151,6 +154,8 @@ class VerdictTest(AuditTest):
     """The certificate as a whole, with what has no test of its own."""
 
     def runtest(self) -> None:
-        certificate = self.certificate()
+        certificate, answer = self.certificate(), self.parent.answer
+        if answer.traceback:  # of an example: the certificate is as it should be
+            raise Broken(f"{self.parent.name}: {answer.detail}\n{answer.traceback}")
         if certificate.verdict != "pass":
             raise Broken(f"{self.parent.name}: {certificate.verdict}; {certificate.reason}")

@@ -19,6 +19,7 @@ from attnlab.audit.contract import Finding
 from attnlab.audit.probe.tools import tool_names
 from attnlab.audit.properties.property import Case
 from attnlab.audit.repro.stage import Stage
+from attnlab.audit.subject.siblings import plain_names
 
 OWN = "attnlab"
 
@@ -68,7 +69,7 @@ Needs {heading.needs}.
 """'''
     parts = [heading_text, definitions.import_lines(), "\n".join([*constants, limit])]
     body = "\n\n\n".join(definitions.functions.values())
-    return "\n\n".join(parts) + f"\n\n\n{body}\n\n{ending}"
+    return plain_names("\n\n".join(parts) + f"\n\n\n{body}\n\n{ending}")
 
 
 class Definitions:

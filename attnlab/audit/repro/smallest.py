@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from attnlab.audit.contract import Certificate, Finding
-from attnlab.audit.errors import LONGEST
+from attnlab.audit.errors import LONGEST, InputError, ScriptError, SubjectError
 from attnlab.audit.probe.probe import SAFETY
 from attnlab.audit.probe.tools import tool_names
 from attnlab.audit.properties.property import Case
@@ -57,23 +57,30 @@ def examples_of(
     certificate: Certificate, subject: Subject, target: str, options: Mapping[str, Any]
 ) -> list[Example]:
     """One for each failure."""
-    failed = [one for one in certificate.findings if one.verdict == "fail"]
-    found = []
-    for finding in failed:
-        try:
-            found.append(_example(finding, subject, target, options))
-        except (ValueError, CannotTell) as error:  # what the code raises is a ValueError too
-            reason = " ".join(str(error).split())[:LONGEST]
-            found.append(Example(name=finding.name, reason=f"it could not be repeated: {reason}"))
-    return found
+    return [example_of(one, subject, target, options) for one in certificate.failed]
+
+
+def example_of(
+    finding: Finding, subject: Subject, target: str, options: Mapping[str, Any]
+) -> Example:
+    """A failure at its smallest, or why there is no script of it; an error of ours is raised."""
+    try:
+        return _example(finding, subject, target, options)
+    except (SubjectError, InputError, ScriptError, CannotTell) as error:
+        return unrepeated(finding, str(error))
+
+
+def unrepeated(finding: Finding, reason: str) -> Example:
+    line = " ".join(reason.split())[:LONGEST]
+    return Example(name=finding.name, reason=f"it could not be repeated: {line}")
 
 
 def _example(
     finding: Finding, subject: Subject, target: str, options: Mapping[str, Any]
 ) -> Example:
     case = finding.example
-    if not isinstance(case, Case):
-        raise ValueError(f"the finding of {finding.name} names no case that failed")
+    if not isinstance(case, Case):  # a property of another package need not name one
+        raise ScriptError(f"the finding of {finding.name} names no case that failed")
     if not math.isfinite(case.tolerance):  # outputs that are no numbers have none
         case = replace(case, tolerance=SAFETY * torch.finfo(subject.dtype).eps)
     stage = staging.for_subject(subject, target, options).for_case(case)
@@ -158,7 +165,7 @@ class Shrinking:
         for names in (one for one in every if one not in case.fixed):
             for less in (1, 2, 4, 8, 16):
                 candidate = None
-                with suppress(ValueError, SystemExit):  # the code refuses such sizes
+                with suppress(SubjectError, InputError, SystemExit):  # the code refuses such sizes
                     candidate = stage.with_less(names, less, names in (WIDTHS, VOCABULARIES))
                 if candidate is not None and self._wrong(candidate, case, margin):
                     stage = candidate

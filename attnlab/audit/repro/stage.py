@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnlab.audit.errors import SubjectError, calling
+from attnlab.audit.errors import ScriptError, SubjectError, calling
 from attnlab.audit.probe import watch as watch_module
 from attnlab.audit.probe.tools import label_word, method_of, tool_names
 from attnlab.audit.probe.watch import Watch, _Watch
@@ -318,13 +318,13 @@ def for_subject(subject: Subject, target: str, options: Mapping[str, Any]) -> St
 
         return for_model(subject, target, options)
     if not Path(parts_of(target)[0]).is_file():
-        raise ValueError(f"{target} is not in a file of its own; a script needs one")
+        raise ScriptError(f"{target} is not in a file of its own; a script needs one")
     code = _fresh(target, options, subject.dtype)
     common = {"target": target, "options": options, "code": code, "dtype": subject.dtype}
     if isinstance(code, Subject):
         return Stage(**common, width=0, **_losses(code, code))
     if not isinstance(subject, Vectors):
-        raise ValueError(f"{subject.name} is called by an adapter that a script would need")
+        raise ScriptError(f"{subject.name} is called by an adapter that a script would need")
     facts: dict[str, Any] = {"width": subject.width, "tokens": isinstance(subject, Tokens)}
     facts["block"] = subject.block
     if isinstance(subject, Attention):
@@ -371,20 +371,20 @@ def _module_calls(subject: Vectors, module: nn.Module) -> dict[str, Any]:
     if subject.pads:
         padding = torch.tensor([[False] * LENGTH, [False] * (LENGTH - 2) + [True] * 2])
         run, masked = partial(subject.run, x, padding=padding), subject.expressions(padded=True)
-        with suppress(ValueError):
+        with suppress(SubjectError, ScriptError):
             found["padding"] = more(run, masked, padding=fill_blocks(padding, subject.block, True))
     if subject.placed and subject.block == 1:
         places = (torch.arange(LENGTH) + 3).expand(ROWS, -1)
         run = partial(subject.run, x, positions=places)
-        with suppress(ValueError):
+        with suppress(SubjectError, ScriptError):
             found["positions"] = more(run, known, positions=places)
     found["backends"] = {}
     for name, other in list(subject.backends.items())[1:]:  # the same code, with one more argument
-        with suppress(ValueError):
+        with suppress(SubjectError, ScriptError):
             found["backends"][name] = more(partial(other.run, x), known)
     if subject.caches and subject.decoder is not None:
         for piece in (x, x[:, :1]):  # some take single steps only
-            with suppress(ValueError):  # of the code, or of what a script cannot write
+            with suppress(SubjectError, ScriptError):
                 found["stepping"] = stepping_of(subject.convention, piece, known)
                 break
     return found
@@ -406,7 +406,9 @@ def _fresh(target: str, options: Mapping[str, Any], dtype: torch.dtype) -> Any:
         return code
     with calling("to"):
         code.eval().to(torch.float64)
-    return prepare(code, dtype)
+    prepare(code, torch.float64)
+    with calling("to"):
+        return code.to(dtype)
 
 
 def _defaults(made: Any) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from attnlab.audit.errors import ScriptError
 from attnlab.audit.repro.prelude import kept_in
 from attnlab.audit.subject.calls import Call, record
 from attnlab.audit.subject.convention import Convention
@@ -72,7 +73,7 @@ def stepping_of(convention: Convention, x: Tensor, known: Mapping[str, str]) -> 
     decoder, module = convention.decoder, convention.module
     assert decoder is not None and module is not None
     if decoder.held and try_copy(module) is None:
-        raise ValueError("it keeps what it has seen, and cannot be copied")
+        raise ScriptError("it keeps what it has seen, and cannot be copied")
     given, outputs = dict(known), []
     if decoder.word is not None:
         given[decoder.word] = "kept"

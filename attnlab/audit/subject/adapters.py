@@ -20,13 +20,13 @@ import torch
 from torch import Tensor, nn
 
 from attnlab.audit.contract import Contract
-from attnlab.audit.errors import SubjectError, calling
+from attnlab.audit.errors import InputError, SubjectError, calling
 from attnlab.audit.repro import prelude
 from attnlab.audit.subject import caches, masks
 from attnlab.audit.subject.base import Attention, Subject, Vectors, build_subject
 from attnlab.audit.subject.convention import AttentionConvention, Convention, Layout
 from attnlab.audit.subject.load import WIDTHS as WIDTHS
-from attnlab.audit.subject.load import is_attention, made_for_audit
+from attnlab.audit.subject.load import is_attention, made_for_audit, parameters_of
 
 HEADS = ("heads", "num_heads", "n_heads", "n_head", "nhead", "num_attention_heads")
 KV_HEADS = ("kv_heads", "num_kv_heads", "n_kv_heads", "n_kv_head", "num_key_value_heads")
@@ -54,7 +54,7 @@ def subject_for(code: Any, options: Mapping[str, Any], name: str) -> Subject:
     if isinstance(code, nn.Module):
         return _module_subject(code, options, name)
     if not callable(code):
-        raise ValueError(
+        raise InputError(
             f"{name} gives a {type(code).__name__}; it must give a module, a function of q, k and "
             "v, or a Subject"
         )
@@ -68,16 +68,24 @@ def prepare(module: nn.Module, dtype: torch.dtype) -> nn.Module:
             return module.eval().to(dtype)
     with calling("to"):
         module.eval().to(torch.float64)
+    with calling("parameters"):  # weights without a shape or a place cannot be read
+        for one in module.parameters():
+            one.detach().flatten()[:1].tolist()
     _prepared.add(module)
-    return prelude.prepare(module, dtype)
+    prelude.prepare(module, torch.float64)
+    with calling("to"):
+        return module.to(dtype)
 
 
 def _function_subject(code: Any, options: Mapping[str, Any], name: str) -> Subject:
-    names = list(inspect.signature(code).parameters)
+    names = list(parameters_of(code))
     if not is_attention(names):
-        raise ValueError(f"{name} takes {', '.join(names) or 'nothing'}; a function takes q, k, v")
+        raise InputError(f"{name} takes {', '.join(names) or 'nothing'}; a function takes q, k, v")
     extra = {key: value for key, value in options.items() if key in names}
-    convention = _of_attention(name, code, names, 4, int(options.get("kv_heads", 4)), 8)
+    kv_heads = options.get("kv_heads", 4)
+    if type(kv_heads) is not int or kv_heads < 1:
+        raise InputError(f"kv_heads is {kv_heads!r}; use a whole number from 1 on")
+    convention = _of_attention(name, code, names, 4, kv_heads, 8)
     return build_subject(_try_out(replace(convention, constants=extra)))
 
 
@@ -106,7 +114,7 @@ def _copy(module: nn.Module, name: str) -> nn.Module:
     except SubjectError as error:
         if made_for_audit(module):  # nobody else has it
             return module
-        raise ValueError(
+        raise InputError(
             f"{name} cannot be copied ({error.message}); give a newly made one as file.py:Name, or "
             "a Subject that makes its own"
         ) from None
@@ -118,18 +126,20 @@ def _module_subject(module: nn.Module, options: Mapping[str, Any], name: str) ->
     for convention in _candidates(module, _Facts(module, options), name):
         try:
             return build_subject(_try_out(convention))
-        except ValueError as error:
+        except (InputError, SubjectError) as error:
             reasons.append(str(error))
     if reasons:
-        raise ValueError(reasons[0])
-    raise ValueError(
+        raise InputError(reasons[0])
+    raise InputError(
         f"{name}: no width found; name it, such as width=32, or give a Subject of your own"
     )
 
 
 def _candidates(module: nn.Module, known: "_Facts", name: str) -> Iterator[Convention]:
     """Conventions that the names of parameters and settings allow, the likeliest first."""
-    takes = list(inspect.signature(module.forward).parameters)
+    takes = list(parameters_of(module.forward))
+    if not takes:
+        raise InputError(f"{name} takes nothing; its forward must take x, tokens, or q, k and v")
     width, vocabulary = known.width(), known.vocabulary()
     if is_attention([one.lower() for one in takes]):
         heads = known.first(HEADS) or 4
@@ -226,7 +236,7 @@ def _of_module(
 
 
 def _try_out(convention: Convention) -> Convention:
-    """In the precision, and for blocks, with which the code runs; a ValueError if in none."""
+    """In the precision, and for blocks, with which the code runs; an InputError if in none."""
     first: SubjectError | SystemExit | None = None
     dtypes = (torch.float64, torch.float32)
     longer = itertools.product(dtypes, BLOCKS)
@@ -249,7 +259,7 @@ def _try_out(convention: Convention) -> Convention:
     assert first is not None
     reason = first.reason if isinstance(first, SubjectError) else f"SystemExit: {first}"
     hint = "; wrap it in a module or a Subject that calls it" if _unmet(convention) else ""
-    raise ValueError(
+    raise InputError(
         f"{convention.name} cannot be called with {_description(convention)}: {reason}{hint}"
     )
 
@@ -296,7 +306,7 @@ def _lay_out(subject: Subject, layout: Layout | None) -> Subject:
         return subject
     known = ("bhtd", "bthd") if isinstance(subject, Attention) else ("btc", "tbc")
     if layout not in known:
-        raise ValueError(
+        raise InputError(
             f"layout is declared as {layout!r}; {subject.name} takes {' or '.join(known)}"
         )
     usual = subject.layout is None and layout in ("btc", "bhtd")
@@ -304,7 +314,7 @@ def _lay_out(subject: Subject, layout: Layout | None) -> Subject:
         convention = replace(subject.convention, layout=layout)
         return subject.with_convention(convention if usual else _find_mask_and_decoder(convention))
     if not usual:
-        raise ValueError(f"layout {layout!r} is not for a Subject of one's own: it is called as is")
+        raise InputError(f"layout {layout!r} is not for a Subject of one's own: it is called as is")
     return subject
 
 

@@ -54,7 +54,10 @@ def decoders(module: nn.Module, sizes: Mapping[str, int | None]) -> Iterator[Dec
     parameters = inspect.signature(module.forward).parameters
     yield from _by_parameters(_Place(module, sizes, parameters), makers, flat=False)
     for method in (one for one in _methods(module) if STEPS.fullmatch(one)):
-        parameters = inspect.signature(getattr(module, method)).parameters
+        try:
+            parameters = inspect.signature(getattr(module, method)).parameters
+        except (TypeError, ValueError):  # built-in code may not say what it takes
+            continue
         for flat in (False, True):
             yield from _by_parameters(_Place(module, sizes, parameters, method), makers, flat)
 

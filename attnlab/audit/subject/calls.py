@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attnlab.audit.errors import ScriptError
 from attnlab.audit.repro.prelude import additive_mask, sample
 
 # What an argument may be. `x` and `padding` are [b, t, …] here, whatever the code's own axes are.
@@ -87,7 +88,7 @@ def record(
         for handle in handles:
             handle.remove()
     if not calls:
-        raise ValueError(f"{type(module).__name__} is not called as a module; a script cannot")
+        raise ScriptError(f"{type(module).__name__} is not called as a module; a script cannot")
     positional, named = calls[-1]
     return Call(
         tuple(expression_of(value, given) for value in positional),
@@ -107,7 +108,7 @@ def expression_of(value: Any, given: Mapping[str, Any]) -> str:
             continue
         if value is wanted or _same(value, wanted):
             return text
-    raise ValueError(f"it is called with a {type(value).__name__} that a script cannot make")
+    raise ScriptError(f"it is called with a {type(value).__name__} that a script cannot make")
 
 
 def _same(one: Any, other: Any) -> bool:

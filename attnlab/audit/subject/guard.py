@@ -11,19 +11,24 @@ from attnlab.audit.errors import calling
 from attnlab.audit.subject.base import Subject, Vectors
 from attnlab.audit.subject.tensors import sequence_in, step_in
 
+MISSING = object()  # of an attribute that is not there
+
 
 def guard(subject: Subject) -> Subject:
     """The subject, guarded if it is a person's own; ours mark the calls of the code themselves."""
     if isinstance(subject, Vectors | GuardedSubject):
         return subject
-    backends = {name: GuardedSubject(one, {}) for name, one in subject.backends.items()}
-    return GuardedSubject(subject, backends)
+    with calling("backends"):
+        known = dict(subject.backends)
+    return GuardedSubject(subject, {name: GuardedSubject(one, {}) for name, one in known.items()})
 
 
 class GuardedSubject(Subject):
     def __init__(self, own: Subject, backends: "dict[str, GuardedSubject]") -> None:
         self._own = own
-        vars(self).update({name: getattr(own, name) for name in Subject.__annotations__})
+        for name in Subject.__annotations__:
+            with calling(name):  # it may be a property
+                vars(self)[name] = getattr(own, name)
         self.backends = backends
 
     def draw(self, batch: int, length: int, seed: int) -> Tensor:
@@ -48,16 +53,22 @@ class GuardedSubject(Subject):
 
     @property
     def continuous(self) -> bool:
-        return self._own.continuous
+        with calling("continuous"):
+            return self._own.continuous
 
     def in_dtype(self, dtype: torch.dtype) -> Subject:
-        return GuardedSubject(self._own.in_dtype(dtype), {})
+        with calling("in_dtype"):
+            other = self._own.in_dtype(dtype)
+        return GuardedSubject(other, {})
 
     def __getattr__(self, name: str) -> Any:
         """What a Subject may have besides, such as `packed` or `loss`."""
         if name.startswith("_"):
             raise AttributeError(name)
-        found = getattr(self._own, name)
+        with calling(name):
+            found = getattr(self._own, name, MISSING)
+        if found is MISSING:
+            raise AttributeError(name)
         return guard_method(name, found) if callable(found) else found
 
 

@@ -9,7 +9,7 @@ import importlib.util
 import inspect
 import sys
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -18,6 +18,8 @@ from typing import Any
 from torch import nn
 
 from attnlab import registry
+from attnlab.audit.errors import InputError
+from attnlab.audit.subject.siblings import plain_names, use_siblings
 
 # what the width of a model is called
 WIDTHS = ("width", "dim", "d_model", "embed_dim", "hidden_size", "n_embd", "model_dim", "channels")
@@ -30,7 +32,7 @@ def options_of(texts: Sequence[str]) -> dict[str, Any]:
     for given in texts:
         key, equals, text = given.removeprefix("--").partition("=")
         if not equals or not key.isidentifier():
-            raise ValueError(f"{given!r} is not an option; write key=value, such as width=32")
+            raise InputError(f"{given!r} is not an option; write key=value, such as width=32")
         found[key] = _value(text)
     return found
 
@@ -53,12 +55,12 @@ def from_file(target: str, options: Mapping[str, Any]) -> Any:
     """The object that `file.py:Name` names: a module made with the options, or a function."""
     path, name = parts_of(target)
     if not path:
-        raise ValueError(f"{target!r} names no code; write file.py:Name, or hf:ARCH")
+        raise InputError(f"{target!r} names no code; write file.py:Name, or hf:ARCH")
     found = _member(_import(Path(path)), path, name)
     if isinstance(found, nn.Module):
         return found
     if not callable(found):
-        raise ValueError(f"{name} in {path} is {type(found).__name__}; name a class or a function")
+        raise InputError(f"{name} in {path} is {type(found).__name__}; name a class or a function")
     if not is_factory(found):
         return found
     code = make(found, options, f"{name} in {path}")
@@ -115,8 +117,18 @@ def is_factory(found: Any) -> bool:
     """Whether calling it gives what is to be audited: a class, or a function that builds one."""
     if inspect.isclass(found):
         return True
-    names = [name.lower() for name in inspect.signature(found).parameters]
-    return not is_attention(names)
+    return not is_attention([name.lower() for name in parameters_of(found)])
+
+
+def parameters_of(code: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    """What code takes; an InputError for built-in code, which may not say."""
+    try:
+        return inspect.signature(code).parameters
+    except (TypeError, ValueError):
+        name = getattr(code, "__name__", type(code).__name__)
+        raise InputError(
+            f"{name} does not say what it takes; name a function of q, k and v that calls it"
+        ) from None
 
 
 def is_attention(names: Sequence[str]) -> bool:
@@ -127,7 +139,7 @@ def is_attention(names: Sequence[str]) -> bool:
 def make(factory: Any, options: Mapping[str, Any], what: str) -> Any:
     try:
         signature = inspect.signature(factory)
-    except ValueError:  # built-in classes have none
+    except (TypeError, ValueError):  # built-in classes have none
         with _theirs(f"{what} cannot be made"):
             return factory(**options)
     takes = signature.parameters
@@ -135,11 +147,11 @@ def make(factory: Any, options: Mapping[str, Any], what: str) -> Any:
     anything = any(one.kind is one.VAR_KEYWORD for one in takes.values())
     for name in options:
         if name not in takes and not anything:
-            raise ValueError(f"{what} takes no {name!r}; {registry.suggest(name, list(takes))}")
+            raise InputError(f"{what} takes no {name!r}; {registry.suggest(name, list(takes))}")
     wanted = [name for name in _required_names(takes) if name not in options]
     if wanted:
         example = " ".join(f"{name}=…" for name in wanted)
-        raise ValueError(
+        raise InputError(
             f"{what} needs {', '.join(wanted)}; add {example}, or name a function that makes it"
         )
     with _theirs(f"{what} cannot be made"):
@@ -154,7 +166,8 @@ def _theirs(what: str) -> Iterator[None]:
     except (KeyboardInterrupt, SystemExit):  # to be reported as what they are
         raise
     except BaseException as error:  # code may raise what is no Exception
-        raise ValueError(f"{what}: {type(error).__name__}: {error}") from error
+        reason = plain_names(f"{type(error).__name__}: {error}")
+        raise InputError(f"{what}: {reason}") from error
 
 
 def gather_settings(
@@ -177,7 +190,7 @@ def gather_settings(
     rest = {name: value for name, value in options.items() if name not in names}
     for name in rest:
         if name not in takes:
-            raise ValueError(
+            raise InputError(
                 f"{kind.__name__} takes no {name!r}; {registry.suggest(name, sorted(names))}"
             )
     return {needed[0]: settings, **rest}
@@ -215,24 +228,30 @@ def _module_name(path: Path) -> str:
 
 
 def _import(path: Path) -> Any:
-    if not path.is_file():
-        raise ValueError(f"{path} is no file; give the path of a Python file")
+    try:
+        there = path.is_file()
+    except OSError as error:  # a folder that may not be read, a name that is too long
+        raise InputError(f"{path} cannot be read: {error.strerror}") from None
+    if not there:
+        raise InputError(f"{path} is no file; give the path of a Python file")
     name = _module_name(path)
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise ValueError(f"{path} is no Python file; its name must end in .py")
+        raise InputError(f"{path} is no Python file; its name must end in .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and pickling look there
-    sys.path.insert(0, str(path.parent.resolve()))  # what lies beside it can be imported
+    folder = path.parent.resolve()
+    use_siblings(module, folder)
+    sys.path.insert(0, str(folder))  # for what is imported by other means than a statement
     try:
         with _theirs(f"{path} cannot be imported"):
             spec.loader.exec_module(module)
-    except ValueError as error:
+    except InputError as error:
         slip = error.__cause__
         if not isinstance(slip, SyntaxError):
             raise
         where = f", line {slip.lineno}" if slip.lineno else ""
-        raise ValueError(f"{path}{where}: {slip.msg}") from None
+        raise InputError(f"{path}{where}: {slip.msg}") from None
     finally:
         sys.path.pop(0)
     return module
@@ -245,5 +264,5 @@ def _member(module: Any, path: str, name: str) -> Any:
             for known, value in vars(module).items()
             if callable(value) and getattr(value, "__module__", "") == module.__name__
         ]
-        raise ValueError(f"{path} has no {name!r}; {registry.suggest(name, own)}")
+        raise InputError(f"{path} has no {name!r}; {registry.suggest(name, own)}")
     return getattr(module, name)

@@ -9,6 +9,7 @@ from attnlab import registry
 from attnlab.audit.bugs.cases import FAMILIES, Case, cases
 from attnlab.audit.bugs.controls import CONTROLS
 from attnlab.audit.contract import Contract
+from attnlab.audit.errors import InputError
 from attnlab.audit.properties.causality import Causality
 from attnlab.audit.properties.evaluation import Evaluation
 from attnlab.audit.subject.adapters import subject_for
@@ -116,7 +117,7 @@ def test_a_fail_for_another_reason_is_not_a_catch():
 
 def test_code_that_cannot_be_called_is_neither_caught_nor_clean():
     def refuses():
-        raise ValueError("no width found")
+        raise InputError("no width found")
 
     mutant = check.audit_trial(check.Trial("m", refuses, Contract(), ("window",)), "", silent)
     twin = check.audit_trial(check.Trial("t", refuses, Contract()), "", silent)

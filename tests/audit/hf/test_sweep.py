@@ -3,6 +3,7 @@
 import pytest
 from audit.workers import unlucky
 
+from attnlab.audit.errors import InputError
 from attnlab.audit.hf import sweep
 
 
@@ -32,16 +33,18 @@ def test_only_what_the_library_refuses_is_called_not_built(monkeypatch: pytest.M
     models = pytest.importorskip("attnlab.audit.hf.models")
 
     def refused(name: str) -> None:
-        raise ValueError("no such model")
-
-    def broken(name: str) -> None:
-        raise KeyError("ours")
+        raise InputError("no such model")
 
     monkeypatch.setattr(models, "audit_hf", refused)
     assert sweep.row("gpt2")["verdict"] == "not built"
-    monkeypatch.setattr(models, "audit_hf", broken)
-    found = sweep.row("gpt2")
-    assert found["verdict"] == "error" and "raise KeyError" in found["traceback"]
+    for kind in (KeyError, ValueError, OSError):
+
+        def broken(name: str, kind: type[Exception] = kind) -> None:
+            raise kind("ours")
+
+        monkeypatch.setattr(models, "audit_hf", broken)
+        found = sweep.row("gpt2")
+        assert found["verdict"] == "error" and "raise kind" in found["traceback"], kind
 
 
 def test_a_worker_that_dies_or_hangs_costs_its_row_only(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,6 +52,37 @@ def test_what_cannot_be_audited_fails_in_one_line(run):
     result.stdout.fnmatch_lines(["theirs.py:Absent was not audited: *has no 'Absent'*"])
 
 
+def test_an_error_of_ours_is_shown_with_its_traceback(run, pytester):
+    pytester.makepyfile(
+        breaks="""
+        from attnlab.audit.repro import smallest
+        def script(*given):
+            raise ValueError("ours")
+        smallest.script = script
+        from theirs import Sees
+        """
+    )
+    result = run("--attnlab-audit=breaks.py:Sees width=8 ahead=1", "--attnlab-declare=causal=true")
+    assert result.parseoutcomes()["failed"] == 2  # causality as ever, and the verdict
+    result.stdout.fnmatch_lines(["*breaks.py:Sees, causality: output * moves by *"])
+    result.stdout.fnmatch_lines(["breaks.py:Sees: attnlab itself failed: ValueError: ours"])
+    result.stdout.fnmatch_lines(["*Traceback (most recent call last):"])
+
+
+def test_a_value_error_that_is_no_slip_is_shown_with_its_traceback(run, monkeypatch):
+    def broken(*given):
+        raise ValueError("ours")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("attnlab.config.override", broken)
+        result = run("--attnlab-audit=theirs.py:Sees width=8", "-k", "causality")
+    result.stdout.fnmatch_lines(["*raise ValueError(*"])
+    for words in (["--attnlab-declare=casual=true"], ["--attnlab-timeout=0"]):
+        result = run("--attnlab-audit=theirs.py:Sees width=8", "-k", "causality", *words)
+        result.stdout.fnmatch_lines(["*did you mean*" if "casual" in words[0] else "*use more*"])
+        result.stdout.no_fnmatch_line("*Error*")
+
+
 def test_what_is_declared_and_not_established_fails(run):
     code, declare = "--attnlab-audit=theirs.py:Sees width=8", "--attnlab-declare=cache=true"
     result = run(code, declare)

@@ -223,6 +223,7 @@ def test_a_mistake_of_ours_in_the_evidence_is_not_blamed_on_the_code(write, monk
     request = Request(target=f"{write('future')}:attention", contract=Contract(causal=True))
     answer = audit_here(request)
     assert answer.verdict == "error" and "ZeroDivisionError: ours" in answer.traceback
+    assert answer.certificate is not None and answer.certificate.verdict == "fail"
 
 
 def test_what_newly_made_code_raises_is_said_of_the_code(tmp_path):

@@ -6,6 +6,7 @@ from audit.repro.scripts import ends
 from torch import nn
 
 from attnlab.audit.contract import Contract
+from attnlab.audit.errors import ScriptError
 from attnlab.audit.sandbox import Request, audit_here
 from attnlab.audit.subject.calls import Call, evaluate, record
 
@@ -294,7 +295,7 @@ class Code(Base):
 
     def refuse(module, run, known, **given):
         if "padding" in given:
-            raise ValueError("no words")
+            raise ScriptError("no words")
         return record(module, run, known, **given)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -317,7 +318,7 @@ def test_the_last_call_counts_and_not_those_inside():
         module(x, deep=True)
 
     assert record(module, run, {}, x=x) == Call(("x",), {"deep": "True"})
-    with pytest.raises(ValueError, match="not called as a module"):
+    with pytest.raises(ScriptError, match="not called as a module"):
         record(module, lambda: None, {}, x=x)
 
 
@@ -333,5 +334,5 @@ def test_words_give_again_what_they_were_found_for():
     for text, value in zip(call.positional, given, strict=True):
         again = evaluate(text, x=x, padding=padding)
         assert torch.equal(again, value) if isinstance(value, torch.Tensor) else again == value
-    with pytest.raises(ValueError, match="a Tensor that a script cannot make"):
+    with pytest.raises(ScriptError, match="a Tensor that a script cannot make"):
         record(module, lambda: module(torch.randn(7)), {}, x=x)

@@ -88,6 +88,37 @@ def test_other_methods_are_guarded_and_keep_their_signature():
     assert not hasattr(found, "packed")
 
 
+def test_what_the_facts_of_a_subject_raise_is_its_own_too():
+    class Broken(Small):
+        @property
+        def extra(self):
+            raise LookupError("of theirs")
+
+        @property
+        def continuous(self):
+            raise ValueError("of theirs")
+
+        def in_dtype(self, dtype):
+            raise OSError("of theirs")
+
+    found = guard(Broken())
+    for use in (
+        lambda: found.extra,
+        lambda: found.continuous,
+        lambda: found.in_dtype(torch.float32),
+    ):
+        with pytest.raises(SubjectError, match="of theirs"):
+            use()
+
+    class Nameless(Small):
+        @property
+        def layers(self):
+            raise ValueError("of theirs")
+
+    with pytest.raises(SubjectError, match="raised ValueError in `layers`: of theirs"):
+        guard(Nameless())
+
+
 def test_another_precision_is_another_guard_of_the_same_module():
     own = Small()
     other = guard(own).in_dtype(torch.float32)

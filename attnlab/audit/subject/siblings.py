@@ -1,0 +1,99 @@
+"""What an audited file imports from its own folder, kept apart from what another folder has.
+
+    a/h.py: import helper  ->  attnlab_beside_1f….helper    b/h.py: import helper  ->  another one
+
+Python knows a module by its name alone, so the second `helper` of a process would be the first.
+Here a module beside an audited file has its folder in its name. The import statements of the file,
+and of what lies beside it, ask `importer` instead of Python's own `__import__`; pickling and
+`inspect` find the module in `sys.modules` by that longer name.
+"""
+
+import builtins
+import hashlib
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+PREFIX = "attnlab_beside_"
+NAMES = re.compile(rf"{PREFIX}[0-9a-f]{{16}}\.")
+
+
+def plain_names(text: str) -> str:
+    """A text with the names that a file itself has for its siblings."""
+    return NAMES.sub("", text)
+
+
+def use_siblings(module: ModuleType, folder: Path) -> None:
+    """Have the import statements of a module find what lies in this folder."""
+    if not any(isinstance(one, _SiblingFinder) for one in sys.meta_path):
+        sys.meta_path.insert(0, _SiblingFinder())
+    digest = hashlib.sha256(str(folder).encode()).hexdigest()
+    package = f"{PREFIX}{digest[:16]}"
+    if package not in sys.modules:
+        sys.modules[package] = ModuleType(package, f"What lies in {folder}.")
+        sys.modules[package].__path__ = [str(folder)]
+    _install(module, package)
+
+
+def _install(module: ModuleType, package: str) -> None:
+    """Before the module is run: its functions keep the built-in names that it begins with."""
+    vars(module)["__builtins__"] = {**vars(builtins), "__import__": importer(package)}
+
+
+def importer(package: str) -> Any:
+    """Python's `__import__`, for code whose siblings are in this package."""
+
+    def import_module(
+        name: str,
+        globals: Mapping[str, Any] | None = None,
+        locals: Mapping[str, Any] | None = None,
+        fromlist: Sequence[str] | None = (),
+        level: int = 0,
+    ) -> Any:
+        top = name.partition(".")[0]
+        if level or not _is_sibling(top, package):
+            return builtins.__import__(name, globals, locals, fromlist or (), level)
+        found = builtins.__import__(f"{package}.{name}", globals, locals, fromlist or (), 0)
+        return found if fromlist else sys.modules[f"{package}.{top}"]
+
+    return import_module
+
+
+def _is_sibling(top: str, package: str) -> bool:
+    """Whether Python would take it from the folder, were that first on its path."""
+    if f"{package}.{top}" in sys.modules:
+        return True
+    if top in sys.modules or top in sys.builtin_module_names:
+        return False
+    folders = list(sys.modules[package].__path__)
+    spec = PathFinder.find_spec(top, folders)
+    if spec is None:
+        return False
+    # a folder without an __init__.py comes after every package of that name
+    others = [one for one in sys.path if one not in folders]
+    return spec.origin is not None or PathFinder.find_spec(top, others) is None
+
+
+class _SiblingFinder(MetaPathFinder):
+    """Finds a sibling by its longer name; its own imports ask the same importer."""
+
+    def find_spec(
+        self, fullname: str, path: Iterable[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if path is None or not fullname.startswith(PREFIX):
+            return None
+        spec = PathFinder.find_spec(fullname, list(path))
+        if spec is not None and isinstance(spec.loader, SourceFileLoader):
+            spec.loader = _SiblingLoader(fullname, spec.loader.path)
+        return spec
+
+
+class _SiblingLoader(SourceFileLoader):
+    def exec_module(self, module: ModuleType) -> None:
+        _install(module, self.name.partition(".")[0])
+        super().exec_module(module)
