@@ -7,6 +7,7 @@ import torch
 from experiments.small import english
 from training.recipes import small
 
+from attnlab.bench import measure
 from attnlab.bench.measure import Timing
 from attnlab.data.corpora import TextFiles
 from attnlab.experiments import costs
@@ -77,7 +78,7 @@ def test_memory_known_with_the_times_is_not_read_again():
 
 
 def test_memory_holds_weights_gradients_and_state(elman, monkeypatch):
-    monkeypatch.setattr(costs, "peak_memory", lambda run, device: 1000)
+    monkeypatch.setattr(measure, "peak_memory", lambda run, device: 1000)
     recipe = dataclasses.replace(elman, optimiser=AdamW())
     vocabulary = costs.Steps(recipe).recipe.model.vocabulary
     model = dataclasses.replace(recipe.model, vocabulary=vocabulary).build()
@@ -89,7 +90,7 @@ def test_memory_holds_weights_gradients_and_state(elman, monkeypatch):
 
 
 def test_memory_that_cannot_be_read_is_none(elman, monkeypatch):
-    monkeypatch.setattr(costs, "peak_memory", lambda run, device: None)
+    monkeypatch.setattr(measure, "peak_memory", lambda run, device: None)
     assert costs.step_memory({"elman": elman}, {"elman": {}}) == {"elman": None}
 
 
