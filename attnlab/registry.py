@@ -386,10 +386,11 @@ def suggest(wrong: str, right: Sequence[str], inside: Sequence[str] = ()) -> str
 
 
 def _likeness(one: str, other: str) -> float:
-    """From 0 to 1; letters in another order are a slip of the fingers."""
+    """From 0 to 1; letters in another order are a slip of the fingers, and a beginning counts."""
     if sorted(one) == sorted(other):
         return 0.9
-    return difflib.SequenceMatcher(None, one, other).ratio()
+    ratio = difflib.SequenceMatcher(None, one, other).ratio()
+    return max(ratio, CLOSE) if one[:3] == other[:3] else ratio
 
 
 def _last(name: str) -> str:

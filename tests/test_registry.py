@@ -238,6 +238,7 @@ def test_every_kind_has_tests_over_all_its_options(kind):
         ("rope", ["copy", "rope-relative"], "did you mean 'rope-relative'?"),
         ("model.layers", ["model.bias", "model.depth"], "did you mean 'model.depth'?"),
         ("leed", ["seed", "lead"], "did you mean 'seed' or 'lead'?"),
+        ("halves", ["interleaved", "half-split"], "did you mean 'half-split'?"),
         ("xyz", ["tiny", "large"], "choose from tiny, large"),
     ],
 )

@@ -48,7 +48,7 @@ def test_what_cannot_be_made_leaves_no_half(tmp_path, monkeypatch, missing):
     if missing:
         monkeypatch.setitem(sys.modules, "matplotlib", None)
     sections = [Section(heading="h", blocks=[plot(line())])]
-    with pytest.raises(ValueError, match="attnlab" if missing else "JSON"):
+    with pytest.raises(ValueError, match="matplotlib" if missing else "JSON"):
         write(
             Report(title="t", question="q", answer="a", sections=sections),
             float("nan"),
