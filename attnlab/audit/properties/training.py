@@ -72,6 +72,8 @@ def shift_fails(
     best = min(spread, key=lambda shift: spread[shift])
     if not spread[best] <= NEAR:
         raise CannotTell("the loss is no cross-entropy of a token near by")
+    if sum(one <= NEAR for one in spread.values()) > 1:
+        raise CannotTell("all tokens are about equally likely: the loss fits more than one shift")
     factor = float(middle[best])
     size = "" if abs(factor - 1) < 1e-3 else f", times {factor:.4g}"
     if labelled and best == 0:

@@ -79,3 +79,17 @@ def test_a_loss_that_is_a_layer_is_not_a_method():
             return self.logits(tokens)
 
     assert examined(Plain()).verdict == "not applicable"
+
+
+def test_a_loss_that_fits_every_shift_shows_none():
+    """All tokens are equally likely, so the right loss is that of the wrong labels too."""
+
+    class Even(mutants.SmallModel):
+        def forward(self, tokens):
+            return 0 * self.logits(tokens)
+
+        def loss(self, tokens):
+            return mutants.next_token_loss(self(tokens), tokens)
+
+    found = examined(Even())
+    assert found.verdict == "cannot tell" and "equally likely" in found.detail, found
