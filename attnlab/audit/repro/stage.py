@@ -40,7 +40,7 @@ GIVEN = "padding: Any = None, positions: Any = None"
 METHODS = ("accumulate", "corrupt")
 # tools that call the code: what they raise is the code's
 CALLS = (
-    *("draw", "run", "run_with", "run_by", "step", "step_by", "new_cache"),
+    *("draw", "run", "run_with", "run_on", "run_by", "step", "step_by", "new_cache"),
     *("loss", "loop", *METHODS),
 )
 TOOLS = {  # what the text of a stage may name
@@ -76,6 +76,7 @@ class Stage:
     call: Call | None = None  # None: the code is a Subject itself, and is called as one
     padding: Mapping[str, str] | None = None  # arguments that tell of padding; None: it takes none
     positions: Mapping[str, str] | None = None  # likewise, of positions
+    context: tuple[int, Mapping[str, str], Mapping[str, str]] | None = None  # width, words, masked
     stepping: Stepping | None = None
     backends: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by name: arguments
     backend: str = ""  # one of these, with which the usual one is compared
@@ -200,8 +201,9 @@ class Stage:
         if "run" in tools or "refusal" in tools:
             lines += self._run(f"run(x: Any, {GIVEN})", {})
         lines += REFUSAL if "refusal" in tools else []
-        if "run_with" in tools:
+        if "run_with" in tools or "run_on" in tools:
             lines += self._run("run_with(x: Any, **arguments: Any)", None)
+        lines += self._contexts() if "run_on" in tools else []
         lines += self._other(tools)
         lines += self._stepping() if "step" in tools else []
         if "loss" in tools:
@@ -242,6 +244,21 @@ class Stage:
         if "run_by" not in tools:
             return []
         return self._run(f"run_by(backend: str, x: Any, {GIVEN})", self.backends[self.backend])
+
+    def _contexts(self) -> list[str]:
+        """How the code is given another context."""
+        assert self.context is not None
+        width, texts, masked = self.context
+        body = [f"given = {{{_pairs(texts)}}}"]
+        body += ["if padding is not None:", f"    given.update({{{_pairs(masked)}}})"] * bool(
+            masked
+        )
+        body += ["return run_with(x, **given)"]
+        drawn = [f"return sample((batch, length, {width}), None, seed, {self.dtype})"]
+        return [
+            *_function("draw_context(batch: int, length: int, seed: int)", drawn),
+            *_function("run_on(x: Any, context: Any, padding: Any = None)", body),
+        ]
 
     def _stepping(self) -> list[str]:
         assert self.stepping is not None
@@ -294,6 +311,10 @@ class Stage:
 
 def _function(signature: str, body: Sequence[str], decorators: Sequence[str] = ()) -> list[str]:
     return ["", "", *decorators, f"def {signature} -> Any:", *(f"    {line}" for line in body)]
+
+
+def _pairs(texts: Mapping[str, str]) -> str:
+    return ", ".join(f'"{name}": {text}' for name, text in texts.items())
 
 
 REFUSAL = _function(
@@ -378,6 +399,10 @@ def _module_calls(subject: Vectors, module: nn.Module) -> dict[str, Any]:
         run = partial(subject.run, x, positions=places)
         with suppress(SubjectError, ScriptError):
             found["positions"] = more(run, known, positions=places)
+    convention = subject.convention
+    if convention.context is not None:
+        masks = convention.context.mask_texts()
+        found["context"] = convention.context_width, convention.context_texts(padded=False), masks
     found["backends"] = {}
     for name, other in list(subject.backends.items())[1:]:  # the same code, with one more argument
         with suppress(SubjectError, ScriptError):

@@ -47,6 +47,7 @@ class Subject(ABC):
     block: int = 1  # lengths the code takes are multiples of this
     sides: tuple[str, ...] = ("right", "left")  # on which padding can stand
     exact: bool = False  # known to compute in its own precision throughout
+    causal_by: str = ""  # the parameter by which its caller makes it causal
 
     @abstractmethod
     def draw(self, batch: int, length: int, seed: int) -> Tensor:
@@ -92,6 +93,7 @@ class Vectors(Subject):
         self.sides = Subject.sides if mask is None else mask.form.sides
         self.takes, self.decoder = convention.parameters, convention.decoder
         self.caches = convention.decoder is not None
+        self.causal_by = ", ".join(convention.given)
         self.backends = self._backends()
 
     def _backends(self) -> Mapping[str, Subject]:
@@ -137,6 +139,13 @@ class Vectors(Subject):
         """The outputs, with more arguments by name; `takes` lists the names."""
         with torch.no_grad():
             return self.convention.outputs(self.convention.ask(self.convention.code, x, given), x)
+
+    def run_on(self, x: Tensor, context: Tensor, padding: Tensor | None = None) -> Tensor:
+        """The outputs [b, t, e], with another context [b, s, c] and padding in it."""
+        return self.named(x, **self.convention.about(context, padding))
+
+    def draw_context(self, batch: int, length: int, seed: int) -> Tensor:
+        return sample((batch, length, self.convention.context_width), None, seed, self.dtype)
 
     def new_cache(self) -> Any:
         assert self.decoder is not None
