@@ -25,6 +25,7 @@ from attnlab.audit.repro import prelude
 from attnlab.audit.subject import caches, contexts, masks
 from attnlab.audit.subject.base import Attention, Subject, Vectors, build_subject
 from attnlab.audit.subject.convention import AttentionConvention, Convention, Layout
+from attnlab.audit.subject.device import device_for
 from attnlab.audit.subject.load import WIDTHS as WIDTHS
 from attnlab.audit.subject.load import is_attention, made_for_audit, parameters_of
 
@@ -45,18 +46,21 @@ BLOCKS = (8, 16, 32, 64, 128)  # that a length may have to be a multiple of
 _prepared: "weakref.WeakSet[nn.Module]" = weakref.WeakSet()
 
 
-def subject_for(code: Any, options: Mapping[str, Any], name: str) -> Subject:
+def subject_for(code: Any, options: Mapping[str, Any], name: str, device: str = "cpu") -> Subject:
     """What can be audited, in the precision it can be: float64 if the code goes along."""
+    place = device_for(device)
     if isinstance(code, Subject):
+        if place:
+            raise InputError(f"{name} is a Subject, which runs where it will: leave --device out")
         return code
     if isinstance(code, nn.Module):
-        return _module_subject(code, options, name)
+        return _module_subject(code, options, name, place)
     if not callable(code):
         raise InputError(
             f"{name} gives a {type(code).__name__}; it must give a module, a function of q, k and "
             "v, or a Subject"
         )
-    return _function_subject(code, options, name)
+    return _function_subject(code, options, name, place)
 
 
 def prepare(module: nn.Module, dtype: torch.dtype) -> nn.Module:
@@ -75,7 +79,7 @@ def prepare(module: nn.Module, dtype: torch.dtype) -> nn.Module:
         return module.to(dtype)
 
 
-def _function_subject(code: Any, options: Mapping[str, Any], name: str) -> Subject:
+def _function_subject(code: Any, options: Mapping[str, Any], name: str, device: str) -> Subject:
     names = list(parameters_of(code))
     if not is_attention(names):
         raise InputError(f"{name} takes {', '.join(names) or 'nothing'}; a function takes q, k, v")
@@ -84,7 +88,7 @@ def _function_subject(code: Any, options: Mapping[str, Any], name: str) -> Subje
     if type(kv_heads) is not int or kv_heads < 1:
         raise InputError(f"kv_heads is {kv_heads!r}; use a whole number from 1 on")
     convention = _of_attention(name, code, names, 4, kv_heads, 8)
-    return build_subject(_try_out(replace(convention, constants=extra)))
+    return build_subject(_try_out(replace(convention, constants=extra, device=device)))
 
 
 def _of_attention(
@@ -118,12 +122,14 @@ def _copy(module: nn.Module, name: str) -> nn.Module:
         ) from None
 
 
-def _module_subject(module: nn.Module, options: Mapping[str, Any], name: str) -> Subject:
+def _module_subject(
+    module: nn.Module, options: Mapping[str, Any], name: str, device: str
+) -> Subject:
     module = _copy(module, name)
     reasons = []
     for convention in _candidates(module, _Facts(module, options), name):
         try:
-            return build_subject(_try_out(convention))
+            return build_subject(_try_out(replace(convention, device=device)))
         except (InputError, SubjectError) as error:
             reasons.append(str(error))
     if reasons:
@@ -242,7 +248,9 @@ def _of_module(
 def _try_out(convention: Convention) -> Convention:
     """In the precision, and for blocks, with which the code runs; an InputError if in none."""
     first: SubjectError | SystemExit | None = None
-    dtypes = (torch.float64, torch.float32)
+    dtypes: tuple[torch.dtype, ...] = (torch.float64, torch.float32)
+    if convention.device:  # kernels often take nothing finer; float16 overflows the sooner
+        dtypes += (torch.bfloat16, torch.float16)
     longer = itertools.product(dtypes, BLOCKS)
     for dtype, block in [*((dtype, 1) for dtype in dtypes), *longer]:
         tried = replace(convention, dtype=dtype, block=block)
@@ -250,6 +258,8 @@ def _try_out(convention: Convention) -> Convention:
         try:
             if tried.module is not None:
                 prepare(tried.module, dtype)
+                with calling("to"):
+                    tried.module.to(tried.device or None)
             with torch.no_grad():
                 subject.run(subject.draw(2, 5, 0))
                 if block > 1:  # any number of blocks, or one length only?

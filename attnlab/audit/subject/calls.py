@@ -101,6 +101,7 @@ def expression_of(value: Any, given: Mapping[str, Any]) -> str:
         return f"float('{value}')"
     if isinstance(value, bool | int | float | str | None | torch.dtype):
         return repr(value)
+    value = value.cpu() if isinstance(value, Tensor) else value
     for text in EXPRESSIONS:
         try:
             wanted = evaluate(text, **given)

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from attnlab.audit.errors import SubjectError, calling
+from attnlab.audit.repro.prelude import call_on
 from attnlab.audit.subject.calls import evaluate
 from attnlab.audit.subject.decoder import Decoder
 from attnlab.audit.subject.tensors import first_tensor, sequence_in, step_in
@@ -80,6 +81,7 @@ class Convention:
     kv_heads: int | None = None
     layers: int = 1
     dtype: torch.dtype = torch.float64
+    device: str = ""  # on which the code runs; empty: the CPU
     layout: Layout | None = None  # None: nobody has said
     block: int = 1  # lengths the code takes are multiples of this
     exact: bool = False  # known to compute in its own precision throughout
@@ -136,7 +138,7 @@ class Convention:
         """The one place where the person's code is called."""
         name = "forward" if isinstance(code, nn.Module) else getattr(code, "__name__", self.name)
         with calling(name, length):
-            return code(*inputs, **more)
+            return call_on(self.device, code, *inputs, **more)
 
     def _context_texts(self) -> dict[str, str]:
         """The same context in every row, in the precision that the code has at the time."""
@@ -187,6 +189,7 @@ class Convention:
         def call(module: nn.Module, x: Tensor, given: Mapping[str, Any]) -> Any:
             return self.ask(module, x, given, decodes=True)
 
+        x = x.to(self.device or x.device)  # what makes a cache makes it where x is
         return self.decoder.step(x, cache, module=self.module, dtype=self.dtype, call=call)
 
     def step_outputs(self, found: Any) -> Tensor:
