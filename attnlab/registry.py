@@ -232,6 +232,8 @@ _TABLE = {
             "decoding in pieces gives the outputs of the whole text"),
         "batch": ("audit.properties.batch:Batch", "a row does not depend on its neighbours"),
         "padding": ("audit.properties.padding:Padding", "padding is never read"),
+        "context": ("audit.properties.context:ContextRows",
+            "what it attends to besides its text: rows and padding"),
         "packing": ("audit.properties.packing:Packing",
             "texts that share a row, told apart, are as alone"),
         "precision": ("audit.properties.precision:Precision", "what float32 loses beyond rounding"),

@@ -10,6 +10,7 @@ from attnlab.audit.contract import Certificate, Contract, Finding
 from attnlab.audit.errors import AuditError, SubjectError
 from attnlab.audit.probe.layouts import unclear
 from attnlab.audit.probe.probe import Probe
+from attnlab.audit.properties.device import Device
 from attnlab.audit.properties.property import Property
 from attnlab.audit.repro.prelude import CannotTell
 from attnlab.audit.subject.adapters import subject_for
@@ -23,6 +24,7 @@ def audit(
     *,
     name: str | None = None,
     options: Mapping[str, Any] | None = None,
+    device: str = "cpu",
     tick: Callable[[str], None] = lambda text: None,
     **declared: Any,
 ) -> Certificate:
@@ -32,8 +34,8 @@ def audit(
     """
     contract = config.from_dict(Contract, declared)
     named = name or str(getattr(code, "__name__", type(code).__name__))
-    subject = subject_for(code, options or {}, named)
-    return examine(subject, contract, tick)
+    subject = subject_for(code, options or {}, named, device)
+    return examine(subject, contract, tick, more=[Device()] if subject.device else [])
 
 
 def examine(

@@ -73,18 +73,29 @@ class Request:
     target: str
     options: tuple[str, ...] = ()  # of its constructor, each as key=value
     contract: Contract = Contract()
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        if self.device != "cpu" and self.target.startswith("hf:"):
+            raise InputError("models of transformers are audited on the CPU: leave --device out")
 
     def plain(self) -> dict[str, Any]:
         return {
             "target": self.target,
             "options": list(self.options),
             "contract": self.contract.declared(),
+            "device": self.device,
         }
 
     @classmethod
     def of(cls, plain: Mapping[str, Any]) -> "Request":
         contract = config.from_dict(Contract, plain["contract"])
-        return cls(target=plain["target"], options=tuple(plain["options"]), contract=contract)
+        return cls(
+            target=plain["target"],
+            options=tuple(plain["options"]),
+            contract=contract,
+            device=plain["device"],
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -158,14 +169,16 @@ def audit_here(request: Request, tick: Tick = lambda text: None) -> Answer:
 
 def _audit_file(request: Request, tick: Tick) -> "Audited":
     from attnlab.audit.examine import examine
+    from attnlab.audit.properties.device import Device
     from attnlab.audit.subject.adapters import arrange, subject_for
     from attnlab.audit.subject.load import from_file, options_of
 
     options = options_of(request.options)
     code = from_file(request.target, options)
-    subject = subject_for(code, options, request.target.rpartition(":")[2])
+    subject = subject_for(code, options, request.target.rpartition(":")[2], request.device)
     subject = arrange(subject, request.contract)
-    return examine(subject, request.contract, tick), subject, options
+    more = [Device()] if subject.device else []
+    return examine(subject, request.contract, tick, more=more), subject, options
 
 
 def _audit_model(request: Request, tick: Tick) -> "Audited":

@@ -49,6 +49,7 @@ def audit(
     ] = False,
     timeout: Annotated[float, typer.Option(help="Seconds the audit may take.")] = 60.0,
     memory: Annotated[float, typer.Option(help="GiB that the code may take.")] = 8.0,
+    device: Annotated[str, typer.Option(help="Where the code runs: cpu, cuda, cuda:1.")] = "cpu",
 ) -> None:
     """Find out what attention code does, and hold it to what is declared.
 
@@ -61,7 +62,10 @@ def audit(
 
     limits = sandbox.Limits(seconds=timeout, gibibytes=memory)
     request = sandbox.Request(
-        target=target, options=tuple(options or ()), contract=_contract(contract, declare or [])
+        target=target,
+        options=tuple(options or ()),
+        contract=_contract(contract, declare or []),
+        device=device,
     )
     _check_places(html, repro)
     if target == "hf:all":

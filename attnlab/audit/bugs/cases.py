@@ -19,7 +19,8 @@ from attnlab.audit.subject.base import Subject
 from attnlab.config import from_dict
 
 FAMILIES = (
-    *("causality", "lengths", "caching", "windows", "positions", "heads", "padding", "training"),
+    *("causality", "lengths", "caching", "windows", "positions", "heads", "padding", "contexts"),
+    "training",
 )
 CAUSAL = {"causal": True}  # declared of most
 

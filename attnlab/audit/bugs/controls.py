@@ -159,6 +159,26 @@ class StaticCache(Fused):
         return self.outer(y.transpose(1, 2).flatten(2))
 
 
+class SelfOrCross(nn.Module):
+    """Attends to a context if there is one, and else to the text itself."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.query, self.both = nn.Linear(width, width), nn.Linear(width, 2 * width)
+
+    def forward(
+        self, x: Tensor, context: Tensor | None = None, mask: Tensor | None = None
+    ) -> Tensor:
+        k, v = self.both(x if context is None else context).chunk(2, dim=-1)
+        q, k, v = (
+            one.unflatten(-1, (self.heads, -1)).transpose(1, 2) for one in (self.query(x), k, v)
+        )
+        seen = None if mask is None else mask[:, None, None]
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
+        return y.transpose(1, 2).flatten(2)
+
+
 class TokenShift(nn.Module):
     """No attention at all: the token before, and a causal convolution."""
 
@@ -289,5 +309,22 @@ CONTROLS = (
         why="zeros at padding, softmax in float32",
         make=lambda: QuietPadding(32, 4),
         declared={**CAUSAL, "padding": True},
+    ),
+    Control(
+        name="torch-decoder",
+        why="PyTorch's own, [t, b, c], causal by its caller's mask",
+        make=lambda: nn.TransformerDecoder(nn.TransformerDecoderLayer(32, 4, 64), 2),
+        declared={**CAUSAL, "padding": True, "positions": "none"},
+    ),
+    Control(
+        name="torch-multihead",
+        why="attends to itself, or to keys and values of another length",
+        make=lambda: nn.MultiheadAttention(32, 4, batch_first=True),
+        declared={**CAUSAL, "heads": 4},
+    ),
+    Control(
+        name="optional-context",
+        why="without a context it attends to itself, in the same order either way",
+        make=lambda: SelfOrCross(32, 4),
     ),
 )

@@ -72,8 +72,9 @@ def observe(run: Tool, x: Tensor, heads: Shape | None, watch: Any, first: int = 
         raise CannotTell(UNSEEN)
     seen = []
     for layer in range(len(rows[0][0])):
-        q, k, v, weights = (torch.stack([one[layer][n] for one, _ in rows]) for n in range(4))
-        linear = tuple(one for _, before in rows for one in before[layer])
+        every = (torch.stack([one[layer][n] for one, _ in rows]).cpu() for n in range(4))
+        q, k, v, weights = every
+        linear = tuple(one.cpu() for _, before in rows for one in before[layer])
         seen.append(Applied(q=q, k=k, v=v, weights=weights, linear=linear))
     return seen
 

@@ -23,6 +23,7 @@ BLOCK_EDGES = tuple(block + more for block in (16, 32, 64, 128) for more in (-1,
 SIZES = (1.0, 1e3)
 BLIND = 0.1  # a tolerance that is this part of the outputs shows nothing
 SAFETY = 16  # roundings inside the code, against those of its inputs: a few per operation
+HALF_SAFETY = 4  # the same in a half precision, whose sums are made in float32
 
 
 class Probe:
@@ -76,8 +77,19 @@ class Probe:
 
     @property
     def allowed_noise(self) -> float:
-        """What the order of sums in float32 explains."""
-        return SAFETY * torch.finfo(torch.float32).eps * self.largest
+        """What the order of sums in float32, rounded to the code's own precision, explains."""
+        eps = torch.finfo(torch.float32).eps
+        if self._half:
+            eps = torch.finfo(self.subject.dtype).eps / SAFETY
+        return SAFETY * eps * self.largest
+
+    @property
+    def _half(self) -> bool:
+        return self.subject.dtype in (torch.float16, torch.bfloat16)
+
+    @property
+    def safety(self) -> int:
+        return HALF_SAFETY if self._half else SAFETY
 
     @cached_property
     def largest(self) -> float:
@@ -110,7 +122,7 @@ class Probe:
     def tolerance(self) -> float:
         """What counts as equal: the noise of identical calls, and what rounding explains."""
         smallest = torch.finfo(self.subject.dtype).eps * float(self.run(self.draw()).abs().max())
-        return 4 * self.noise + SAFETY * max(self.rounding, smallest)
+        return 4 * self.noise + self.safety * max(self.rounding, smallest)
 
     @cached_property
     def fine(self) -> float:
@@ -120,7 +132,7 @@ class Probe:
         the nudges counts.
         """
         smallest = torch.finfo(self.subject.dtype).eps * float(self.run(self.draw()).abs().max())
-        return 4 * self.noise + SAFETY * max(min(self._nudges), self._rough, smallest)
+        return 4 * self.noise + self.safety * max(min(self._nudges), self._rough, smallest)
 
     def blind(self, tolerance: float) -> str:
         """Why nothing that is within a tolerance can be called equal; empty if it can."""

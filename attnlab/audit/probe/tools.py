@@ -10,6 +10,9 @@ Axes: b batch, t time, e width of the outputs, h query heads, g key/value heads,
 | run(x, padding=None, positions=None) | outputs; padding is True where it is |
 | new_cache(), step(x, cache, padding=None) | outputs of new positions x; the cache keeps them |
 | run_with(x, **arguments) | outputs, with more arguments of the code, by their names |
+| run_plain(x, dtype) | outputs of the same code on the CPU, in a precision |
+| run_on(x, context, padding=None) | outputs, with another context [b, s, c] |
+| draw_context(batch, length, seed) | such contexts |
 | run_by(backend, x, padding, positions), step_by(backend, x, cache) | computed another way |
 | refusal(x) | why the code does not take these inputs; empty if it does |
 | loss(x, padding=None) | what training minimises |
@@ -35,7 +38,7 @@ from attnlab.audit.probe.probe import Probe
 from attnlab.audit.probe.watch import Watch
 from attnlab.audit.repro.prelude import CannotTell
 from attnlab.audit.subject.adapters import TOKENS
-from attnlab.audit.subject.base import Attention, Subject
+from attnlab.audit.subject.base import Attention, Subject, Vectors
 from attnlab.audit.subject.guard import guard_method
 from attnlab.audit.subject.tensors import loss_in, sequence_in
 
@@ -87,6 +90,20 @@ class Tools:
         call: Callable[..., Any] = self._subject.named if own is None else own  # type: ignore[attr-defined]
         with torch.no_grad():
             return sequence_in(call(x, **arguments), x)
+
+    def run_plain(self, x: Tensor, dtype: torch.dtype) -> Tensor:
+        assert isinstance(self._subject, Vectors)
+        with torch.no_grad():
+            given = x.to(dtype) if x.is_floating_point() else x
+            return self._subject.on_cpu(dtype).run(given)
+
+    def run_on(self, x: Tensor, context: Tensor, padding: Tensor | None = None) -> Tensor:
+        assert isinstance(self._subject, Vectors)
+        return self._subject.run_on(x, context, padding)
+
+    def draw_context(self, batch: int, length: int, seed: int) -> Tensor:
+        assert isinstance(self._subject, Vectors)
+        return self._subject.draw_context(batch, length, seed)
 
     def run_by(
         self, backend: str, x: Tensor, padding: Tensor | None = None, positions: Any = None

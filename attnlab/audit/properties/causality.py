@@ -83,6 +83,8 @@ class Causality(Property):
         how = f"{len(probe.lengths)} lengths up to {probe.lengths[-1]}"
         if probe.subject.continuous:
             how += f", inputs up to ×{SIZES[-1]:g}"
+        if probe.subject.causal_by:
+            how += f"; its caller gives {probe.subject.causal_by}"
         return self.finding("pass", f"no output before a change moved ({how})", measured=True)
 
 

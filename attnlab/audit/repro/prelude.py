@@ -69,14 +69,25 @@ def sample(shape: tuple[int, ...], tokens: int | None, seed: int, dtype: torch.d
     return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
 
 
+def call_on(device: str, code: Any, *inputs: Any, **more: Any) -> Any:
+    """Call code with its tensors on a device; with none named they stay where they are."""
+    if not device:
+        return code(*inputs, **more)
+
+    def move(one: Any) -> Any:
+        return one.to(device) if isinstance(one, Tensor) else one
+
+    return code(*map(move, inputs), **{name: move(one) for name, one in more.items()})
+
+
 def tensor_in(found: Any) -> Tensor:
-    """The outputs, of a tensor, a tuple or something with logits."""
+    """The outputs, of a tensor, a tuple or something with logits; brought to the CPU."""
     named = [getattr(found, name, None) for name in ("logits", "last_hidden_state")]
     values = found.values() if isinstance(found, dict) else found
     members = values if isinstance(found, dict | list | tuple) else ()
     for value in (found, *named, *members):
         if isinstance(value, Tensor):
-            return value
+            return value.cpu()
     raise ValueError(f"the code gave {type(found).__name__}, not a tensor or a tuple of them")
 
 

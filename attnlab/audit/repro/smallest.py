@@ -25,13 +25,22 @@ from attnlab.audit.repro import stage as staging
 from attnlab.audit.repro.prelude import CannotTell
 from attnlab.audit.repro.script import script, script_name
 from attnlab.audit.repro.stage import Stage
-from attnlab.audit.subject.adapters import HEADS, KV_HEADS, LAYERS, VOCABULARIES, WIDTHS
+from attnlab.audit.subject.adapters import (
+    HEADS,
+    KV_HEADS,
+    LAYERS,
+    VOCABULARIES,
+    WIDTHS,
+    arrange,
+)
 from attnlab.audit.subject.base import Subject
 
 SECONDS = 1.0  # of computing to make one failure smaller
 CLEAR = (1e6, 1e2)  # times the tolerance; float32 does not leave room for the first
 Sizes = dict[str, Any]
-COUNTS = ("length", "batch", "real", "short", "longer", "steps", "parts")  # each may be less
+COUNTS = (  # each may be less
+    *("length", "batch", "real", "short", "longer", "steps", "parts", "context", "kept"),
+)
 PLACES = ("length", "longer", "real")  # all may be less by the same, and cuts
 SHOWN = (*COUNTS, "pieces", "factor", "warm")  # of a case; the rest decides what it is
 UNREPEATED = (
@@ -56,7 +65,8 @@ class Example:
 def examples_of(
     certificate: Certificate, subject: Subject, target: str, options: Mapping[str, Any]
 ) -> list[Example]:
-    """One for each failure."""
+    """One for each failure; the code is called as the contract has it called."""
+    subject = arrange(subject, certificate.contract)
     return [example_of(one, subject, target, options) for one in certificate.failed]
 
 
@@ -232,8 +242,8 @@ def smaller(sizes: Sizes) -> Iterator[Sizes]:
 def weight(sizes: Mapping[str, Any]) -> tuple[float, ...]:
     """What has to become less."""
     pieces = sizes.get("pieces", [])
-    length = sizes.get("length", 0) + sizes.get("longer", 0) + sum(pieces)
+    length = sum(sizes.get(name, 0) for name in ("length", "longer", "context")) + sum(pieces)
     changed = len(sizes.get("cuts", [])) * sizes.get("changed", 0)
-    few = [sizes.get(name, 0) for name in ("real", "short", "steps", "parts")]
+    few = [sizes.get(name, 0) for name in ("real", "short", "steps", "parts", "kept")]
     warm, factor = float(sizes.get("warm", False)), sizes.get("factor", 1.0)
     return (length, sizes.get("batch", 1), len(pieces), changed, *few, warm, factor)

@@ -40,7 +40,7 @@ GIVEN = "padding: Any = None, positions: Any = None"
 METHODS = ("accumulate", "corrupt")
 # tools that call the code: what they raise is the code's
 CALLS = (
-    *("draw", "run", "run_with", "run_by", "step", "step_by", "new_cache"),
+    *("draw", "run", "run_with", "run_on", "run_by", "step", "step_by", "new_cache"),
     *("loss", "loop", *METHODS),
 )
 TOOLS = {  # what the text of a stage may name
@@ -48,6 +48,7 @@ TOOLS = {  # what the text of a stage may name
     **{name: one for name, one in vars(prelude).items() if inspect.isfunction(one)},
     "Any": Any,
     "copy": copy,
+    "partial": partial,
     "_Watch": _Watch,
     "Watch": Watch,
 }
@@ -71,11 +72,13 @@ class Stage:
     code: Any
     dtype: torch.dtype
     width: int
+    device: str = ""  # on which the code runs; empty: the CPU
     tokens: bool = False
     heads: tuple[int, int, int] | None = None  # (h, g, d) of code that takes q, k and v
     call: Call | None = None  # None: the code is a Subject itself, and is called as one
     padding: Mapping[str, str] | None = None  # arguments that tell of padding; None: it takes none
     positions: Mapping[str, str] | None = None  # likewise, of positions
+    context: tuple[int, Mapping[str, str], Mapping[str, str]] | None = None  # width, words, masked
     stepping: Stepping | None = None
     backends: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by name: arguments
     backend: str = ""  # one of these, with which the usual one is compared
@@ -126,7 +129,10 @@ class Stage:
 
     def again(self) -> "Stage":
         """With the code as it is before its first call."""
-        return replace(self, code=_fresh(self.target, self.options, self.dtype))
+        return replace(self, code=self._fresh(self.options))
+
+    def _fresh(self, options: Mapping[str, Any]) -> Any:
+        return _fresh(self.target, options, self.dtype, self.device)
 
     def head_counts(self) -> dict[str, int]:
         if self.heads is None:
@@ -146,7 +152,7 @@ class Stage:
         if name is None or less >= known[name] or (wide and known[name] != self.width):
             return None
         options = {**self.options, name: less}
-        stage = replace(self, options=options, code=_fresh(self.target, options, self.dtype))
+        stage = replace(self, options=options, code=self._fresh(options))
         if self.heads and names in (HEADS, KV_HEADS):
             h, g, d = self.heads
             return stage.with_heads((less, g, d) if names is HEADS else (h, less, d))
@@ -160,7 +166,8 @@ class Stage:
         file = Path(path).name
         making = ["module = load_file(Path(__file__).parent, sys.argv[1:], FILE)"]
         making += [f"code = {expression(self.target, self.options)}"]
-        making += [f"prepare(code, {self.dtype})"] * isinstance(self.code, nn.Module)
+        place = f".to({self.device!r})" if self.device else ""
+        making += [f"prepare(code, {self.dtype}){place}"] * isinstance(self.code, nn.Module)
         return Heading(
             title=f"{name} in {file}",
             usage=f"[path of {file}]",
@@ -200,8 +207,14 @@ class Stage:
         if "run" in tools or "refusal" in tools:
             lines += self._run(f"run(x: Any, {GIVEN})", {})
         lines += REFUSAL if "refusal" in tools else []
-        if "run_with" in tools:
+        if "run_plain" in tools:
+            module = isinstance(self.code, nn.Module)
+            copied = ["plain = copy.deepcopy(code).cpu().to(dtype)" if module else "plain = code"]
+            copied += ["x = x.to(dtype) if x.is_floating_point() else x"]
+            lines += self._run("run_plain(x: Any, dtype: Any)", {}, copied)
+        if "run_with" in tools or "run_on" in tools:
             lines += self._run("run_with(x: Any, **arguments: Any)", None)
+        lines += self._contexts() if "run_on" in tools else []
         lines += self._other(tools)
         lines += self._stepping() if "step" in tools else []
         if "loss" in tools:
@@ -243,6 +256,21 @@ class Stage:
             return []
         return self._run(f"run_by(backend: str, x: Any, {GIVEN})", self.backends[self.backend])
 
+    def _contexts(self) -> list[str]:
+        """How the code is given another context."""
+        assert self.context is not None
+        width, texts, masked = self.context
+        body = [f"given = {{{_pairs(texts)}}}"]
+        body += ["if padding is not None:", f"    given.update({{{_pairs(masked)}}})"] * bool(
+            masked
+        )
+        body += ["return run_with(x, **given)"]
+        drawn = [f"return sample((batch, length, {width}), None, seed, {self.dtype})"]
+        return [
+            *_function("draw_context(batch: int, length: int, seed: int)", drawn),
+            *_function("run_on(x: Any, context: Any, padding: Any = None)", body),
+        ]
+
     def _stepping(self) -> list[str]:
         assert self.stepping is not None
         outputs = f"tensor_in(found){self.turned}.flatten(2)"
@@ -251,11 +279,17 @@ class Stage:
             *_function("step(x: Any, cache: Any)", self.stepping.step(outputs), self.decorators),
         ]
 
-    def _run(self, signature: str, more: Mapping[str, str] | None) -> list[str]:
-        """A function of a script that calls the code: with `more`, or with what it is given."""
+    def _run(
+        self, signature: str, more: Mapping[str, str] | None, copied: Sequence[str] = ()
+    ) -> list[str]:
+        """A function of a script that calls the code: with `more`, or with what it is given.
+
+        `copied` makes a copy that is called instead, where it is.
+        """
         assert self.call is not None
         optional = {} if more is None else {**(self.padding or {}), **(self.positions or {})}
-        body, cut = [], ""
+        optional = {} if copied else optional
+        body, cut = list(copied), ""
         if self.block > 1:
             cut = "[:, :length]"
             body += [
@@ -287,13 +321,18 @@ class Stage:
             start = "".join(f'"{name}": {word}, ' for name, word in usual.items())
             rest, usual = f"**{{{start}**arguments}}", {}
         call = Call(self.call.positional, usual)
-        body += [f"found = {call.text(more=rest)}"]
+        placed = f"partial(call_on, {self.device!r}, code)" if self.device else "code"
+        body += [f"found = {call.text('plain' if copied else placed, more=rest)}"]
         body += [f"return tensor_in(found){self.turned}.flatten(2){cut}"]
         return _function(signature, body, self.decorators)
 
 
 def _function(signature: str, body: Sequence[str], decorators: Sequence[str] = ()) -> list[str]:
     return ["", "", *decorators, f"def {signature} -> Any:", *(f"    {line}" for line in body)]
+
+
+def _pairs(texts: Mapping[str, str]) -> str:
+    return ", ".join(f'"{name}": {text}' for name, text in texts.items())
 
 
 REFUSAL = _function(
@@ -319,8 +358,9 @@ def for_subject(subject: Subject, target: str, options: Mapping[str, Any]) -> St
         return for_model(subject, target, options)
     if not Path(parts_of(target)[0]).is_file():
         raise ScriptError(f"{target} is not in a file of its own; a script needs one")
-    code = _fresh(target, options, subject.dtype)
+    code = _fresh(target, options, subject.dtype, subject.device)
     common = {"target": target, "options": options, "code": code, "dtype": subject.dtype}
+    common["device"] = subject.device
     if isinstance(code, Subject):
         return Stage(**common, width=0, **_losses(code, code))
     if not isinstance(subject, Vectors):
@@ -378,11 +418,15 @@ def _module_calls(subject: Vectors, module: nn.Module) -> dict[str, Any]:
         run = partial(subject.run, x, positions=places)
         with suppress(SubjectError, ScriptError):
             found["positions"] = more(run, known, positions=places)
+    convention = subject.convention
+    if convention.context is not None:
+        masks = convention.context.mask_texts()
+        found["context"] = convention.context_width, convention.context_texts(padded=False), masks
     found["backends"] = {}
     for name, other in list(subject.backends.items())[1:]:  # the same code, with one more argument
         with suppress(SubjectError, ScriptError):
             found["backends"][name] = more(partial(other.run, x), known)
-    if subject.caches and subject.decoder is not None:
+    if subject.caches and subject.decoder is not None and not subject.device:
         for piece in (x, x[:, :1]):  # some take single steps only
             with suppress(SubjectError, ScriptError):
                 found["stepping"] = stepping_of(subject.convention, piece, known)
@@ -398,7 +442,7 @@ def _writes_einsums(subject: Vectors) -> bool:
     return watch.folds
 
 
-def _fresh(target: str, options: Mapping[str, Any], dtype: torch.dtype) -> Any:
+def _fresh(target: str, options: Mapping[str, Any], dtype: torch.dtype, device: str = "") -> Any:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         code = from_file(target, options)
@@ -408,7 +452,7 @@ def _fresh(target: str, options: Mapping[str, Any], dtype: torch.dtype) -> Any:
         code.eval().to(torch.float64)
     prepare(code, torch.float64)
     with calling("to"):
-        return code.to(dtype)
+        return code.to(device=device or None, dtype=dtype)
 
 
 def _defaults(made: Any) -> dict[str, Any]:

@@ -22,9 +22,10 @@ from torch import Tensor, nn
 from attnlab.audit.contract import Contract
 from attnlab.audit.errors import InputError, SubjectError, calling
 from attnlab.audit.repro import prelude
-from attnlab.audit.subject import caches, masks
+from attnlab.audit.subject import caches, contexts, masks
 from attnlab.audit.subject.base import Attention, Subject, Vectors, build_subject
 from attnlab.audit.subject.convention import AttentionConvention, Convention, Layout
+from attnlab.audit.subject.device import device_for
 from attnlab.audit.subject.load import WIDTHS as WIDTHS
 from attnlab.audit.subject.load import is_attention, made_for_audit, parameters_of
 
@@ -35,8 +36,6 @@ VOCABULARIES = ("vocabulary", "vocab_size", "vocab", "n_vocab", "num_tokens")
 TOKENS = ("input_ids", "tokens", "token_ids", "ids", "idx", "indices")
 POSITIONS = ("position_ids", "positions")
 LAYERS = ("depth", "n_layer", "n_layers", "num_layers", "num_hidden_layers")
-# what a decoder attends to besides its own text: one thing, the same in every call
-CONTEXTS = re.compile(r"(\w+_)?(memory|context|cond)|(enc|encoder)_(\w+_)?(states?|outputs?|out)")
 TARGETS = ("targets", "target", "labels")  # with these some code gives all its logits, else one
 # whether weights are wanted too: another path through the code, which must give the same outputs
 SWITCHES = re.compile(
@@ -47,18 +46,21 @@ BLOCKS = (8, 16, 32, 64, 128)  # that a length may have to be a multiple of
 _prepared: "weakref.WeakSet[nn.Module]" = weakref.WeakSet()
 
 
-def subject_for(code: Any, options: Mapping[str, Any], name: str) -> Subject:
+def subject_for(code: Any, options: Mapping[str, Any], name: str, device: str = "cpu") -> Subject:
     """What can be audited, in the precision it can be: float64 if the code goes along."""
+    place = device_for(device)
     if isinstance(code, Subject):
+        if place:
+            raise InputError(f"{name} is a Subject, which runs where it will: leave --device out")
         return code
     if isinstance(code, nn.Module):
-        return _module_subject(code, options, name)
+        return _module_subject(code, options, name, place)
     if not callable(code):
         raise InputError(
             f"{name} gives a {type(code).__name__}; it must give a module, a function of q, k and "
             "v, or a Subject"
         )
-    return _function_subject(code, options, name)
+    return _function_subject(code, options, name, place)
 
 
 def prepare(module: nn.Module, dtype: torch.dtype) -> nn.Module:
@@ -77,7 +79,7 @@ def prepare(module: nn.Module, dtype: torch.dtype) -> nn.Module:
         return module.to(dtype)
 
 
-def _function_subject(code: Any, options: Mapping[str, Any], name: str) -> Subject:
+def _function_subject(code: Any, options: Mapping[str, Any], name: str, device: str) -> Subject:
     names = list(parameters_of(code))
     if not is_attention(names):
         raise InputError(f"{name} takes {', '.join(names) or 'nothing'}; a function takes q, k, v")
@@ -86,7 +88,7 @@ def _function_subject(code: Any, options: Mapping[str, Any], name: str) -> Subje
     if type(kv_heads) is not int or kv_heads < 1:
         raise InputError(f"kv_heads is {kv_heads!r}; use a whole number from 1 on")
     convention = _of_attention(name, code, names, 4, kv_heads, 8)
-    return build_subject(_try_out(replace(convention, constants=extra)))
+    return build_subject(_try_out(replace(convention, constants=extra, device=device)))
 
 
 def _of_attention(
@@ -120,12 +122,14 @@ def _copy(module: nn.Module, name: str) -> nn.Module:
         ) from None
 
 
-def _module_subject(module: nn.Module, options: Mapping[str, Any], name: str) -> Subject:
+def _module_subject(
+    module: nn.Module, options: Mapping[str, Any], name: str, device: str
+) -> Subject:
     module = _copy(module, name)
     reasons = []
     for convention in _candidates(module, _Facts(module, options), name):
         try:
-            return build_subject(_try_out(convention))
+            return build_subject(_try_out(replace(convention, device=device)))
         except (InputError, SubjectError) as error:
             reasons.append(str(error))
     if reasons:
@@ -206,13 +210,19 @@ def _of_module(
     """Of a module of x, before anything was tried."""
     parameters = inspect.signature(module.forward).parameters
     takes = list(parameters)
-    mask = masks.name_of(takes[1:])
+    hiding = contexts.context_masks(takes) if any(map(contexts.CONTEXTS.fullmatch, takes)) else []
+    mask = masks.name_of([one for one in takes[1:] if one not in hiding])
     needed = [one for one in takes[1:] if parameters[one].default is inspect.Parameter.empty]
     begins = [one for one in needed if caches.STARTS.fullmatch(one)]
-    nothing = [one for one in needed if one == mask or caches.CACHES.fullmatch(one)]
+    nothing = [one for one in needed if one in (mask, *hiding, *contexts.CAUSAL_MASKS)]
+    nothing += [one for one in needed if caches.CACHES.fullmatch(one)]
     layout: Layout | None = None
-    if getattr(module, "batch_first", None) is False:
-        layout = "tbc"  # PyTorch's own name for it; of a module inside nobody knows
+    told = getattr(module, "batch_first", None)
+    if type(module).forward in contexts.OWN_FORWARDS:  # which are as what is inside
+        inside = (one for one in module.modules() if isinstance(one, nn.MultiheadAttention))
+        told = next(inside).batch_first
+    if told is False:
+        layout = "tbc"  # PyTorch's own name for it; of a module inside nobody else's knows
     return Convention(
         name=name,
         code=module,
@@ -225,7 +235,7 @@ def _of_module(
         layout=layout,
         parameters=tuple(takes),
         constants=dict.fromkeys(begins, 0) | dict.fromkeys(nothing),
-        contexts=tuple(one for one in needed if CONTEXTS.fullmatch(one)),
+        contexts=tuple(one for one in needed if contexts.CONTEXTS.fullmatch(one)),
         context_width=known.width() or width,
         targets=next((one for one in takes[1:] if one in TARGETS), None) if tokens else None,
         mask=None if mask is None else masks.mask_of(mask),
@@ -238,7 +248,9 @@ def _of_module(
 def _try_out(convention: Convention) -> Convention:
     """In the precision, and for blocks, with which the code runs; an InputError if in none."""
     first: SubjectError | SystemExit | None = None
-    dtypes = (torch.float64, torch.float32)
+    dtypes: tuple[torch.dtype, ...] = (torch.float64, torch.float32)
+    if convention.device:  # kernels often take nothing finer; float16 overflows the sooner
+        dtypes += (torch.bfloat16, torch.float16)
     longer = itertools.product(dtypes, BLOCKS)
     for dtype, block in [*((dtype, 1) for dtype in dtypes), *longer]:
         tried = replace(convention, dtype=dtype, block=block)
@@ -246,6 +258,8 @@ def _try_out(convention: Convention) -> Convention:
         try:
             if tried.module is not None:
                 prepare(tried.module, dtype)
+                with calling("to"):
+                    tried.module.to(tried.device or None)
             with torch.no_grad():
                 subject.run(subject.draw(2, 5, 0))
                 if block > 1:  # any number of blocks, or one length only?
@@ -284,21 +298,50 @@ def _find_mask_and_decoder(convention: Convention) -> Convention:
     if convention.mask is not None:
         mask = masks.find_mask(convention, convention.mask.name)
         convention = replace(convention, mask=mask)
+    if convention.block == 1:
+        convention = _find_context(convention)
     if convention.module is None or convention.copies > 1 or convention.block > 1:
         return convention
     plain = replace(convention, decoder=None)
     return replace(plain, decoder=caches.find_decoder(plain))
 
 
+def _find_context(convention: Convention) -> Convention:
+    """With what it attends to besides x, and with what makes it causal."""
+    context = contexts.find_context(convention)
+    over = None if context is None or context.mask is None else context.mask.name
+    mask = convention.mask
+    if mask is not None and mask.name == over and not mask.taken:
+        convention = replace(convention, mask=None)  # it hides of the context, not of x
+    convention = replace(convention, context=context)
+    return replace(convention, causes=contexts.find_causes(convention))
+
+
 def arrange(subject: Subject, contract: Contract) -> Subject:
-    """The subject as a contract has it called: axes in the declared order, a mask for padding."""
+    """The subject as a contract has it called: axes in the declared order, a mask for padding,
+    and one that makes it causal if that is the caller's part."""
     subject = _lay_out(subject, contract.layout)
+    if contract.causal and isinstance(subject, Vectors) and subject.convention.causes:
+        subject = subject.with_convention(_as_causal(subject.convention))
     if not contract.padding or subject.pads or not isinstance(subject, Vectors):
         return subject
     mask = subject.convention.mask
     if mask is None or not mask.taken:
         return subject
     return subject.with_convention(replace(subject.convention, mask=replace(mask, hides=True)))
+
+
+def _as_causal(convention: Convention) -> Convention:
+    """Called so that it is causal; a hint beside the mask that it is one must change nothing."""
+    masked = next(iter(convention.causes)) not in contexts.CAUSAL_FLAGS
+    hints = [one for one in convention.parameters if one in contexts.CAUSAL_FLAGS]
+    return replace(
+        convention,
+        given={**convention.given, **convention.causes},
+        causes={},
+        switches={**convention.switches, **(dict.fromkeys(hints, True) if masked else {})},
+        decoder=None if masked else convention.decoder,  # a mask [t, t] is not for single steps
+    )
 
 
 def _lay_out(subject: Subject, layout: Layout | None) -> Subject:

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from attnlab.audit.errors import calling
 from attnlab.audit.repro.prelude import fill_blocks, sample
 from attnlab.audit.subject.convention import AttentionConvention, Convention
 from attnlab.audit.subject.tensors import first_tensor as first_tensor
@@ -47,6 +48,8 @@ class Subject(ABC):
     block: int = 1  # lengths the code takes are multiples of this
     sides: tuple[str, ...] = ("right", "left")  # on which padding can stand
     exact: bool = False  # known to compute in its own precision throughout
+    device: str = ""  # on which the code runs; empty: the CPU
+    causal_by: str = ""  # the parameter by which its caller makes it causal
 
     @abstractmethod
     def draw(self, batch: int, length: int, seed: int) -> Tensor:
@@ -92,6 +95,8 @@ class Vectors(Subject):
         self.sides = Subject.sides if mask is None else mask.form.sides
         self.takes, self.decoder = convention.parameters, convention.decoder
         self.caches = convention.decoder is not None
+        self.device = convention.device
+        self.causal_by = ", ".join(convention.given)
         self.backends = self._backends()
 
     def _backends(self) -> Mapping[str, Subject]:
@@ -137,6 +142,23 @@ class Vectors(Subject):
         """The outputs, with more arguments by name; `takes` lists the names."""
         with torch.no_grad():
             return self.convention.outputs(self.convention.ask(self.convention.code, x, given), x)
+
+    def run_on(self, x: Tensor, context: Tensor, padding: Tensor | None = None) -> Tensor:
+        """The outputs [b, t, e], with another context [b, s, c] and padding in it."""
+        return self.named(x, **self.convention.about(context, padding))
+
+    def draw_context(self, batch: int, length: int, seed: int) -> Tensor:
+        return sample((batch, length, self.convention.context_width), None, seed, self.dtype)
+
+    def on_cpu(self: Kind, dtype: torch.dtype) -> Kind:
+        """The same code on the CPU, with the same weights, in a precision."""
+        usual, module = self.convention, self.module
+        if module is not None:
+            with calling("__deepcopy__"):
+                module = copy.deepcopy(module).cpu().to(dtype)
+        changes: dict[str, Any] = {"dtype": dtype, "device": "", "decoder": None, "switches": {}}
+        code = usual.code if module is None else module
+        return self.with_convention(replace(usual, module=module, code=code, **changes))
 
     def new_cache(self) -> Any:
         assert self.decoder is not None

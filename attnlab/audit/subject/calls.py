@@ -22,7 +22,7 @@ from attnlab.audit.errors import ScriptError
 from attnlab.audit.repro.prelude import additive_mask, sample
 
 # What an argument may be. `x` and `padding` are [b, t, …] here, whatever the code's own axes are.
-_BAND = "torch.ones(x.shape[1], x.shape[1], dtype=torch.bool)"
+BAND = "torch.ones(x.shape[1], x.shape[1], dtype=torch.bool)"
 EXPRESSIONS = (
     *("x", "x.transpose(0, 1)", "q", "k", "v"),
     *("q.transpose(1, 2)", "k.transpose(1, 2)", "v.transpose(1, 2)"),
@@ -34,7 +34,7 @@ EXPRESSIONS = (
     "torch.arange(x.shape[1])",
     "torch.arange(x.shape[1])[None]",
     "torch.arange(x.shape[1]).expand(x.shape[0], -1)",
-    *(f"{_BAND}.tril()", f"{_BAND}.triu(1)", _BAND),
+    *(f"{BAND}.tril()", f"{BAND}.triu(1)", BAND),
 )
 KNOWN = {"torch": torch, "sys": sys, "sample": sample, "additive_mask": additive_mask}
 
@@ -101,6 +101,7 @@ def expression_of(value: Any, given: Mapping[str, Any]) -> str:
         return f"float('{value}')"
     if isinstance(value, bool | int | float | str | None | torch.dtype):
         return repr(value)
+    value = value.cpu() if isinstance(value, Tensor) else value
     for text in EXPRESSIONS:
         try:
             wanted = evaluate(text, **given)

@@ -9,6 +9,7 @@ Axes: b batch, t time, c width of the inputs, e of the outputs, h query heads, g
 d head width.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -17,9 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from attnlab.audit.errors import SubjectError, calling
+from attnlab.audit.repro.prelude import call_on
 from attnlab.audit.subject.calls import evaluate
 from attnlab.audit.subject.decoder import Decoder
-from attnlab.audit.subject.tensors import first_tensor, normal, sequence_in, step_in
+from attnlab.audit.subject.tensors import first_tensor, sequence_in, step_in
 
 Layout = Literal["btc", "tbc", "bhtd", "bthd"]
 CONTEXT = 6  # positions of what a decoder attends to besides its own text
@@ -48,6 +50,24 @@ class Mask:
     hides: bool = True  # it is a padding mask: so its name says, or what it does
 
 
+@dataclass(frozen=True, kw_only=True)
+class Context:
+    """What code attends to besides x, [b, s, c]: the parameters that take it, and its padding."""
+
+    names: tuple[str, ...]  # all are given the same
+    mask: Mask | None = None
+
+    def texts(self, turned: str) -> dict[str, str]:
+        """What the parameters are given, as expressions of `context`."""
+        return dict.fromkeys(self.names, f"context{turned}")
+
+    def mask_texts(self) -> dict[str, str]:
+        """Likewise for its padding, of `padding` and `context`."""
+        if self.mask is None:
+            return {}
+        return {self.mask.name: re.sub(r"\bx\b", "context", self.mask.form.text)}
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Convention:
     """Of a module that takes vectors [b, t, c] or tokens [b, t]; parameters go by their names."""
@@ -61,14 +81,18 @@ class Convention:
     kv_heads: int | None = None
     layers: int = 1
     dtype: torch.dtype = torch.float64
+    device: str = ""  # on which the code runs; empty: the CPU
     layout: Layout | None = None  # None: nobody has said
     block: int = 1  # lengths the code takes are multiples of this
     exact: bool = False  # known to compute in its own precision throughout
     parameters: tuple[str, ...] = ()
     copies: int = 1  # x is given so often: as query, key and value
     constants: Mapping[str, Any] = field(default_factory=dict)  # the same in every call
+    given: Mapping[str, str] = field(default_factory=dict)  # likewise, expressions of x
+    causes: Mapping[str, str] = field(default_factory=dict)  # by which its caller makes it causal
     contexts: tuple[str, ...] = ()  # take something to attend to besides x
     context_width: int = 0
+    context: Context | None = None  # what of this can be examined
     targets: str | None = None  # with these some code gives all its logits, else the last
     mask: Mask | None = None
     positions: str | None = None
@@ -90,9 +114,11 @@ class Convention:
     ) -> Any:
         """Calls the code, or a copy of it, with what it takes besides x."""
         inputs, time = self.lay_out(x), 0 if self.layout == "tbc" else 1
-        more = {**self.constants, **given}
-        for seed, name in enumerate(self.contexts, FIRST_CONTEXT):
-            more.setdefault(name, self._context(seed, len(x)))
+        copies = dict(zip(self.parameters[1:], inputs[1:], strict=False))  # as key and value
+        more, inputs = {**copies, **self.constants, **given}, inputs[:1]
+        for name, text in {**self._context_texts(), **self.given}.items():
+            if name not in given:
+                more[name] = evaluate(text, x=x, code=code)
         found = self._apply(code, inputs, more, x.shape[1])
         if self.targets is None or self.targets in more or x.shape[1] == 1 or decodes:
             return found
@@ -112,23 +138,39 @@ class Convention:
         """The one place where the person's code is called."""
         name = "forward" if isinstance(code, nn.Module) else getattr(code, "__name__", self.name)
         with calling(name, length):
-            return code(*inputs, **more)
+            return call_on(self.device, code, *inputs, **more)
 
-    def _context(self, seed: int, rows: int) -> Tensor:
-        drawn = normal(seed, 1, CONTEXT, self.context_width).to(self.dtype)
-        drawn = drawn.expand(rows, -1, -1)
-        return drawn.transpose(0, 1) if self.layout == "tbc" else drawn
+    def _context_texts(self) -> dict[str, str]:
+        """The same context in every row, in the precision that the code has at the time."""
+        dtype = "next(code.parameters()).dtype" if self.tokens else "x.dtype"
+        shape = f"(1, {CONTEXT}, {self.context_width}), None"
+        return {
+            name: f"sample({shape}, {seed}, {dtype}).expand(len(x), -1, -1){self._turned}"
+            for seed, name in enumerate(self.contexts, FIRST_CONTEXT)
+        }
+
+    @property
+    def _turned(self) -> str:
+        return ".transpose(0, 1)" if self.layout == "tbc" else ""
+
+    def context_texts(self, padded: bool) -> dict[str, str]:
+        """What is given for a context of one's own, as expressions of `context` and `padding`."""
+        assert self.context is not None
+        masked = self.context.mask_texts() if padded else {}
+        # a mask [t, t] over keys is not for keys of a context
+        square = dict.fromkeys(self.given if self.copies > 1 else (), "None")
+        return square | self.context.texts(self._turned) | masked
+
+    def about(self, context: Tensor, padding: Tensor | None) -> dict[str, Any]:
+        """The arguments by which the code is given another context [b, s, c]."""
+        texts = self.context_texts(padding is not None)
+        known = {"context": context, "padding": padding}
+        return {name: evaluate(text, **known) for name, text in texts.items()}
 
     def expressions(self, padded: bool) -> dict[str, str]:
         """What some parameters are given, as expressions (`audit/subject/calls.py`), by name."""
-        turned = ".transpose(0, 1)" if self.layout == "tbc" else ""
-        shape = f"(1, {CONTEXT}, {self.context_width}), None"
-        given = {
-            name: f"sample({shape}, {seed}, {self.dtype}).expand(len(x), -1, -1){turned}"
-            for seed, name in enumerate(self.contexts, FIRST_CONTEXT)
-        }
         masked = {self.mask.name: self.mask.form.text} if padded and self.mask is not None else {}
-        return given | masked
+        return self._context_texts() | dict(self.given) | masked
 
     def lay_out(self, x: Tensor) -> tuple[Tensor, ...]:
         """What the code takes first, with its axes as the code has them."""
@@ -147,6 +189,7 @@ class Convention:
         def call(module: nn.Module, x: Tensor, given: Mapping[str, Any]) -> Any:
             return self.ask(module, x, given, decodes=True)
 
+        x = x.to(self.device or x.device)  # what makes a cache makes it where x is
         return self.decoder.step(x, cache, module=self.module, dtype=self.dtype, call=call)
 
     def step_outputs(self, found: Any) -> Tensor:
