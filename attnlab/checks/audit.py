@@ -3,13 +3,18 @@
 Every case of the development set is audited twice, with its bug and without; the laboratory's own
 attentions must come through as well. The control is an audit that does not look at causality: it
 has to find fewer, or the score would not depend on what is examined.
+
+`--mutate 300` asks the same of bugs that a program makes in correct code (`audit/mutants/`).
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
 
 from attnlab import registry
 from attnlab.audit.bugs.cases import FAMILIES, Case, cases
@@ -17,10 +22,12 @@ from attnlab.audit.bugs.controls import CONTROLS
 from attnlab.audit.contract import Contract
 from attnlab.audit.errors import InputError, SubjectError
 from attnlab.audit.examine import all_properties, examine
+from attnlab.audit.mutants.run import check_mutants
+from attnlab.audit.mutants.table import show_mutants
 from attnlab.audit.own import own_attention, own_model, seed_rng
 from attnlab.audit.properties.property import Property
 from attnlab.audit.subject.base import Subject
-from attnlab.checks import Tick
+from attnlab.checks import Tick, lines
 from attnlab.config import setting, settings
 
 MISTAKES = ("rotary-growing", "rotary-by-head")  # registered as mistakes, so no controls
@@ -70,8 +77,25 @@ class AuditCheck:
         None, choices=FAMILIES, none="all", about="known bugs to audit: those of one family"
     )
     ours: bool = setting(True, about="audit our own attention modules as well")
+    mutate: int | None = setting(
+        None, low=1, none="known bugs instead", about="bugs to make by program, and to audit"
+    )
+    seed: int = setting(0, low=0, about="which mutants are drawn")
+    workers: int = setting(2, low=1, about="processes that audit mutants")
 
     def run(self, tick: Tick) -> dict[str, Any]:
+        if self.mutate is not None:
+            return check_mutants(self.mutate, self.seed, self.workers, tick)
+        return self._audit_known(tick)
+
+    def show(self, report: Mapping[str, Any], screen: Console) -> None:
+        if self.mutate is not None:
+            show_mutants(report, screen)
+            return
+        for line in lines(report):
+            screen.print(escape(line), highlight=False, soft_wrap=True)
+
+    def _audit_known(self, tick: Tick) -> dict[str, Any]:
         known = [case for some in cases(self.family).values() for case in some]
         mutants = [
             audit_trial(trial_of(case, True), f"{number}/{len(known)}", tick)

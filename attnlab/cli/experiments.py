@@ -1,15 +1,15 @@
 """Verbs that find something out: benchmarks, checks, studies, claims."""
 
 import signal
-from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
 from rich.table import Table
 
 from attnlab import config, registry
+from attnlab.checks import lines
 from attnlab.cli.app import (
     SETTINGS,
     AsJson,
@@ -71,28 +71,10 @@ def check(
     elif hasattr(settings, "show"):
         settings.show(report, screen)
     else:
-        for line in _lines(report):
+        for line in lines(report):
             screen.print(escape(line), highlight=False, soft_wrap=True)
     if not report["passed"]:
         raise typer.Exit(1)
-
-
-def _lines(report: Mapping[str, Any], indent: str = "") -> Iterator[str]:
-    """A report as a table: what there are several of, one below the other."""
-    widest = max((len(key) for key in report), default=0)
-    for key, value in report.items():
-        name = f"{indent}{key.replace('_', ' '):{widest}}"
-        if isinstance(value, dict) and value:
-            yield name.rstrip()
-            yield from _lines(value, f"{indent}  ")
-        elif isinstance(value, list) and any(isinstance(one, dict) for one in value):
-            yield name.rstrip()
-            for one in value:
-                yield from _lines(one, f"{indent}  ")
-        elif isinstance(value, list | dict):
-            yield f"{name}  {', '.join(map(str, value)) or 'none'}"
-        else:
-            yield f"{name}  {f'{value:.4g}' if isinstance(value, float) else value}"
 
 
 def _join_pairs(overrides: list[str]) -> list[str]:

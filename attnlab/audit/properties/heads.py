@@ -58,9 +58,10 @@ def reading_fails(
         parts = (one.unflatten(-1, (h, d)).transpose(1, 2)[0] for one in (run(changed), before))
         return (movement(*parts) > tolerance).nonzero().tolist()  # type: ignore[no-any-return]
 
-    idle = None
+    idle, roaming = None, False
     for head in range(h):
         places = [(token, moves(head, slice(token, token + 1))) for token in range(length)]
+        roaming |= any(at != token for token, some in places for _, at in some)
         for token, some in places:
             # another place, and another head: neither other queries that take part in a
             # summary of the text, nor heads that talk to each other
@@ -75,6 +76,9 @@ def reading_fails(
         by = [{one for one, _ in moves(first + n, slice(0, length))} for n in range(g)]
         reads[what] = [[n for n in range(g) if head in by[n]] for head in range(h)]
     keys, values = reads["keys"], reads["values"]
+    # what a key moves is elsewhere too, what a query moves is not
+    tokens = range(length - 1)
+    still = all(at == token for token in tokens for _, at in moves(h, slice(token, token + 1)))
     found = [read[0] if len(read) == 1 else -1 for read in values]
     wrong = ""
     mixed = [
@@ -83,7 +87,10 @@ def reading_fails(
         for head in range(h)
         if len(reads[what][head]) != 1
     ]
-    if talking and all(len(read) > 1 and read == values[0] for read in values):
+    if still and roaming:
+        wrong = "a key moves the output of its own place only, and a query those of others"
+        wrong += ": queries and keys are exchanged"
+    elif talking and all(len(read) > 1 and read == values[0] for read in values):
         wrong = ""
     elif mixed:
         head, what = mixed[0]
@@ -209,6 +216,33 @@ def sharing_fails(
     return False, f"{len(found)} heads read {len(set(found))} key/value heads: {found}", found
 
 
+def own_key_fails(
+    run: Tool,
+    draw: Tool,
+    heads: Shape | None,
+    watch: Any,
+    *,
+    batch: int,
+    length: int,
+    seed: int,
+    tolerance: float,
+) -> Result:
+    """Queries that attend to keys before them attend to their own: else the mask is one off.
+
+    Where the first query has its own key, as having no other, it is somebody's choice.
+    """
+    if length < 2:
+        raise ValueError("one query has no key before it")
+    for one in observe(run, draw(batch, length, seed), heads, watch):
+        weights = one.weights.double().nan_to_num().abs()
+        own, past = weights.diagonal(dim1=-2, dim2=-1), weights.tril(-1)
+        least = 16 * torch.finfo(one.weights.dtype).eps
+        if float(own.max()) <= least < float(past.max()) and not bool(weights.triu(1).any()):
+            text = "no query attends to its own key, and the first one to none at all"
+            return True, f"{text}: the causal mask is one off", None
+    return False, "queries attend to their own keys", None
+
+
 def groups(parts: Tensor) -> list[int]:
     """Heads [b, h, t, d] numbered so that equal ones have the same number."""
     heads = parts.unbind(1)
@@ -236,7 +270,8 @@ class Heads(Property):
     """Which key/value head moves which query head; heads mixed with time.
 
     Needs: a look inside.
-    Fails: a map that is not by neighbours, a wrong count, sight that bends with the length.
+    Fails: a map that is not by neighbours, a wrong count, sight that bends with the length, queries
+      for keys; declared causal: no query that attends to its own key.
     """
 
     name = "heads"
@@ -249,6 +284,7 @@ class Heads(Property):
         seen, sizes = visible(probe), {"batch": 2, "length": SEEN_LENGTH}
         if seen:
             yield self.case(probe, landing_fails, **sizes)
+            yield from self._own_key(probe)
         yield self.case(probe, length_fails, short=6, length=11)
         if seen:
             declared, subject = self.declared(probe), probe.subject
@@ -257,6 +293,10 @@ class Heads(Property):
             how = {"count": probe.contract.heads, "kv_heads": declared or own}
             case = self.case(probe, sharing_fails, **how, tiles=declared is None, **sizes)
             yield replace(case, fixed=(HEADS, KV_HEADS))
+
+    def _own_key(self, probe: Probe) -> Iterator[Case]:
+        if probe.contract.causal:
+            yield self.case(probe, own_key_fails, batch=2, length=SEEN_LENGTH)
 
     def excuse(self, probe: Probe) -> Finding | None:
         subject, wanted = probe.subject, (probe.contract.heads, self.declared(probe))
@@ -286,6 +326,7 @@ class Heads(Property):
                 continue
             case = self.case(variant, reading_fails, talking=talking, length=5, tolerance=tolerance)
             yield replace(case, shape=shape)
+        yield from self._own_key(probe)
 
     def run(self, probe: Probe, case: Case) -> Result:
         if case.shape is None or not isinstance(probe.subject, Attention):

@@ -94,7 +94,10 @@ def fails(
     seed: int,
     tolerance: float,
 ) -> Result:
-    """Texts one after another in a row, separated: the others change, or are left out."""
+    """Texts one after another in a row, separated: the others change, or are left out.
+
+    Of causal code the text itself changes too, from its middle on.
+    """
 
     def packed(x: Tensor, lengths: list[int]) -> Tensor:
         if way is None:  # code that says itself how
@@ -107,6 +110,14 @@ def fails(
     before = packed(x, pieces)[:, own]
     if change == "alone":
         after, why = packed(x[:, own], [pieces[text]]), "it stands alone"
+    elif change == "later":
+        half = pieces[text] // 2
+        if half < 1:
+            raise ValueError("a text of one position has no later ones")
+        first, last = own.start + half, own.stop - 1
+        later = replace_inputs(x, draw(1, sum(pieces), seed + 100), first, last)
+        after, before = packed(later, pieces)[:, own][:, :half], before[:, :half]
+        why = f"inputs {half} to {pieces[text] - 1} of the same text change"
     else:
         after, why = packed(changed, pieces)[:, own], "the texts beside it change"
     off = movement(after, before)
@@ -120,7 +131,8 @@ class Packing(Property):
     """Texts in one row, separated by segments, `cu_seqlens` or a mask.
 
     Needs: one of these.
-    Fails: a text that moves with its neighbours.
+    Fails: a text that moves with its neighbours; declared causal: an output that moves with later
+      inputs.
     """
 
     name = "packing"
@@ -144,7 +156,8 @@ class Packing(Property):
         how |= {"causal": bool(probe.contract.causal), "dtype": str(subject.dtype)[6:]}
         for pieces in PIECES:
             for text in range(len(pieces)):
-                for change in ("others", "alone"):
+                whole = how["causal"] and pieces[text] > 1
+                for change in ("others", "alone", *(("later",) if whole else ())):
                     sizes = {"change": change, "text": text, "pieces": list(pieces)}
                     yield self.case(probe, fails, **how, **sizes)
 

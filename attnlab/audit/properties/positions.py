@@ -36,6 +36,7 @@ from attnlab.audit.subject.adapters import HEADS, LAYERS
 FAR = 300  # from 256 on bfloat16 cannot count
 STARTS = (300, 20_000, 100_000)  # positions that are given, where they can be
 LENGTH = 7
+LONGER = 37  # past blocks of 8, 16 and 32: what is weighed twice or lost at their borders shows
 CLOSE = 2.0**-6  # of the scores' size; tables may be in a half precision
 BASES = (1e4, 5e5, 1e6, 1e3, 100.0)  # that are tried where none is declared
 
@@ -210,7 +211,8 @@ class Positions(Property):
         found = identify_positions(probe)
         suspect = found.wrong or find_breach(probe.contract, found)
         measured = found.plain()
-        for case in self._suspects(probe, found) if suspect else self._drifts(probe, found):
+        usual = (*self._drifts(probe, found), *self._borders(probe, found))
+        for case in self._suspects(probe, found) if suspect else usual:
             wrong, sentence, _ = self.run(probe, case)
             if wrong:
                 detail = f"{sentence}; {suspect}" if suspect else sentence
@@ -228,6 +230,7 @@ class Positions(Property):
         found = identify_positions(probe)
         yield from self._suspects(probe, found)
         yield from self._drifts(probe, found)
+        yield from self._borders(probe, found)
 
     def _suspects(self, probe: Probe, found: Found) -> Iterator[Case]:
         """The checks that would show what is suspected."""
@@ -239,8 +242,18 @@ class Positions(Property):
             if wanted in OUTSIDE:
                 yield self.case(probe, outside_fails, wanted=wanted, length=LENGTH, seed=3)
             else:
-                sizes = {"wanted": wanted, "start": found.start, "length": LENGTH + found.start}
+                # slow rotations show at some distance only
+                length = LONGER if wanted == "rotary" and contract.rope_base else LENGTH
+                sizes = {"wanted": wanted, "start": found.start, "length": length + found.start}
                 yield self.case(probe, fails, **sizes, **how)
+
+    def _borders(self, probe: Probe, found: Found) -> Iterator[Case]:
+        """Without positions all keys of a text that says the same everywhere weigh the same."""
+        if found.kind != "none" or found.outside or probe.contract.positions != "none":
+            return
+        how = {"slopes": [], "layer": found.layer, "rotary": (None, None, None)}
+        sizes = {"wanted": "none", "start": found.start, "length": LONGER + found.start}
+        yield self.case(probe, fails, **sizes, **how)
 
     def _drifts(self, probe: Probe, found: Found) -> Iterator[Case]:
         """In its own precision, and in one that it is declared to stand."""

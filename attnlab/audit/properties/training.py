@@ -132,6 +132,63 @@ def parts_fails(
     return not off <= allowed, f"{text} ({times:.3g} times as long as in one)", off
 
 
+def unlike_loss_fails(
+    draw: Tool,
+    loss: Tool,
+    accumulate: Callable[..., Any],
+    model: nn.Module,
+    *,
+    batch: int,
+    length: int,
+    seed: int,
+    tolerance: float,
+) -> Result:
+    """Gradients in one part are those of the loss, up to a factor that is the same for all texts.
+
+    A sum instead of a mean is fine too: then the factor is the number of tokens.
+    """
+    factors, counts = [], []
+    for number in range(3):
+        x = draw(batch, length, seed + number)
+        ends = torch.arange(batch) * (number + 1) % (length - 2) + 3
+        padding = torch.arange(length) >= ends[:, None]
+        found = gradient_of(accumulate, model, x, padding, 1)
+        if not float(found.norm()) > 0:
+            return True, "the gradient of a batch with padding is 0", None
+        slope = slope_along(loss, model, x, padding, found / found.norm())
+        factors.append(float(found.norm()) / slope if slope else float("inf"))
+        counts.append(float((~padding[:, 1:]).sum()))
+    ways = ([1.0] * 3, counts, [1 / one for one in counts])
+    steady = any(
+        max(factors[n] / way[n] for n in range(3)) - min(factors[n] / way[n] for n in range(3))
+        <= 1e-3 * abs(factors[0] / way[0])
+        for way in ways
+    )
+    told = ", ".join(f"{one:.4g}" for one in factors)
+    text = f"gradients of rows of unequal length are {told} times those of the loss"
+    return not steady, text + ("" if steady else ": one number, or the tokens', is right"), None
+
+
+def slope_along(
+    loss: Tool, model: nn.Module, x: Tensor, padding: Tensor, direction: Tensor
+) -> float:
+    """How fast the loss grows when the parameters go in a direction; they come back."""
+    ends, far = [], 1e-4
+    known = [one.detach().clone() for one in model.parameters()]
+    for sign in (1, -1):
+        with torch.no_grad():
+            at = 0
+            for one, before in zip(model.parameters(), known, strict=True):
+                part = direction[at : at + one.numel()].view_as(one).to(one.dtype)
+                one.copy_(before + sign * far * part)
+                at += one.numel()
+        ends.append(float(loss(x, padding=padding)))
+    with torch.no_grad():
+        for one, before in zip(model.parameters(), known, strict=True):
+            one.copy_(before)
+    return (ends[0] - ends[1]) / (2 * far)
+
+
 def gradient_of(
     accumulate: Callable[..., Any], model: nn.Module, x: Tensor, padding: Tensor | None, parts: int
 ) -> Tensor:
@@ -194,7 +251,7 @@ class Training(Property):
     back.
 
     Needs: labels, `loss`, `accumulate`, `corrupt`.
-    Fails: a loss not shifted once, unequal gradients, lost tokens.
+    Fails: a loss not shifted once, unequal gradients, gradients of another loss, lost tokens.
     """
 
     name = "training"
@@ -229,6 +286,10 @@ class Training(Property):
             for parts in (2, 4):
                 how = {"ragged": ragged, "parts": parts}
                 yield self.case(probe, parts_fails, batch=8, length=11, **how)
+        loss = method_of(probe.subject, "loss")
+        both = loss is not None and "padding" in inspect.signature(loss).parameters and padded
+        if both and probe.subject.dtype is torch.float64:  # it takes differences
+            yield self.case(probe, unlike_loss_fails, batch=8, length=11)
 
     def find(self, probe: Probe) -> Finding:
         """Each that the code offers has its say, and the worst is the verdict."""

@@ -1,0 +1,1 @@
+"""Bugs made by program: operators that rewrite one place of correct attention code."""
