@@ -42,6 +42,12 @@ def causal_mask(t: int) -> Tensor:
     return torch.ones(t, t, dtype=torch.bool).tril()
 
 
+def additive_mask(x: Tensor) -> Tensor:
+    """The same, to be added to scores: 0, or -inf where hidden."""
+    t = x.shape[1]
+    return torch.full((t, t), -torch.inf, dtype=x.dtype).triu(1)
+
+
 def x_transformer(**options: Any) -> nn.Module:
     from x_transformers import Decoder, TransformerWrapper
 
@@ -147,34 +153,11 @@ def curated(architecture: str = "llama") -> nn.Module:
     )
 
 
-def labml() -> nn.Module:
-    from labml_nn.transformers.mha import MultiHeadAttention
-
-    model = MultiHeadAttention(heads=HEADS, d_model=WIDTH)
-    return Sequences(  # it takes [t, b, c] and a mask [t, t, b]
-        model,
-        lambda model, x: model(
-            query=x.transpose(0, 1),
-            key=x.transpose(0, 1),
-            value=x.transpose(0, 1),
-            mask=causal_mask(x.shape[1])[:, :, None],
-        ).transpose(0, 1),
-    )
-
-
 def open_clip() -> nn.Module:
-    from open_clip.transformer import TextTransformer
+    from open_clip.transformer import Transformer
 
-    model = TextTransformer(
-        context_length=LONGEST,
-        vocab_size=TOKENS,
-        width=WIDTH,
-        heads=HEADS,
-        layers=LAYERS,
-        output_tokens=True,
-        output_dim=WIDTH,
-    )
-    return Tokens(model, lambda model, tokens: model(tokens)[1])
+    model = Transformer(width=WIDTH, layers=LAYERS, heads=HEADS)
+    return Sequences(model, lambda model, x: model(x, attn_mask=additive_mask(x)))
 
 
 def esm() -> nn.Module:
@@ -234,15 +217,6 @@ def pytorch_transformers() -> nn.Module:
             n_head=HEADS,
         )
     )
-
-
-def dilated() -> nn.Module:
-    from dilated_attention_pytorch.dilated_attention import MultiheadDilatedAttention
-
-    model = MultiheadDilatedAttention(
-        embed_dim=WIDTH, num_heads=HEADS, dilation_rates=[1, 2], segment_lengths=[8, 16]
-    )
-    return Sequences(model, lambda model, x: model(x, x, x, is_causal=True)[0])
 
 
 def grouped_query() -> nn.Module:

@@ -37,6 +37,6 @@ moved = (before - after)[0, :CUT].abs().amax(-1)
 if moved.max() > 1e-4:
     many = int((moved > 1e-4).sum())
     size = f"by up to {moved.max():.2g} of {before.abs().max():.2g}"
-    print(f"wrong: tokens from {CUT} on are changed, and {many} of {CUT} earlier logits move {size}")
+    print(f"wrong: tokens from {CUT} on change, and {many} of {CUT} earlier logits move {size}")
     sys.exit(1)
 print("right: no output before a change moves")
