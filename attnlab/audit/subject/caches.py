@@ -1,25 +1,28 @@
 """Which protocol a module decodes by, found by experiment: a KV cache makes a beginning count.
 
-Every way that names allow (`audit/subject/protocols.py`) is tried on short texts cut in three ways.
+Every way that names allow (`audit/subject/protocols.py`) is tried on a short text, cut in three.
 A way works if what was stepped through before moves what comes after, though the last inputs are
 the same. The first way that gives the outputs of the whole text, however it is cut, is taken: code
-that is right by one protocol was only called wrongly by the others. Where none is right throughout:
+that is right by one protocol was only called wrongly by the others. If there is none:
 
-| the best way | what is said of it |
+| there is a way that | what is said of it |
 |---|---|
-| is right for one cut, wrong for another | it is examined: the code is understood, and wrong |
-| is wrong for all, and nothing was left untold | it is examined, and fails |
+| is right for all cuts that it takes, and no other is wrong for one that it refuses | it is taken |
+| is right for one cut, wrong for another | it is taken: the code is understood, and will fail |
+| is wrong for all, and nothing was left untold | it is taken, and the code will fail |
 | is wrong for all, and a parameter about positions was never given | cannot tell |
 
 So code is not called wrong for what its caller should have told it, and a parameter that is ignored
 is no cache. Where the code has a method that makes a new cache, such as new_cache, and that cache
-matters, only ways with it count: a cache of ours might hide what is wrong with it.
+matters, only ways with it count: a cache of ours might hide what is wrong with it. Calls of the
+module come first; a method that takes one position counts where they have no cache.
 """
 
 import inspect
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -43,25 +46,18 @@ HINTS = re.compile(
 )
 LENGTH = 4
 CUTS = ((3, 1), (1, 1, 1, 1), (2, 2))  # some code takes single steps only, some a first piece
-RIGHT, PARTLY, WRONG, IDLE = 3, 2, 1, 0  # what a way gives; idle: the cache does not matter
+Outcome = Literal["right", "wrong", "idle", "refused"]  # idle: the cache does not matter
 
 
-def decoders(module: nn.Module, sizes: Mapping[str, int | None]) -> Iterator[Decoder]:
-    """Every way that the names allow, the likeliest first."""
-    protocols = [registry.load("protocol", one.name)() for one in registry.options("protocol")]
-    for place in _places(module, sizes):
-        for protocol in protocols:
-            yield from protocol.ways(place)
-
-
-def _places(module: nn.Module, sizes: Mapping[str, int | None]) -> Iterator[Place]:
-    yield Place(module, sizes, inspect.signature(module.forward).parameters)
+def _places(module: nn.Module, sizes: Mapping[str, int | None]) -> Iterator[list[Place]]:
+    """The module, and its methods that take one position: with an axis of time, and without."""
+    yield [Place(module, sizes, inspect.signature(module.forward).parameters)]
     for method in (one for one in methods_of(module) if STEPS.fullmatch(one)):
         try:
             parameters = inspect.signature(getattr(module, method)).parameters
         except (TypeError, ValueError):  # built-in code may not say what it takes
             continue
-        yield from (Place(module, sizes, parameters, method, flat) for flat in (False, True))
+        yield [Place(module, sizes, parameters, method, flat) for flat in (False, True)]
 
 
 def find_decoder(convention: Convention) -> Decoder | None:
@@ -71,29 +67,60 @@ def find_decoder(convention: Convention) -> Decoder | None:
         trial = Trial.of(convention)
     except (SubjectError, SystemExit):  # it takes no text as short as this
         return None
+    protocols = [registry.load("protocol", one.name)() for one in registry.options("protocol")]
     own = sure_makers(convention.module, convention.cache_sizes)
-    every = list(decoders(convention.module, convention.cache_sizes))
-    every.sort(key=lambda one: not (one.words and one.make in own))
-    best, rank, tried = None, IDLE, []
-    for decoder in every:
+    last: Decoder | None = None
+    for flat_or_not in _places(convention.module, convention.cache_sizes):
+        ways = [way for one in flat_or_not for every in protocols for way in every.ways(one)]
+        ways.sort(key=lambda one: not (one.words and one.make in own))
+        found = _choose(trial, ways, own)
+        if found is not None and not found.doubt:
+            return found
+        last = last or found
+    return last
+
+
+def _choose(trial: "Trial", ways: Sequence[Decoder], own: Sequence[str]) -> Decoder | None:
+    """Of the ways to call one method."""
+    tried: list[tuple[Decoder, list[Outcome]]] = []
+    for decoder in ways:
         sure = bool(decoder.words) and decoder.make in own
-        if best is not None and best.make in own and not sure:
+        if not sure and any(_works(found) and one.make in own for one, found in tried):
             break  # it says how a cache is made, and what it makes matters
-        tried.append((decoder, trial.rank(decoder)))
-        if tried[-1][1] == RIGHT:
+        tried.append((decoder, trial.outcomes(decoder)))
+        if set(tried[-1][1]) == {"right"}:
             return decoder
-        if (tried[-1][1] or IDLE) > rank:
-            best, rank = decoder, tried[-1][1] or IDLE
-    if best is None:
-        promised = [(found is None, n) for n, (one, found) in enumerate(tried) if one.make in own]
-        return tried[min(promised)[1]][0] if promised else None
-    untold = _untold(convention, [one for one, found in tried if found is not None])
-    if rank == WRONG and untold:
-        names = ", ".join(dict.fromkeys(one.protocol.name for one, found in tried if found))
-        doubt = f"no known protocol gives the outputs of the whole text (tried: {names}), and it "
-        doubt += f"is not known what {' or '.join(f'`{one}`' for one in untold[:3])} should be told"
-        best = replace(best, doubt=f"{doubt}; give a Subject with new_cache and step")
-    return best
+    working = [(one, found) for one, found in tried if _works(found)]
+    if not working:
+        promised = [one for one in tried if one[0].words and one[0].make in own]
+        promised.sort(key=lambda one: set(one[1]) == {"refused"})
+        return promised[0][0] if promised else None
+    partly = [(one, found) for one, found in working if not {"right", "refused"} >= set(found)]
+    partly = [(one, found) for one, found in partly if "right" in found]
+    for decoder, found in working:
+        others = [pair for _, other in partly for pair in zip(found, other, strict=True)]
+        if set(found) == {"right", "refused"} and ("refused", "wrong") not in others:
+            return decoder
+    if partly:
+        return partly[0][0]
+    return replace(working[0][0], doubt=_doubt(trial.convention, tried))
+
+
+def _works(found: Sequence[Outcome]) -> bool:
+    return "right" in found or "wrong" in found
+
+
+def _doubt(convention: Convention, tried: Sequence[tuple[Decoder, list[Outcome]]]) -> str:
+    """Why code that is wrong in every way may be called wrongly; empty if it cannot be."""
+    untold = _untold(convention, [one for one, found in tried if set(found) != {"refused"}])
+    if not untold:
+        return ""
+    names = ", ".join(dict.fromkeys(one.protocol.name for one, found in tried if _works(found)))
+    return (
+        f"no known protocol gives the outputs of the whole text (tried: {names}), and it is not "
+        f"known what {' or '.join(f'`{one}`' for one in untold[:3])} should be told; give a "
+        "Subject with new_cache and step"
+    )
 
 
 def _untold(convention: Convention, tried: Sequence[Decoder]) -> list[str]:
@@ -121,18 +148,11 @@ class Trial:
         with torch.no_grad():
             return cls(convention, text, other, subject.run(text))
 
-    def rank(self, decoder: Decoder) -> int | None:
-        """How right a way is; None if the code refuses it."""
-        seen = [one for cut in CUTS if (one := self._rank(decoder, cut)) is not None]
-        if not seen:
-            return None
-        if all(one == RIGHT for one in seen):
-            return RIGHT
-        works = any(one == RIGHT for one in seen)
-        return PARTLY if works else max(seen)
+    def outcomes(self, decoder: Decoder) -> list[Outcome]:
+        """Of one way to decode, for every way to cut the text."""
+        return [self._outcome(decoder, cut) for cut in CUTS]
 
-    def _rank(self, decoder: Decoder, cut: Sequence[int]) -> int | None:
-        """Of one way to cut the text."""
+    def _outcome(self, decoder: Decoder, cut: Sequence[int]) -> Outcome:
         convention = replace(self.convention, decoder=decoder)
         try:
             with torch.no_grad():
@@ -143,10 +163,10 @@ class Trial:
                     near = self._end(convention, cut, self.text, self.other)
                     moved = _close(near, last)
         except (SubjectError, SystemExit):  # it decodes in another way, or not at all
-            return None
+            return "refused"
         if not moved:
-            return IDLE
-        return RIGHT if right else WRONG
+            return "idle"
+        return "right" if right else "wrong"
 
     def _steps(self, convention: Convention, cut: Sequence[int]) -> tuple[bool, Tensor]:
         """Whether every step gives the outputs of the whole text, and the last of them."""
