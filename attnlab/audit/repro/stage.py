@@ -34,6 +34,7 @@ from attnlab.audit.subject.base import Attention, Subject, Tokens, Vectors
 from attnlab.audit.subject.calls import KNOWN, Call, record, takes_by_name
 from attnlab.audit.subject.guard import guard_method
 from attnlab.audit.subject.load import expression, from_file, parts_of, settings_of
+from attnlab.audit.subject.protocols import WithRoom
 
 ROWS, LENGTH = 2, 5  # of the inputs with which a call is recorded
 GIVEN = "padding: Any = None, positions: Any = None"
@@ -76,6 +77,7 @@ class Stage:
     call: Call | None = None  # None: the code is a Subject itself, and is called as one
     padding: Mapping[str, str] | None = None  # arguments that tell of padding; None: it takes none
     positions: Mapping[str, str] | None = None  # likewise, of positions
+    setup: str = ""  # by which a copy makes room, for code that cannot be called without
     stepping: Stepping | None = None
     backends: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by name: arguments
     backend: str = ""  # one of these, with which the usual one is compared
@@ -286,8 +288,13 @@ class Stage:
         if more is None:  # what is usual may be among the arguments
             start = "".join(f'"{name}": {word}, ' for name, word in usual.items())
             rest, usual = f"**{{{start}**arguments}}", {}
-        call = Call(self.call.positional, usual)
-        body += [f"found = {call.text(more=rest)}"]
+        call, code = Call(self.call.positional, usual), "code"
+        if self.setup:
+            code = "fresh"
+            body += ["fresh = copy.deepcopy(code)  # every text has room of its own"]
+            body += [self.setup.replace("code.", "fresh.")]
+            body += ["fresh.to(next(code.parameters()).dtype)"]
+        body += [f"found = {call.text(code, more=rest)}"]
         body += [f"return tensor_in(found){self.turned}.flatten(2){cut}"]
         return _function(signature, body, self.decorators)
 
@@ -361,6 +368,8 @@ def _module_calls(subject: Vectors, module: nn.Module) -> dict[str, Any]:
         given["q"], given["k"], given["v"] = subject.split(given["x"])
     known = subject.expressions(padded=False)
     found: dict[str, Any] = {}
+    if isinstance(subject.convention.code, WithRoom):
+        found["setup"] = subject.convention.code.decoder.in_dtype(subject.dtype).setup
     found["call"] = first = record(module, lambda: subject.run(x), known, **given)
 
     def more(run: Callable[[], Any], known: Mapping[str, str], **also: Tensor) -> dict[str, str]:

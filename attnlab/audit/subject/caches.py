@@ -19,6 +19,7 @@ module come first; a method that takes one position counts where they have no ca
 """
 
 import inspect
+import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -35,6 +36,7 @@ from attnlab.audit.subject.convention import Convention
 from attnlab.audit.subject.decoder import Decoder, Text
 from attnlab.audit.subject.makers import Place, methods_of, sure_makers
 from attnlab.audit.subject.protocols import STARTS as STARTS
+from attnlab.audit.subject.protocols import ways_with_room
 
 STEPS = re.compile(  # methods that take one position at a time
     r"(forward_)?(step|recurrent)|decode|(step|decode|forward)_(one|single|token|step)"
@@ -58,6 +60,15 @@ def _places(module: nn.Module, sizes: Mapping[str, int | None]) -> Iterator[list
         except (TypeError, ValueError):  # built-in code may not say what it takes
             continue
         yield [Place(module, sizes, parameters, method, flat) for flat in (False, True)]
+
+
+def with_room(convention: Convention) -> Iterator[Convention]:
+    """For code that cannot be called before a method such as setup_caches made room."""
+    assert convention.module is not None
+    for (place,) in itertools.islice(_places(convention.module, convention.cache_sizes), 1):
+        for code in ways_with_room(place):
+            constants = {k: v for k, v in convention.constants.items() if k != code.decoder.start}
+            yield replace(convention, code=code, constants=constants)
 
 
 def find_decoder(convention: Convention) -> Decoder | None:

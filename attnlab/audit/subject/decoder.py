@@ -110,11 +110,11 @@ class Decoder:
                 raise SubjectError("single steps gave outputs of more than one width")
             return torch.cat(every, dim=1)
         if text.module is None:
-            self._begin(text, x, module, dtype)
+            self.begin(text, x, module, dtype)
             assert text.module is not None
         if self.protocol.whole:
             text.inputs = x if text.inputs is None else torch.cat((text.inputs, x), dim=1)
-        given = self._given(text, x)
+        given = self.given(text, x)
         if self.method:
             with calling(self.method, count):
                 found = getattr(text.module, self.method)(x[:, 0] if self.flat else x, **given)
@@ -129,7 +129,8 @@ class Decoder:
         text.seen += count
         return out
 
-    def _begin(self, text: Text, x: Tensor, module: nn.Module, dtype: torch.dtype) -> None:
+    def begin(self, text: Text, x: Tensor, module: nn.Module, dtype: torch.dtype) -> None:
+        """Makes the cache of a new text, or a copy of the module with room for it."""
         if not self.protocol.copies:
             with calling(self.make):
                 text.kept = evaluate(self.make, code=module, x=x, dtype=dtype)
@@ -142,7 +143,8 @@ class Decoder:
                 module = module.to(dtype)
         text.module = module
 
-    def _given(self, text: Text, x: Tensor) -> dict[str, Any]:
+    def given(self, text: Text, x: Tensor) -> dict[str, Any]:
+        """What the code is given besides x."""
         given: dict[str, Any] = dict.fromkeys(self.flags, True)
         if len(self.words) == 1:
             given[self.words[0]] = text.kept

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnlab.audit.repro.prelude import CACHES
 from attnlab.audit.subject.decoder import Decoder, Protocol
@@ -297,3 +297,24 @@ class SetUp(Held):
 
     def setups(self, place: Place) -> list[str]:
         return list(makers_of(place.module, place.sizes).values())
+
+
+@dataclass(frozen=True)
+class WithRoom:
+    """A module that cannot be called before room is made: every call is one of a new text."""
+
+    module: nn.Module
+    decoder: Decoder
+
+    def __call__(self, *inputs: Tensor, **more: Any) -> Any:
+        text, weights = self.decoder.new_cache(), next(self.module.parameters())
+        self.decoder.begin(text, inputs[0], self.module, weights.dtype)
+        assert text.module is not None
+        return text.module(*inputs, **{**more, **self.decoder.given(text, inputs[0])})
+
+
+def ways_with_room(place: Place) -> Iterator[WithRoom]:
+    """Such calls; the new positions are told, and so are those of a whole text."""
+    for decoder in SetUp().ways(place):
+        if decoder.start is not None and not decoder.counted:
+            yield WithRoom(place.module, decoder)
