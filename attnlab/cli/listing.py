@@ -20,6 +20,7 @@ GROUPS = {
     "optimisers": ["optimiser"],
     "claims": ["claim"],
     "properties": ["property"],
+    "caches": ["protocol"],
     "studies": ["study"],
     "checks": ["check"],
     "benches": ["bench"],

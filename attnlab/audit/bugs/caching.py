@@ -11,10 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from attnlab.audit.bugs import protocols
 from attnlab.audit.bugs.cases import Case
 from attnlab.audit.bugs.fused import Fused
 
-STEPPED = {"causal": True, "cache": True}
+STEPPED = protocols.STEPPED
 
 
 class Joined(Fused):
@@ -412,4 +413,5 @@ CASES = (
         reasons=("cache",),
         declared={**STEPPED, "positions": "alibi"},
     ),
+    *protocols.CASES,
 )

@@ -1,6 +1,7 @@
 """KV cache: decoding in pieces of any size gives the outputs of the whole text."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from attnlab.audit.contract import Finding, Verdict
@@ -67,7 +68,17 @@ class Cache(Property):
             verdict: Verdict = "cannot tell" if self.declared(probe) else "not applicable"
             detail = "no cache was found to step it with; give a Subject with new_cache and step"
             return self.finding(verdict, detail)
+        decoder = getattr(probe.subject, "decoder", None)
+        if decoder is not None and decoder.doubt:
+            return self.finding("cannot tell", decoder.doubt)
         return super().excuse(probe)
+
+    def find(self, probe: Probe) -> Finding:
+        """With the protocol, where it was found out by trying."""
+        found, decoder = super().find(probe), getattr(probe.subject, "decoder", None)
+        if decoder is None or decoder.doubt:
+            return found
+        return replace(found, detail=f"{found.detail}; protocol: {decoder}")
 
     def cases(self, probe: Probe) -> Iterator[Case]:
         """After another text each: nothing may be left of it."""

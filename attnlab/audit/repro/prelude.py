@@ -228,10 +228,11 @@ def positions_in(padding: Tensor) -> Tensor:
     return (~padding).cumsum(1).sub(1).clamp(min=0)
 
 
-def kept_in(found: Any, word: str) -> Any:
+def kept_in(found: Any, word: str, parts: int = 1) -> Any:
     """The cache among what a call gave: by its name, or the first member that is no tensor.
 
-    A tensor is taken only where it is alone beside the outputs: others are weights.
+    A tensor is taken only where it is alone beside the outputs: others are weights. A cache of
+    several parts is all that was given beside the outputs, if it is as many.
     """
     if isinstance(found, torch.Tensor) or found is None:
         return None
@@ -243,6 +244,8 @@ def kept_in(found: Any, word: str) -> Any:
         return next((holder[one] for one in names if holder.get(one) is not None), None)
     outputs = next((n for n, one in enumerate(found) if isinstance(one, torch.Tensor)), 0)
     rest = [one for n, one in enumerate(found) if n != outputs and one is not None]
+    if parts > 1:
+        return tuple(rest) if len(rest) == parts else None
     others = [one for one in rest if not isinstance(one, torch.Tensor)]
     if others:
         return others[0]

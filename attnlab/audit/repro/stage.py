@@ -34,6 +34,7 @@ from attnlab.audit.subject.base import Attention, Subject, Tokens, Vectors
 from attnlab.audit.subject.calls import KNOWN, Call, record, takes_by_name
 from attnlab.audit.subject.guard import guard_method
 from attnlab.audit.subject.load import expression, from_file, parts_of, settings_of
+from attnlab.audit.subject.protocols import WithRoom
 
 ROWS, LENGTH = 2, 5  # of the inputs with which a call is recorded
 GIVEN = "padding: Any = None, positions: Any = None"
@@ -79,6 +80,7 @@ class Stage:
     padding: Mapping[str, str] | None = None  # arguments that tell of padding; None: it takes none
     positions: Mapping[str, str] | None = None  # likewise, of positions
     context: tuple[int, Mapping[str, str], Mapping[str, str]] | None = None  # width, words, masked
+    setup: str = ""  # by which a copy makes room, for code that cannot be called without
     stepping: Stepping | None = None
     backends: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by name: arguments
     backend: str = ""  # one of these, with which the usual one is compared
@@ -322,6 +324,11 @@ class Stage:
             rest, usual = f"**{{{start}**arguments}}", {}
         call = Call(self.call.positional, usual)
         placed = f"partial(call_on, {self.device!r}, code)" if self.device else "code"
+        if self.setup:
+            placed = "fresh"
+            body += ["fresh = copy.deepcopy(code)  # every text has room of its own"]
+            body += [self.setup.replace("code.", "fresh.")]
+            body += ["fresh.to(next(code.parameters()).dtype)"]
         body += [f"found = {call.text('plain' if copied else placed, more=rest)}"]
         body += [f"return tensor_in(found){self.turned}.flatten(2){cut}"]
         return _function(signature, body, self.decorators)
@@ -401,6 +408,8 @@ def _module_calls(subject: Vectors, module: nn.Module) -> dict[str, Any]:
         given["q"], given["k"], given["v"] = subject.split(given["x"])
     known = subject.expressions(padded=False)
     found: dict[str, Any] = {}
+    if isinstance(subject.convention.code, WithRoom):
+        found["setup"] = subject.convention.code.decoder.in_dtype(subject.dtype).setup
     found["call"] = first = record(module, lambda: subject.run(x), known, **given)
 
     def more(run: Callable[[], Any], known: Mapping[str, str], **also: Tensor) -> dict[str, str]:

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from attnlab.audit.errors import ScriptError
-from attnlab.audit.repro.prelude import kept_in
 from attnlab.audit.subject.calls import Call, record
 from attnlab.audit.subject.convention import Convention
-from attnlab.audit.subject.decoder import try_copy
+from attnlab.audit.subject.decoder import Decoder, try_copy
+from attnlab.audit.subject.protocols import Returned
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,51 +20,65 @@ class Stepping:
     """How code decodes, in words: `kept` is what it is given back, `start` where it goes on."""
 
     call: Call
-    make: str = ""  # what is kept at first; empty if nothing is given to the code
-    word: str = ""  # by which it is looked for among what the code gives; empty if it is not there
-    counts: bool = False
-    held: bool = False  # the code keeps it: every text has a copy of its own
-    setup: str = ""  # by which that copy makes room
-    method: str = ""  # that takes one position at a time
+    decoder: Decoder = Decoder(protocol=Returned())  # with the dtype in what it makes
+
+    @property
+    def late(self) -> bool:
+        """Whether the cache is made when the number of rows is known."""
+        return bool(self.decoder.words) and "len(x)" in self.decoder.make
+
+    @property
+    def counts(self) -> bool:
+        one = self.decoder
+        told = (one.start, one.end, one.places)
+        return self.late or bool(one.setup) or any(name is not None for name in told)
 
     def new(self) -> list[str]:
         """The body of new_cache."""
-        entries = []
-        if self.make:
-            entries.append('"kept": ' + ("None" if "len(x)" in self.make else self.make))
-        if self.held:
-            entries.append('"code": copy.deepcopy(code)')
-        entries += ['"start": 0'] if self.counts or self.setup or "len(x)" in self.make else []
+        entries, protocol = [], self.decoder.protocol
+        if self.decoder.words:
+            entries += [f'"kept": {"None" if self.late else self.decoder.make}']
+        entries += ['"code": copy.deepcopy(code)'] * protocol.copies
+        entries += ['"text": None'] * protocol.whole
+        entries += ['"start": 0'] * self.counts
         return [f"return {{{', '.join(entries)}}}"]
 
     def step(self, outputs: str) -> list[str]:
         """The body of step."""
-        about = '"""The outputs of x, which goes on where the cache ends."""'
-        lines, counts = [], '"start"' in self.new()[0]
-        if self.held:
+        about, decoder = '"""The outputs of x, which goes on where the cache ends."""', self.decoder
+        lines, protocol = [], decoder.protocol
+        if protocol.copies:
             lines += ['code = cache["code"]  # it keeps what it has seen itself']
-        if self.setup:
-            lines += ['if cache["start"] == 0:', f"    {self.setup}"]
+        if decoder.setup:
+            lines += ['if cache["start"] == 0:', f"    {decoder.setup}"]
             lines += ["    code.to(next(code.parameters()).dtype)"]
-        if "len(x)" in self.make:
-            lines += ['if cache["start"] == 0:', f'    cache["kept"] = {self.make}']
-        names = ["kept"] * bool(self.make) + ["start"] * counts
+        if self.late:
+            lines += ['if cache["start"] == 0:', f'    cache["kept"] = {decoder.make}']
+        names = ["kept"] * bool(decoder.words) + ["start"] * self.counts
         if names:
             values = ", ".join(f'cache["{name}"]' for name in names)
             lines += [f"{', '.join(names)} = {values}"]
-        lines += [f"found = {self.call.text(f'code.{self.method}' if self.method else 'code')}"]
-        if self.word:
-            lines += [f"given = kept_in(found, {self.word!r})"]
-            lines += ['cache["kept"] = kept if given is None else given']
-        lines += ['cache["start"] = start + x.shape[1]'] * counts
-        if not self.method:
+        if protocol.whole:
+            lines += ['before = cache["text"]  # it takes the text from its start on']
+            lines += ['cache["text"] = x = x if before is None else torch.cat((before, x), dim=1)']
+        code = f"code.{decoder.method}" if decoder.method else "code"
+        lines += [f"found = {self.call.text(code)}"]
+        if protocol.returns:
+            parts = f", {len(decoder.words)}" if len(decoder.words) > 1 else ""
+            lines += [f'cache["kept"] = kept_in(found, {decoder.words[0]!r}{parts})']
+        lines += ['cache["start"] = start + x.shape[1]'] * self.counts
+        if not decoder.method and not protocol.whole:
             return [about, *lines, f"return {outputs}"]
-        lines += ["outputs.append(tensor_in(found).reshape(len(x), 1, -1))"]
-        loop = ["outputs = []", "for x in x.split(1, dim=1):  # it takes one position at a time"]
+        if decoder.method:
+            each, pieces = "tensor_in(found).reshape(len(x), 1, -1)", "x.split(1, dim=1)"
+        else:
+            each, pieces = outputs, '[x] if cache["text"] is None else x.split(1, dim=1)'
         return [
             about,
-            *loop,
+            "outputs = []",
+            f"for x in {pieces}:  # one position a call",
             *(f"    {line}" for line in lines),
+            f"    outputs.append({each})",
             "return torch.cat(outputs, dim=1)",
         ]
 
@@ -72,34 +86,23 @@ class Stepping:
 def stepping_of(convention: Convention, x: Tensor, known: Mapping[str, str]) -> Stepping:
     decoder, module = convention.decoder, convention.module
     assert decoder is not None and module is not None
-    if decoder.held and try_copy(module) is None:
+    if decoder.protocol.copies and try_copy(module) is None:
         raise ScriptError("it keeps what it has seen, and cannot be copied")
-    given, outputs = dict(known), []
-    if decoder.word is not None:
-        given[decoder.word] = "kept"
+    given = dict(known) | dict.fromkeys(decoder.flags, "True")
+    several = len(decoder.words) > 1
+    given |= {word: f"kept[{n}]" if several else "kept" for n, word in enumerate(decoder.words)}
+    places = "torch.arange(start, start + x.shape[1])"
     if decoder.start is not None:
-        count = "torch.arange(start, start + x.shape[1])"
-        given[decoder.start] = "start" if decoder.counted else count
-
-    def run() -> None:
-        outputs.append(convention.step(x, decoder.new_cache()))
-
+        given[decoder.start] = "start" if decoder.counted else places
+    if decoder.end is not None:
+        given[decoder.end] = "start + x.shape[1]"
+    if decoder.places is not None:
+        given[decoder.places] = f"{places}.expand(len(x), -1)"
     if decoder.method:
-        names = [*decoder.flags, *filter(None, (decoder.word, decoder.start))]
-        call = Call(
-            ("x[:, 0]" if decoder.flat else "x",), {one: given.get(one, "True") for one in names}
-        )
+        told = (decoder.start, decoder.end, decoder.places)
+        names = [*decoder.flags, *decoder.words, *(one for one in told if one is not None)]
+        inputs = "x[:, 0]" if decoder.flat else "x"
+        call = Call((inputs,), {one: given[one] for one in names})
     else:
-        call = record(module, run, given, x=x)
-    word = decoder.word or ""
-    gives = bool(decoder.method) or kept_in(outputs[0], word) is not None
-    dtype = f"dtype={convention.dtype}"
-    return Stepping(
-        call=call,
-        make=decoder.make.replace("dtype=dtype", dtype) if word else "",
-        word=word if gives else "",
-        counts=decoder.start is not None,
-        held=decoder.held,
-        setup=decoder.setup.replace("dtype=dtype", dtype),
-        method=decoder.method,
-    )
+        call = record(module, lambda: convention.step(x, decoder.new_cache()), given, x=x)
+    return Stepping(call=call, decoder=decoder.in_dtype(convention.dtype))

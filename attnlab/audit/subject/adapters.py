@@ -127,7 +127,9 @@ def _module_subject(
 ) -> Subject:
     module = _copy(module, name)
     reasons = []
-    for convention in _candidates(module, _Facts(module, options), name):
+    conventions = list(_candidates(module, _Facts(module, options), name))
+    rooms = (one for convention in conventions for one in _with_room(convention))
+    for convention in itertools.chain(conventions, rooms):
         try:
             return build_subject(_try_out(replace(convention, device=device)))
         except (InputError, SubjectError) as error:
@@ -137,6 +139,10 @@ def _module_subject(
     raise InputError(
         f"{name}: no width found; name it, such as width=32, or give a Subject of your own"
     )
+
+
+def _with_room(convention: Convention) -> Iterator[Convention]:
+    return caches.with_room(convention) if type(convention) is Convention else iter(())
 
 
 def _candidates(module: nn.Module, known: "_Facts", name: str) -> Iterator[Convention]:

@@ -165,7 +165,7 @@ class Vectors(Subject):
         return self.decoder.new_cache()
 
     def step(self, x: Tensor, cache: Any) -> Tensor:
-        return self.convention.step_outputs(self.convention.step(x, cache))
+        return self.convention.step(x, cache)
 
     def expressions(self, padded: bool) -> dict[str, str]:
         """What some parameters are given, as expressions (`audit/subject/calls.py`), by name."""

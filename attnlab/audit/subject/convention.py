@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from attnlab.audit.errors import SubjectError, calling
 from attnlab.audit.repro.prelude import call_on
 from attnlab.audit.subject.calls import evaluate
-from attnlab.audit.subject.decoder import Decoder
+from attnlab.audit.subject.decoder import Decoder, Text
 from attnlab.audit.subject.tensors import first_tensor, sequence_in, step_in
 
 Layout = Literal["btc", "tbc", "bhtd", "bthd"]
@@ -182,15 +182,22 @@ class Convention:
         turned = out.transpose(0, 1) if self.layout == "tbc" and out.dim() > 1 else out
         return sequence_in(turned, x)
 
-    def step(self, x: Tensor, cache: list[Any]) -> Any:
-        """What the code gives for new positions x [b, t, …], as its decoder steps it."""
+    def step(self, x: Tensor, cache: Text) -> Tensor:
+        """The outputs [b, n, e] for new positions x [b, t, …], as its decoder steps it."""
         assert self.decoder is not None and self.module is not None
 
         def call(module: nn.Module, x: Tensor, given: Mapping[str, Any]) -> Any:
             return self.ask(module, x, given, decodes=True)
 
         x = x.to(self.device or x.device)  # what makes a cache makes it where x is
-        return self.decoder.step(x, cache, module=self.module, dtype=self.dtype, call=call)
+        return self.decoder.step(
+            x,
+            cache,
+            module=self.module,
+            dtype=self.dtype,
+            call=call,
+            outputs=self.step_outputs,
+        )
 
     def step_outputs(self, found: Any) -> Tensor:
         """The outputs [b, t, e] of a step: of all new positions, or of the last only."""

@@ -1,13 +1,20 @@
-"""How a module decodes: by what it is given its KV cache, and where the new positions begin.
+"""How a module decodes: a protocol, with the names that one module has for what it is given.
 
-A cache is a list: what the code keeps, how many positions it holds, and the module that keeps it.
-They are made at the first step, since some code wants to know the number of rows.
+    x [b, t, …] --step--> outputs [b, n, e] of the new positions, or of the last one only
+
+A `Protocol` (`audit/subject/protocols.py`) says by what a cache is recognised and who keeps it; a
+`Decoder` is one protocol with the parameters of one module; a `Text` is what decoding one text has
+left so far. All three work alike for a whole module and for a method that takes one position.
+
+Axes: b batch, t time, n outputs of a step, e width of the outputs.
 """
 
 import copy
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -15,83 +22,151 @@ from torch import Tensor, nn
 from attnlab.audit.errors import SubjectError, calling
 from attnlab.audit.repro.prelude import kept_in
 from attnlab.audit.subject.calls import evaluate
+from attnlab.audit.subject.makers import Place
 from attnlab.audit.subject.tensors import first_tensor
 
 ModuleCall = Callable[[nn.Module, Tensor, Mapping[str, Any]], Any]
+
+
+@dataclass
+class Text:
+    """What decoding one text has left; made at the first step, since some code counts its rows."""
+
+    kept: Any = None  # the cache, where the caller holds it
+    seen: int = 0  # positions so far
+    module: nn.Module | None = None
+    inputs: Tensor | None = None  # all so far, for code that is given the whole text
+
+
+@dataclass(frozen=True)
+class Protocol(ABC):
+    """One way in which code and its caller share a KV cache."""
+
+    name: ClassVar[str]
+    copies: ClassVar[bool] = False  # the module keeps the cache: every text has a copy of it
+    whole: ClassVar[bool] = False  # the code is given the text from its start on
+    returns: ClassVar[bool] = False  # what a call gives back is given to the next
+
+    @abstractmethod
+    def ways(self, place: Place) -> "Iterator[Decoder]":
+        """Every way that the names allow, the likeliest first."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Decoder:
     """One way to step a module; names are those of its parameters."""
 
-    word: str | None = None  # takes the cache
+    protocol: Protocol
+    words: tuple[str, ...] = ()  # take the cache, or a part of it each
     make: str = "None"  # a new cache, as an expression of `code`, `x` and `dtype`
     start: str | None = None  # takes where the new positions begin
     counted: bool = False  # the start is a number, not the new positions
+    end: str | None = None  # takes how many positions there are then
+    places: str | None = None  # takes the new positions, of every row
     flags: tuple[str, ...] = ()  # that are given True
-    held: bool = False  # the module keeps the cache: every text has a copy of the module
-    setup: str = ""  # an expression by which that copy makes room
+    setup: str = ""  # an expression by which a copy of the module makes room
     method: str = ""  # takes one position; without one the module is called
     flat: bool = False  # that position as [b, …], without an axis of time
+    doubt: str = ""  # why it may be called wrongly
 
-    def new_cache(self) -> list[Any]:
-        return [None, 0, None]
+    def __str__(self) -> str:
+        """The protocol, and what the code is given by it."""
+        told = [one for one in (self.start, self.end, self.places) if one is not None]
+        parts = [f"`{', '.join(self.words)}`"] * bool(self.words)
+        parts += [f"set up by `{self.setup.partition('(')[0].removeprefix('code.')}`"] * bool(
+            self.setup
+        )
+        parts += [f"`{self.method}`, one position a call"] * bool(self.method)
+        parts += ["one position a call after the first"] * self.protocol.whole
+        parts += [f"told `{', '.join(told)}`"] * bool(told)
+        return f"{self.protocol.name} ({'; '.join(parts)})" if parts else self.protocol.name
+
+    def in_dtype(self, dtype: torch.dtype) -> "Decoder":
+        """With a dtype written into what it makes."""
+        make, setup = (
+            re.sub(r"\bdtype=dtype\b", f"dtype={dtype}", one) for one in (self.make, self.setup)
+        )
+        return replace(self, make=make, setup=setup)
+
+    def new_cache(self) -> Text:
+        return Text()
 
     def step(
         self,
         x: Tensor,
-        cache: list[Any],
+        text: Text,
         *,
         module: nn.Module,
         dtype: torch.dtype,
         call: ModuleCall,
-    ) -> Any:
-        """What the code gives for new positions x [b, t, …]; `call` calls a module with x."""
-        if self.method and x.shape[1] > 1:
-            every = [
-                self.step(one, cache, module=module, dtype=dtype, call=call)
-                for one in x.split(1, dim=1)
-            ]
+        outputs: Callable[[Any], Tensor],
+    ) -> Tensor:
+        """The outputs of new positions x; `call` calls a module, `outputs` finds them in it."""
+        count, single = x.shape[1], self.method or (self.protocol.whole and text.seen)
+        if single and count > 1:
+            known: dict[str, Any] = {"module": module, "dtype": dtype, "call": call}
+            every = [self.step(x[:, [i]], text, outputs=outputs, **known) for i in range(count)]
             if len({one.shape for one in every}) > 1:
-                raise SubjectError(f"`{self.method}` gave outputs of more than one width")
+                raise SubjectError("single steps gave outputs of more than one width")
             return torch.cat(every, dim=1)
-        if cache[2] is None:
-            self._begin(cache, x, module, dtype)
-        given: dict[str, Any] = dict.fromkeys(self.flags, True)
-        if self.word is not None:
-            given[self.word] = cache[0]
-        begun, count = cache[1], x.shape[1]
-        if self.start is not None:
-            given[self.start] = begun if self.counted else torch.arange(begun, begun + count)
+        if text.module is None:
+            self.begin(text, x, module, dtype)
+            assert text.module is not None
+        if self.protocol.whole:
+            text.inputs = x if text.inputs is None else torch.cat((text.inputs, x), dim=1)
+        given = self.given(text, x)
         if self.method:
             with calling(self.method, count):
-                found = getattr(cache[2], self.method)(x[:, 0] if self.flat else x, **given)
+                found = getattr(text.module, self.method)(x[:, 0] if self.flat else x, **given)
+            out = first_tensor(found)
+            if not out.numel() or out.numel() % len(x):
+                raise SubjectError(f"`{self.method}` gave {list(out.shape)} for {len(x)} rows")
+            out = out.reshape(len(x), 1, -1)
         else:
-            found = call(cache[2], x, given)
-        if self.word is not None:
-            kept = kept_in(found, self.word)
-            cache[0] = cache[0] if kept is None else kept
-        cache[1] = begun + count
-        if not self.method:
-            return found
-        out = first_tensor(found)
-        if not out.numel() or out.numel() % len(x):
-            raise SubjectError(f"`{self.method}` gave {list(out.shape)} for {len(x)} rows")
-        return out.reshape(len(x), 1, -1)
+            found = call(text.module, x if text.inputs is None else text.inputs, given)
+            out = outputs(found)
+        self._keep(text, found)
+        text.seen += count
+        return out
 
-    def _begin(self, cache: list[Any], x: Tensor, module: nn.Module, dtype: torch.dtype) -> None:
-        given = {"x": x, "dtype": dtype}
-        if not self.held:
+    def begin(self, text: Text, x: Tensor, module: nn.Module, dtype: torch.dtype) -> None:
+        """Makes the cache of a new text, or a copy of the module with room for it."""
+        if not self.protocol.copies:
             with calling(self.make):
-                cache[0] = evaluate(self.make, code=module, **given)
-            cache[2] = module
+                text.kept = evaluate(self.make, code=module, x=x, dtype=dtype)
+            text.module = module
             return
         module = try_copy(module) or module  # there may be only the one
         if self.setup:
             with calling(self.setup):
-                evaluate(self.setup, code=module, **given)
+                evaluate(self.setup, code=module, x=x, dtype=dtype)
                 module = module.to(dtype)
-        cache[2] = module
+        text.module = module
+
+    def given(self, text: Text, x: Tensor) -> dict[str, Any]:
+        """What the code is given besides x."""
+        given: dict[str, Any] = dict.fromkeys(self.flags, True)
+        if len(self.words) == 1:
+            given[self.words[0]] = text.kept
+        elif self.words:
+            with calling(self.make):
+                given.update(zip(self.words, text.kept, strict=True))
+        begun, end = text.seen, text.seen + x.shape[1]
+        if self.start is not None:
+            given[self.start] = begun if self.counted else torch.arange(begun, end)
+        if self.end is not None:
+            given[self.end] = end
+        if self.places is not None:
+            given[self.places] = torch.arange(begun, end).expand(len(x), -1)
+        return given
+
+    def _keep(self, text: Text, found: Any) -> None:
+        if not self.protocol.returns:
+            return
+        kept = kept_in(found, self.words[0], len(self.words))
+        if kept is None:
+            raise SubjectError("the code gave no cache back")
+        text.kept = kept
 
 
 def try_copy(module: nn.Module) -> nn.Module | None:
