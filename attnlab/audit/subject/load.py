@@ -31,11 +31,13 @@ WIDTHS = ("width", "dim", "d_model", "embed_dim", "hidden_size", "n_embd", "mode
 _made_for_audit: "weakref.WeakSet[nn.Module]" = weakref.WeakSet()  # which nobody else has
 
 
-def options_of(texts: Sequence[str]) -> dict[str, Any]:
+def options_of(texts: Sequence[str], target: str = "") -> dict[str, Any]:
     """`width=32 name=small` -> {"width": 32, "name": "small"}."""
     found = {}
     for given in texts:
         key, equals, text = given.removeprefix("--").partition("=")
+        if not equals and target.endswith(".py") and given.isidentifier():
+            raise InputError(f"{target} and {given} are one word: write {target}:{given}")
         if not equals or not key.isidentifier():
             raise InputError(f"{given!r} is not an option; write key=value, such as width=32")
         found[key] = _value(text)
@@ -78,6 +80,10 @@ def from_file(target: str, options: Mapping[str, Any]) -> Any:
     if not callable(found):
         raise InputError(f"{name} in {where} is {type(found).__name__}; name a class or a function")
     if not is_factory(found):
+        known = [*parameters_of(found), "kv_heads"]
+        for one in (one for one in options if one not in known):
+            hint = advice(one, options[one], known[3:])
+            raise InputError(f"{name} in {where} takes no {one!r}; {hint}")
         return found
     code = make(found, options, f"{'.'.join(member.outer)} in {where}")
     for one in member.inner:

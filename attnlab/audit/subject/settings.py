@@ -138,7 +138,8 @@ def settings_for(
             continue
         given = options.get(name)
         if given is not None:
-            if isinstance(given, str) and given.isidentifier() and hasattr(module, given):
+            named = isinstance(given, str) and given.isidentifier() and hasattr(module, given)
+            if named and PARAMETER.fullmatch(name):
                 return _of_object(name, getattr(module, given), f"module.{given}")
             continue
         needed = name in open_names
