@@ -11,6 +11,7 @@ from typing import Any
 
 from attnlab import __version__
 from attnlab.audit.contract import ESTABLISHED_BY, Certificate, Finding, Verdict
+from attnlab.audit.table import rows
 from attnlab.reports.html import as_html
 from attnlab.reports.report import Block, Cell, Picture, Report, Sample, Section, Table
 
@@ -79,9 +80,9 @@ def _count(count: int, one: str, more: str) -> str:
 
 
 def _findings(certificate: Certificate) -> Section:
-    first = sorted(certificate.findings, key=lambda one: one.verdict != "fail")  # is read first
-    rows: list[list[Cell]] = [
-        [one.name, MARKS[one.verdict], _measurement(one), one.detail] for one in first
+    first = sorted(rows(certificate.findings), key=lambda one: one.verdict != "fail")
+    cells: list[list[Cell]] = [
+        [one.names, MARKS[one.verdict], _measurement(one.findings[0]), one.detail] for one in first
     ]
     return Section(
         heading="What was found",
@@ -89,7 +90,7 @@ def _findings(certificate: Certificate) -> Section:
             Table(
                 title="Properties, and what experiments showed",
                 columns=["property", "verdict", "measured", "in words"],
-                rows=rows,
+                rows=cells,
             )
         ],
     )
@@ -127,12 +128,12 @@ def _contract(certificate: Certificate) -> Section:
     if not contract.declared():
         text = "Nothing was declared. Declare what it must do, such as causal=true or window=8."
         return Section(heading="The contract", text=text)
-    rows: list[list[Cell]] = [
+    cells: list[list[Cell]] = [
         [_label(name), _text(value), _standing(certificate, name)]
         for name, value in contract.declared().items()
     ]
     columns = ["field", "value", "established"]
-    table = Table(title="What is declared", columns=columns, rows=rows)
+    table = Table(title="What is declared", columns=columns, rows=cells)
     return Section(heading="The contract", blocks=[table])
 
 
@@ -147,12 +148,12 @@ def _standing(certificate: Certificate, field: str) -> str:
 
 def _influence(certificate: Certificate) -> Section:
     matrix = certificate.influence
-    powers = _powers(matrix)
+    sizes = powers(matrix)
     axes = {"x": "input j", "y": "output i"}
     blocks: list[Block] = [
         Picture(
             title="Measured",
-            rows=powers,
+            rows=sizes,
             note="How far output i moves when input j is replaced: powers of ten, 0 where it "
             f"moves most. {FAINT}: not at all.",
             **axes,
@@ -163,7 +164,7 @@ def _influence(certificate: Certificate) -> Section:
     if allowed is not None:
         beyond = [
             (i, j)
-            for i, row in enumerate(powers)
+            for i, row in enumerate(sizes)
             for j, size in enumerate(row)
             if size > FAINT and not allowed[i][j]
         ]
@@ -184,7 +185,7 @@ def _influence(certificate: Certificate) -> Section:
     return Section(heading="Who moves whom", text=text, blocks=blocks)
 
 
-def _powers(matrix: Sequence[Sequence[float]]) -> list[list[float]]:
+def powers(matrix: Sequence[Sequence[float]]) -> list[list[float]]:
     """By how many powers of ten a movement is below the largest."""
     # what is no longer a number moves most, and does not make the others look still
     sizes = [size for row in matrix for size in row if size < ENDLESS]

@@ -172,6 +172,17 @@ class Certificate:
             tuple(i - j < reach and (j <= i or both_ways) for j in range(side)) for i in range(side)
         )
 
+    def __repr__(self) -> str:
+        from attnlab.audit.table import text
+
+        return text(self)
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        from attnlab.audit.notebook import html
+
+        return html(self)
+
     def plain(self) -> dict[str, Any]:
         """As JSON."""
         return {

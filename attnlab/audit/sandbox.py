@@ -163,8 +163,8 @@ def audit_here(request: Request, tick: Tick = lambda text: None) -> Answer:
         except BaseException as error:  # code may raise what is no Exception
             detail, trace = _account(error)
             return Answer(target=request.target, detail=detail, traceback=trace)
-        tick("its failures again, made smaller")
-        return _with_examples(request.target, certificate, subject, options)
+        tick("smaller cases of its failures")
+        return with_examples(request.target, certificate, subject, options)
 
 
 def _audit_file(request: Request, tick: Tick) -> "Audited":
@@ -173,7 +173,7 @@ def _audit_file(request: Request, tick: Tick) -> "Audited":
     from attnlab.audit.subject.adapters import arrange, subject_for
     from attnlab.audit.subject.load import from_file, options_of
 
-    options = options_of(request.options)
+    options = options_of(request.options, request.target)
     code = from_file(request.target, options)
     subject = subject_for(code, options, request.target.rpartition(":")[2], request.device)
     subject = arrange(subject, request.contract)
@@ -196,7 +196,7 @@ def _audit_model(request: Request, tick: Tick) -> "Audited":
     return certificate_of(subject, tick, **request.contract.declared()), subject, options
 
 
-def _with_examples(
+def with_examples(
     target: str, certificate: Certificate, subject: "Subject", options: Mapping[str, Any]
 ) -> Answer:
     """The certificate is finished: an error of ours on the way to an example goes beside it."""
@@ -359,8 +359,11 @@ class _Monitor:
     def reason(self, target: str) -> str:
         """Why it did not answer."""
         code = self._process.returncode
+        advice = ""
         if self.late:
-            what = f"no answer within {self._limits.seconds:g} s; allow more with --timeout"
+            what = f"no answer within {self._limits.seconds:g} s"
+            longer = max(60, 2 * math.ceil(self._limits.seconds))
+            advice = f"; allow more with --timeout {longer}"
         elif code == -signal.SIGKILL:
             what = "the process was killed from outside, as when the machine's memory runs out"
         elif code < 0:
@@ -368,9 +371,8 @@ class _Monitor:
         else:
             what = f"the code ended its process with exit code {code}, as os._exit does"
         where = f" while it examined {self._activity}" if self._activity else " while it was loaded"
-        return (
-            what + where + self._last_lines(Path(target.rpartition(":")[0].removesuffix(":")).name)
-        )
+        file = Path(target.rpartition(":")[0].removesuffix(":")).name
+        return f"{what}{where}{advice}{self._last_lines(file)}"
 
     def _last_lines(self, file: str) -> str:
         text, crash, dump = self._output.decode(errors="replace").partition("Fatal Python error")

@@ -4,6 +4,7 @@ import os
 import shlex
 import sys
 import traceback
+from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
@@ -12,11 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from attnlab import config, files
+from attnlab import files
 from attnlab.cli.app import SETTINGS, AsJson, Overrides, app, errors, print_json, progress, screen
 
 if TYPE_CHECKING:
-    from attnlab.audit.contract import Contract
+    from rich.console import Console
+
     from attnlab.audit.sandbox import Answer
 
 COLOURS = {"pass": "green", "fail": "bold red", "not applicable": "dim"}  # others are yellow
@@ -29,7 +31,11 @@ COLOURS = {"pass": "green", "fail": "bold red", "not applicable": "dim"}  # othe
 )
 def audit(
     target: Annotated[
-        str, typer.Argument(help="file.py:Name, a class or a function; hf:ARCH, hf:DIR, hf:all.")
+        str,
+        typer.Argument(
+            help="file.py:Name or package.module:Name, a class or a function; "
+            "hf:ARCH, hf:DIR, hf:all."
+        ),
     ],
     options: Overrides = None,
     declare: Annotated[
@@ -42,6 +48,9 @@ def audit(
     html: Annotated[Path | None, typer.Option(help="Write a certificate, one HTML page.")] = None,
     repro: Annotated[
         Path | None, typer.Option(help="A folder for a script per failure, without attnlab.")
+    ] = None,
+    sarif: Annotated[
+        Path | None, typer.Option(help="Write SARIF, which code hosts show beside the code.")
     ] = None,
     as_json: AsJson = False,
     in_process: Annotated[
@@ -59,16 +68,19 @@ def audit(
     failed.
     """
     from attnlab.audit import sandbox
+    from attnlab.audit.declaration import read_contract
 
     limits = sandbox.Limits(seconds=timeout, gibibytes=memory)
     request = sandbox.Request(
         target=target,
         options=tuple(options or ()),
-        contract=_contract(contract, declare or []),
+        contract=read_contract(contract, declare or []),
         device=device,
     )
-    _check_places(html, repro)
+    _check_places(html, repro, sarif)
     if target == "hf:all":
+        if sarif is not None:
+            raise ValueError("--sarif is for one target; a sweep has --json")
         _sweep(as_json, timeout)
         return
     with progress() as tick:
@@ -81,8 +93,10 @@ def audit(
         print_json(answer.plain())
     if answer.certificate is not None:
         if not as_json:
-            _show(answer)
-        answer = _write(answer, html, repro)
+            _show(answer, request.options)
+        answer = _write(answer, html, repro, errors if as_json else screen)
+    if sarif is not None:
+        _write_sarif(answer, sarif, request.options, errors if as_json else screen)
     if answer.traceback:
         raise typer.Exit(_report_failure(answer))
     if answer.certificate is None:
@@ -121,34 +135,26 @@ def _sweep(as_json: bool, seconds: float) -> None:
     raise typer.Exit(exit_code(rows))
 
 
-def _contract(path: Path | None, declare: list[str]) -> "Contract":
-    from attnlab.audit.contract import Contract
-
-    declared: Any = {} if path is None else files.read_json(path)
-    try:
-        contract = config.from_dict(Contract, declared)
-    except config.ConfigError as error:
-        raise config.ConfigError(f"{path}: {error}") from None
-    return config.override(contract, declare)
-
-
-def _check_places(html: Path | None, repro: Path | None) -> None:
+def _check_places(html: Path | None, repro: Path | None, sarif: Path | None) -> None:
     """What cannot be written is said before the work, not after it."""
     if html is not None:
         from attnlab.reports import plots
 
         plots.require()
-        if html.is_dir() or not html.parent.is_dir():
-            raise ValueError(f"--html {html} is no place for a file; name one in a folder")
-        if not os.access(html if html.exists() else html.parent, os.W_OK):
-            raise ValueError(f"--html {html} cannot be written; name another file")
+    for option, file in (("--html", html), ("--sarif", sarif)):
+        if file is None:
+            continue
+        if file.is_dir() or not file.parent.is_dir():
+            raise ValueError(f"{option} {file} is no place for a file; name one in a folder")
+        if not os.access(file if file.exists() else file.parent, os.W_OK):
+            raise ValueError(f"{option} {file} cannot be written; name another file")
     if repro is not None:
         above = next(one for one in (repro, *repro.parents) if one.exists())
         if not above.is_dir() or not os.access(above, os.W_OK):
             raise ValueError(f"--repro {repro} is no folder that can be written; name another")
 
 
-def _write(answer: "Answer", html: Path | None, repro: Path | None) -> "Answer":
+def _write(answer: "Answer", html: Path | None, repro: Path | None, console: "Console") -> "Answer":
     """The answer, with what went wrong on our side while it was written, if anything did."""
     assert answer.certificate is not None
     if html is not None:
@@ -162,27 +168,55 @@ def _write(answer: "Answer", html: Path | None, repro: Path | None) -> "Answer":
             answer = replace(answer, detail=detail, traceback=traceback.format_exc())
         else:
             files.write_whole(html, text.encode())
+            _say_written(html, console)
     if repro is None:
         return answer
     repro.mkdir(parents=True, exist_ok=True)
     for one in answer.examples:
         if one["script"]:
             files.write_whole(repro / one["file"], one["script"].encode())
+            _say_written(repro / one["file"], console)
         else:
             line = f"no script for {one['name']}: {one['reason']}"
             errors.print(escape(line), highlight=False, soft_wrap=True)
     return answer
 
 
-def _show(answer: "Answer") -> None:
+def _write_sarif(answer: "Answer", path: Path, options: Sequence[str], console: "Console") -> None:
+    from attnlab.audit.sarif import sarif
+
+    files.write_whole(path, files.as_json(sarif(answer, _given(options))))
+    _say_written(path, console)
+
+
+def _say_written(path: Path, console: "Console") -> None:
+    console.print(escape(f"wrote {path}"), highlight=False, soft_wrap=True)
+
+
+def _given(options: Sequence[str]) -> dict[str, Any]:
+    """Options as values; those of code that could not be audited may be none."""
+    from attnlab.audit.errors import InputError
+    from attnlab.audit.subject.load import options_of
+
+    try:
+        return options_of(options)
+    except InputError:
+        return {}
+
+
+def _show(answer: "Answer", options: Sequence[str]) -> None:
+    from attnlab.audit.table import rows, smallest
+
     assert answer.certificate is not None
-    smallest = {one["name"]: one["sentence"] for one in answer.examples}
-    for finding in answer.certificate.findings:
-        verdict = f"[{COLOURS.get(finding.verdict, 'yellow')}]{finding.verdict:14}[/]"
-        line = f"{finding.name:12} {verdict} {escape(finding.detail)}"
+    given = _given(options)
+    examples = {one["name"]: one for one in answer.examples if one["sentence"]}
+    for row in rows(answer.certificate.findings):
+        verdict = f"[{COLOURS.get(row.verdict, 'yellow')}]{row.verdict:14}[/]"
+        named = row.names if len(row.findings) == 1 else f"{row.names}\n{'':12}"
+        line = f"{named:12} {verdict} {escape(row.detail)}"
         screen.print(line, highlight=False, soft_wrap=True)
-        if smallest.get(finding.name):
-            line = f"{'':27} smallest: {escape(smallest[finding.name])}"
+        if row.verdict == "fail" and row.names in examples:
+            line = f"{'':27} smallest: {escape(smallest(examples[row.names], given))}"
             screen.print(line, highlight=False, soft_wrap=True)
     certificate = answer.certificate
     if certificate.verdict == "fail" and certificate.shortfall:

@@ -7,13 +7,13 @@ data, checked in every part before anything is shown of it.
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
 from attnlab import config, registry
-from attnlab.audit.contract import Certificate, Contract, Finding, Verdict, finite
+from attnlab.audit.contract import Certificate, Contract, Finding, Verdict
 from attnlab.page.guard import Refused
 from attnlab.page.validation import shorten, text, whole
 
@@ -157,21 +157,19 @@ def run_audit(target: Target, contract: Contract) -> dict[str, Any]:
     """The certificate with its influence matrix and counter-examples, as JSON."""
     from attnlab.audit.examine import examine
     from attnlab.audit.own import seed_rng
-    from attnlab.audit.repro.smallest import examples_of
+    from attnlab.audit.sandbox import with_examples
     from attnlab.audit.subject.adapters import arrange
 
     with seed_rng():
         subject = arrange(target.make(), contract)
         certificate = examine(subject, contract)
-        examples = []
+        examples: list[dict[str, Any]] = []
+        detail = ""
         if target.target and certificate.verdict == "fail":
-            examples = examples_of(certificate, subject, target.target, dict(target.options))
-    known = {"target": target.name, "about": target.about}
-    return {
-        **plain(certificate),
-        **known,
-        "examples": [finite(asdict(one)) for one in examples],
-    }
+            answer = with_examples(target.target, certificate, subject, dict(target.options))
+            examples, detail = list(answer.examples), answer.detail
+    known = {"target": target.name, "about": target.about, "detail": detail}
+    return {**plain(certificate), **known, "examples": examples}
 
 
 def plain(certificate: Certificate) -> dict[str, Any]:

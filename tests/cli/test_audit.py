@@ -18,6 +18,8 @@ def test_a_failure_comes_with_its_certificate_and_a_script_that_shows_it(attnlab
     code, out, err = attnlab("audit", LEAKY, *words)
     assert code == 1 and err == ""
     assert "causality    fail" in out and "smallest: output 0 moves by" in out
+    assert "(batch 1, length 2, made with width=1 heads=1)" in out
+    assert "wrote page.html\nwrote deep/repro/LeakyAttention_causality.py\n" in out
     page = Path("page.html").read_text()
     assert "It fails 2 properties" in page and page.count("<svg") == 2
     assert f"attnlab audit {LEAKY} width=8 --declare causal=true" in page
@@ -42,6 +44,30 @@ def test_json_is_all_that_is_printed(attnlab):
     assert code == 0 and err == ""
     assert (found["target"], found["verdict"]) == ("attention", "pass")
     assert {"name", "verdict", "measured", "declared", "detail"} <= found["checks"][0].keys()
+
+
+def test_files_that_were_written_are_named_beside_the_json(attnlab):
+    words = ["width=8", "--declare", "causal=true", "--json", "--in-process"]
+    code, out, err = attnlab("audit", LEAKY, *words, "--sarif", "x.sarif", "--repro", "scripts")
+    assert code == 1 and json.loads(out)["verdict"] == "fail"
+    names = ["scripts/LeakyAttention_causality.py", "scripts/LeakyAttention_weights.py", "x.sarif"]
+    assert err.splitlines() == [f"wrote {name}" for name in names]
+    results = json.loads(Path("x.sarif").read_text())["runs"][0]["results"]
+    assert [one["ruleId"] for one in results] == ["causality", "weights"]
+    place = results[0]["locations"][0]["physicalLocation"]
+    assert place["artifactLocation"]["uri"].endswith("examples/leaky.py")
+    code, _, err = attnlab("audit", "absent.py:Code", "--sarif", "x.sarif")
+    assert code == 2 and "is no file" in err
+    [result] = json.loads(Path("x.sarif").read_text())["runs"][0]["results"]
+    assert result["ruleId"] == "incomplete" and "is no file" in result["message"]["text"]
+
+
+def test_what_a_fixed_length_leaves_open_is_said_once(attnlab):
+    Path("theirs.py").write_text(
+        "def attend(q, k, v):\n    assert q.shape[2] == 5, 'five it must be'\n    return v\n"
+    )
+    code, out, _ = attnlab("audit", "theirs.py:attend", "--in-process")
+    assert code == 2 and out.count("five it must be") == 1
 
 
 def test_what_code_prints_in_this_process_stays_out_of_the_json(attnlab):
@@ -85,7 +111,21 @@ def test_code_that_crashes_gives_json_and_one_line(attnlab):
         (["zeros.py:Code"], "zeros.py: source code string cannot contain null bytes"),
         (["theirs.py:Code", "--declare", "casual=true"], "did you mean"),
         (["theirs.py:Code", "--declare", "window=0"], "1 or more"),
-        (["theirs.py:Code", "--contract", "absent.json"], "absent.json"),
+        (
+            ["theirs.py:Code", "--contract", "absent.json"],
+            "--contract absent.json is no file; give",
+        ),
+        (["theirs.py", "Good"], "write theirs.py:Good"),
+        (
+            ["theirs.py:Good", "causal=true"],
+            "takes no 'causal'; what it must do is declared: --dec",
+        ),
+        (["theirs.py:attend", "causal=true"], "takes no 'causal'; what it must do is declared: --"),
+        (
+            ["theirs.py:Good", "--declare", "causal=true", "--declare", "causal=false"],
+            "declare it o",
+        ),
+        (["theirs.py:Code", "--sarif", "no/such.sarif"], "--sarif no/such.sarif is no place"),
         (["theirs.py:Code", "--contract", "broken.py"], "broken.py is not JSON"),
         (["theirs.py:Code", "--contract", "contract.json"], "contract.json: colour: no such"),
         (["theirs.py:Code", "--html", "no/such/page.html"], "is no place for a file"),
@@ -120,6 +160,7 @@ def test_a_slip_is_one_line_and_exit_code_2(attnlab, words, said):
         "        Exits.calls += 1\n"
         "        return super().forward(x) if Exits.calls < 9 else exit(3)\n"
         "class Plain: pass\n"
+        "def attend(q, k, v): return v\n"
         "nothing = 3\n"
     )
     Path("broken.py").write_text("def (")
@@ -140,7 +181,10 @@ def test_a_place_that_cannot_be_written_is_found_before_the_audit(attnlab):
 @pytest.mark.parametrize(
     ("does", "said"),
     [
-        ("while True: pass", "no answer within 6 s; allow more with --timeout"),
+        (
+            "while True: pass",
+            "no answer within 6 s while it was loaded; allow more with --timeout 60",
+        ),
         ("import os; os._exit(0)", "ended its process with exit code 0"),
         ("import torch; torch.empty(3 * 2**30, dtype=torch.uint8)", "memory ran out; allow more"),
     ],
@@ -219,7 +263,7 @@ def test_an_error_of_ours_is_exit_code_3_before_the_certificate_and_after_it(att
         patch.setattr(smallest, "script", smallest.script)
         words += ["module=smallest", "name=script", "--html", "page.html", "--repro", "scripts"]
         code, out, err = attnlab("audit", *words)
-        assert code == 3 and "causality    fail" in out and out.rstrip().endswith("Code: fail")
+        assert code == 3 and "causality    fail" in out and "\nCode: fail\nwrote page.html\n" in out
         assert "Traceback" in err and f"{kind}: " in err
         assert "was audited, but attnlab itself failed" in err.splitlines()[-1]
         assert "It fails" in Path("page.html").read_text()

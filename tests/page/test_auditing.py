@@ -54,6 +54,18 @@ def test_the_leaky_example_fails_with_its_smallest_counter_example():
         assert again[part] == found[part], part
 
 
+@pytest.mark.skipif(LEAKY not in auditing.targets(), reason="examples/ is not beside the package")
+def test_an_error_on_the_way_to_an_example_leaves_the_certificate(monkeypatch):
+    def broken(*given):
+        raise KeyError("ours")
+
+    monkeypatch.setattr("attnlab.audit.repro.smallest.script", broken)
+    found = audited(LEAKY)
+    assert found["verdict"] == "fail" and found["checks"]
+    assert "attnlab itself failed: KeyError: 'ours'" in found["detail"]
+    assert all("KeyError" in one["reason"] for one in found["examples"])
+
+
 def test_a_known_bug_is_found():
     name = next(name for name in auditing.targets() if name.startswith("bug-"))
     assert audited(name)["verdict"] == "fail"

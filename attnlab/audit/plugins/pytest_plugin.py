@@ -81,11 +81,10 @@ class AuditCollector(pytest.Collector):
 
     @cached_property
     def answer(self) -> "Answer":
-        from attnlab import config
         from attnlab.audit import sandbox
-        from attnlab.audit.contract import Contract
+        from attnlab.audit.declaration import read_contract
 
-        contract = config.override(Contract(), self.config.getoption("--attnlab-declare"))
+        contract = read_contract(None, self.config.getoption("--attnlab-declare"))
         limits = sandbox.Limits(seconds=self.config.getoption("--attnlab-timeout"))
         request = sandbox.Request(target=self.name, options=self._options, contract=contract)
         return sandbox.audit_in_child(request, limits)

@@ -46,6 +46,31 @@ def load_file(folder: Path, arguments: list[str], file: str) -> Any:
     return module
 
 
+def load_member(arguments: list[str], file: str, name: str) -> Any:
+    """A file of a package as a module, by its dotted name: as given, or where it was."""
+    path = Path(arguments[0] if arguments else file).resolve()
+    if not path.is_file():
+        print(f"no file {path}; give its path on the command line")
+        sys.exit(2)
+    above = name.count(".") + (path.stem == "__init__")
+    sys.path.insert(0, str(path.parents[above]))
+    return load_module(name)
+
+
+def load_module(name: str) -> Any:
+    """A module that Python finds by its name."""
+    module = importlib.import_module(name)
+    torch.manual_seed(0)
+    return module
+
+
+def fill_settings(settings: Any, **values: Any) -> Any:
+    """An object of settings, some of them changed."""
+    for name, value in values.items():
+        setattr(settings, name, value)
+    return settings
+
+
 def prepare(code: nn.Module, dtype: torch.dtype) -> nn.Module:
     """In evaluation mode, and with no weight at 0: a closed gate would hide what is behind it."""
     code.eval().to(torch.float64)  # rounded once, at the end: weights do not depend on the dtype

@@ -33,7 +33,8 @@ from attnlab.audit.subject.adapters import HEADS, KV_HEADS
 from attnlab.audit.subject.base import Attention, Subject, Tokens, Vectors
 from attnlab.audit.subject.calls import KNOWN, Call, record, takes_by_name
 from attnlab.audit.subject.guard import guard_method
-from attnlab.audit.subject.load import expression, from_file, parts_of, settings_of
+from attnlab.audit.subject.load import defaults_of, expression, from_file, parts_of
+from attnlab.audit.subject.places import Place, place_of
 from attnlab.audit.subject.protocols import WithRoom
 
 ROWS, LENGTH = 2, 5  # of the inputs with which a call is recorded
@@ -148,8 +149,7 @@ class Stage:
             if names is HEADS and less < h:
                 return self.with_heads((less, max(1, g * less // h), d))
             return self.with_heads((h, less, d)) if names is KV_HEADS and less < g else None
-        known = {**_defaults(type(self.code)), **_defaults(settings_of(self.target))}
-        known.update(self.options)
+        known = {**defaults_of(self.target, self.options), **self.options}
         name = next((one for one in names if type(known.get(one)) is int), None)
         if name is None or less >= known[name] or (wide and known[name] != self.width):
             return None
@@ -164,17 +164,18 @@ class Stage:
         return replace(self, heads=heads, width=(heads[0] + 2 * heads[1]) * heads[2])
 
     def heading(self, tools: Sequence[str]) -> Heading:
-        path, name = parts_of(self.target)
-        file = Path(path).name
-        making = ["module = load_file(Path(__file__).parent, sys.argv[1:], FILE)"]
-        making += [f"code = {expression(self.target, self.options)}"]
-        place = f".to({self.device!r})" if self.device else ""
-        making += [f"prepare(code, {self.dtype}){place}"] * isinstance(self.code, nn.Module)
+        where, name = parts_of(self.target)
+        place = place_of(where)
+        file = Path(where).name if place.path is None else place.path.name
+        loading, constants = _loading(place)
+        making = [loading, f"code = {expression(self.target, self.options)}"]
+        moved = f".to({self.device!r})" if self.device else ""
+        making += [f"prepare(code, {self.dtype}){moved}"] * isinstance(self.code, nn.Module)
         return Heading(
             title=f"{name} in {file}",
-            usage=f"[path of {file}]",
-            needs="torch only",
-            constants=f"FILE = {path!r}  # as it was given; one beside this script comes first",
+            usage="" if place.path is None else f"[path of {file}]",
+            needs="torch only" if place.path is not None else f"torch, and {where}",
+            constants=constants,
             making="\n".join(making),
         )
 
@@ -352,6 +353,18 @@ REFUSAL = _function(
 )
 
 
+def _loading(place: Place) -> tuple[str, str]:
+    """How a script loads the module that holds the code, and the constants it needs for that."""
+    if place.path is None:
+        return "module = load_module(MODULE)", f"MODULE = {place.module!r}"
+    if place.module:
+        constants = f"FILE, MODULE = {str(place.path)!r}, {place.module!r}  # as they were given"
+        return "module = load_member(sys.argv[1:], FILE, MODULE)", constants
+    comment = "as it was given; one beside this script comes first"
+    loading = "module = load_file(Path(__file__).parent, sys.argv[1:], FILE)"
+    return loading, f"FILE = {str(place.path)!r}  # {comment}"
+
+
 @lru_cache(maxsize=256)
 def _compile(text: str) -> CodeType:
     return compile(text, "<stage>", "exec")
@@ -363,7 +376,7 @@ def for_subject(subject: Subject, target: str, options: Mapping[str, Any]) -> St
         from attnlab.audit.hf.stage import for_model
 
         return for_model(subject, target, options)
-    if not Path(parts_of(target)[0]).is_file():
+    if not parts_of(target)[0]:
         raise ScriptError(f"{target} is not in a file of its own; a script needs one")
     code = _fresh(target, options, subject.dtype, subject.device)
     common = {"target": target, "options": options, "code": code, "dtype": subject.dtype}
@@ -462,14 +475,6 @@ def _fresh(target: str, options: Mapping[str, Any], dtype: torch.dtype, device: 
     prepare(code, torch.float64)
     with calling("to"):
         return code.to(device=device or None, dtype=dtype)
-
-
-def _defaults(made: Any) -> dict[str, Any]:
-    try:
-        takes = inspect.signature(made).parameters
-    except (TypeError, ValueError):
-        return {}
-    return {name: one.default for name, one in takes.items() if type(one.default) is int}
 
 
 def _function_call(code: Any, subject: Attention, options: Mapping[str, Any]) -> Call:

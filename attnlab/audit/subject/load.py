@@ -1,36 +1,43 @@
-"""From `file.py:Name` and options to something that can be audited.
+"""From a name and options to something that can be audited.
+
+    file.py:Name   package/file.py:Name   package.module:Name   file.py:Model.layers.0.attention
 
 Every way to be wrong here is a person's slip, and gets one line that says what to do.
 """
 
 import ast
-import hashlib
-import importlib.util
 import inspect
-import sys
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import fields, is_dataclass
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 from torch import nn
 
 from attnlab import registry
 from attnlab.audit.errors import InputError
-from attnlab.audit.subject.siblings import plain_names, use_siblings
+from attnlab.audit.subject.places import place_of, theirs
+from attnlab.audit.subject.settings import (
+    advice,
+    check_options_are_read,
+    required_names,
+    settings_for,
+)
 
 # what the width of a model is called
 WIDTHS = ("width", "dim", "d_model", "embed_dim", "hidden_size", "n_embd", "model_dim", "channels")
 _made_for_audit: "weakref.WeakSet[nn.Module]" = weakref.WeakSet()  # which nobody else has
 
 
-def options_of(texts: Sequence[str]) -> dict[str, Any]:
+def options_of(texts: Sequence[str], target: str = "") -> dict[str, Any]:
     """`width=32 name=small` -> {"width": 32, "name": "small"}."""
     found = {}
     for given in texts:
         key, equals, text = given.removeprefix("--").partition("=")
+        if not equals and target.endswith(".py") and given.isidentifier():
+            raise InputError(f"{target} and {given} are one word: write {target}:{given}")
         if not equals or not key.isidentifier():
             raise InputError(f"{given!r} is not an option; write key=value, such as width=32")
         found[key] = _value(text)
@@ -51,19 +58,36 @@ def parts_of(target: str) -> tuple[str, str]:
     return path.removesuffix(":"), name
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Member:
+    """What a target names: `found` in a module, and what is wanted of that once it is made."""
+
+    module: Any
+    found: Any
+    outer: tuple[str, ...]  # names that lead to it
+    inner: tuple[str, ...]  # names that lead on from what it makes
+
+
 def from_file(target: str, options: Mapping[str, Any]) -> Any:
-    """The object that `file.py:Name` names: a module made with the options, or a function."""
-    path, name = parts_of(target)
-    if not path:
-        raise InputError(f"{target!r} names no code; write file.py:Name, or hf:ARCH")
-    found = _member(_import(Path(path)), path, name)
+    """The object that a target names: a module made with the options, or a function."""
+    where, name = parts_of(target)
+    if not where or not name:
+        raise InputError(f"{target!r} names no code; write file.py:Name, module:Name or hf:ARCH")
+    member = _member(place_of(where).load(), where, name)
+    found = member.found
     if isinstance(found, nn.Module):
         return found
     if not callable(found):
-        raise InputError(f"{name} in {path} is {type(found).__name__}; name a class or a function")
+        raise InputError(f"{name} in {where} is {type(found).__name__}; name a class or a function")
     if not is_factory(found):
+        known = [*parameters_of(found), "kv_heads"]
+        for one in (one for one in options if one not in known):
+            hint = advice(one, options[one], known[3:])
+            raise InputError(f"{name} in {where} takes no {one!r}; {hint}")
         return found
-    code = make(found, options, f"{name} in {path}")
+    code = make(found, options, f"{'.'.join(member.outer)} in {where}")
+    for one in member.inner:
+        code = _attribute(code, one, target)
     if isinstance(code, nn.Module) and inspect.isclass(found):
         _made_for_audit.add(code)
     return code
@@ -71,41 +95,40 @@ def from_file(target: str, options: Mapping[str, Any]) -> Any:
 
 def expression(target: str, options: Mapping[str, Any]) -> str:
     """How it is made, as Python: `module.GPT(config=module.Settings(n_embd=32))`."""
-    found, module, name = _loaded_before(target)
+    member = _loaded_before(target)
+    found, place = member.found, f"module{_path_text(member.outer)}"
     if isinstance(found, nn.Module) or not is_factory(found):
-        return f"module.{name}"
-    kind, wanted = settings_of(target), dict(options)
-    arguments = []
-    if kind is not None and _required_names(inspect.signature(found).parameters)[0] not in options:
-        own = next((key for key, one in vars(module).items() if one is kind), None)
-        place = f"module.{own}" if own else f"sys.modules[{kind.__module__!r}].{kind.__name__}"
-        known = {one.name for one in fields(kind) if one.init} & wanted.keys()
-        inner = ", ".join(f"{key}={wanted.pop(key)!r}" for key in options if key in known)
-        arguments.append(
-            f"{_required_names(inspect.signature(found).parameters)[0]}={place}({inner})"
-        )
-    arguments += [f"{key}={value!r}" for key, value in wanted.items()]
-    return f"module.{name}({', '.join(arguments)})"
+        return place
+    takes = _signature(found)
+    settings = settings_for(found, takes, options, WIDTHS)
+    arguments, rest = [], dict(options)
+    if settings is not None:
+        inside, rest = settings.split(options, takes)
+        arguments.append(f"{settings.parameter}={settings.text(inside)}")
+    arguments += [f"{key}={value!r}" for key, value in rest.items()]
+    return f"{place}({', '.join(arguments)}){_path_text(member.inner)}"
 
 
-def settings_of(target: str) -> Any:
-    """The class of settings that the code is made with, if it wants such an object; else None."""
-    found = _loaded_before(target)[0]
-    try:
-        takes = inspect.signature(found).parameters
-    except (TypeError, ValueError):
-        return None
-    needed = _required_names(takes)
-    if isinstance(found, nn.Module) or len(needed) != 1 or needed[0] in WIDTHS:
-        return None
-    return _settings_class(found, takes[needed[0]])
+def defaults_of(target: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """What code is made with where no option says otherwise."""
+    found = _loaded_before(target).found
+    if isinstance(found, nn.Module):
+        return {}
+    takes = _signature(found)
+    settings = settings_for(found, takes, options, WIDTHS)
+    own = {name: one.default for name, one in takes.items() if one.default is not one.empty}
+    return {**own, **(settings.defaults() if settings is not None else {})}
 
 
-def _loaded_before(target: str) -> tuple[Any, Any, str]:
-    """What was loaded, its module and its name; the file is not run again for it."""
-    path, name = parts_of(target)
-    module = sys.modules.get(_module_name(Path(path))) or _import(Path(path))
-    return _member(module, path, name), module, name
+def _loaded_before(target: str) -> _Member:
+    """What was loaded; a file is not run again for it."""
+    where, name = parts_of(target)
+    place = place_of(where)
+    return _member(place.loaded() or place.load(), where, name)
+
+
+def _path_text(names: Sequence[str]) -> str:
+    return "".join(f"[{one}]" if one.isdigit() else f".{one}" for one in names)
 
 
 def made_for_audit(module: nn.Module) -> bool:
@@ -137,132 +160,87 @@ def is_attention(names: Sequence[str]) -> bool:
 
 
 def make(factory: Any, options: Mapping[str, Any], what: str) -> Any:
-    try:
-        signature = inspect.signature(factory)
-    except (TypeError, ValueError):  # built-in classes have none
-        with _theirs(f"{what} cannot be made"):
+    takes = _signature(factory)
+    if not takes:  # built-in classes need not say what they take
+        with theirs(f"{what} cannot be made"):
             return factory(**options)
-    takes = signature.parameters
-    options = gather_settings(factory, takes, options)
+    settings, made = settings_for(factory, takes, options, WIDTHS), None
+    inside, rest = dict[str, Any](), dict(options)
+    if settings is not None:
+        inside, rest = settings.split(options, takes)
     anything = any(one.kind is one.VAR_KEYWORD for one in takes.values())
-    for name in options:
-        if name not in takes and not anything:
-            raise InputError(f"{what} takes no {name!r}; {registry.suggest(name, list(takes))}")
-    wanted = [name for name in _required_names(takes) if name not in options]
-    if wanted:
-        example = " ".join(f"{name}=…" for name in wanted)
-        raise InputError(
-            f"{what} needs {', '.join(wanted)}; add {example}, or name a function that makes it"
-        )
-    with _theirs(f"{what} cannot be made"):
-        return factory(**options)
-
-
-@contextmanager
-def _theirs(what: str) -> Iterator[None]:
-    """Around a person's code and nothing else: whatever it raises is one line that says so."""
-    try:
-        yield
-    except (KeyboardInterrupt, SystemExit):  # to be reported as what they are
-        raise
-    except BaseException as error:  # code may raise what is no Exception
-        reason = plain_names(f"{type(error).__name__}: {error}")
-        raise InputError(f"{what}: {reason}") from error
-
-
-def gather_settings(
-    factory: Any, takes: Mapping[str, inspect.Parameter], options: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Options, those for a settings object gathered into it.
-
-    Code that needs one thing, which is no option: a dataclass that it is said to be of, or the
-    only one of the file, as in `GPT(config)` beside `class GPTConfig`.
-    """
-    needed = _required_names(takes)
-    if len(needed) != 1 or needed[0] in options or needed[0] in WIDTHS:
-        return dict(options)
-    kind = _settings_class(factory, takes[needed[0]])
-    if kind is None:
-        return dict(options)
-    names = {one.name for one in fields(kind) if one.init}
-    with _theirs(f"{kind.__name__} cannot be made"):
-        settings = kind(**{name: value for name, value in options.items() if name in names})
-    rest = {name: value for name, value in options.items() if name not in names}
     for name in rest:
-        if name not in takes:
-            raise InputError(
-                f"{kind.__name__} takes no {name!r}; {registry.suggest(name, sorted(names))}"
-            )
-    return {needed[0]: settings, **rest}
-
-
-def _required_names(takes: Mapping[str, inspect.Parameter]) -> list[str]:
-    return [
-        name
-        for name, one in takes.items()
-        if one.default is one.empty and one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)
-    ]
-
-
-def _settings_class(factory: Any, parameter: inspect.Parameter) -> Any:
-    """The dataclass of a parameter: as it says itself, or the only one there is."""
-    beside = vars(sys.modules.get(getattr(factory, "__module__", ""), object))
-    said = parameter.annotation
-    said = beside.get(said.strip("\"'"), said) if isinstance(said, str) else said
-    if inspect.isclass(said) and is_dataclass(said):
-        return said
-    if said is not parameter.empty:
-        return None
-    own = [
-        one
-        for one in beside.values()
-        if inspect.isclass(one) and is_dataclass(one) and one.__module__ == factory.__module__
-    ]
-    return own[0] if len(own) == 1 else None
-
-
-def _module_name(path: Path) -> str:
-    """By the whole path: files in two folders may have one name."""
-    digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()
-    return f"attnlab_audited_{path.stem}_{digest[:16]}"
-
-
-def _import(path: Path) -> Any:
+        if name not in takes and not anything:
+            owner, known = what, list(takes)
+            if settings is not None:
+                owner, known = settings.name, sorted(settings.names()[0])
+            raise InputError(f"{owner} takes no {name!r}; {advice(name, rest[name], known)}")
+    given = dict(rest)
+    if settings is not None:
+        _require(settings.name, settings.missing(inside))
+        with theirs(f"{settings.name} cannot be made"):
+            made = given[settings.parameter] = settings.make(inside)
+    _require(what, required_names(takes, given), ", or name a function that makes it")
     try:
-        there = path.is_file()
-    except OSError as error:  # a folder that may not be read, a name that is too long
-        raise InputError(f"{path} cannot be read: {error.strerror}") from None
-    if not there:
-        raise InputError(f"{path} is no file; give the path of a Python file")
-    name = _module_name(path)
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise InputError(f"{path} is no Python file; its name must end in .py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses and pickling look there
-    folder = path.parent.resolve()
-    use_siblings(module, folder)
-    sys.path.insert(0, str(folder))  # for what is imported by other means than a statement
-    try:
-        with _theirs(f"{path} cannot be imported"):
-            spec.loader.exec_module(module)
+        with theirs(f"{what} cannot be made"):
+            code = factory(**given)
     except InputError as error:
-        slip = error.__cause__
-        if not isinstance(slip, SyntaxError):
+        lack = settings.lack(error.__cause__, made) if settings is not None else ""
+        if not lack:
             raise
-        where = f", line {slip.lineno}" if slip.lineno else ""
-        raise InputError(f"{path}{where}: {slip.msg}") from None
-    finally:
-        sys.path.pop(0)
-    return module
+        raise InputError(f"{what} cannot be made: {lack}") from error
+    if settings is not None:
+        check_options_are_read(inside, what, settings, factory, code)
+    return code
 
 
-def _member(module: Any, path: str, name: str) -> Any:
-    if not hasattr(module, name):
-        own = [
-            known
-            for known, value in vars(module).items()
-            if callable(value) and getattr(value, "__module__", "") == module.__name__
-        ]
-        raise InputError(f"{path} has no {name!r}; {registry.suggest(name, own)}")
-    return getattr(module, name)
+def _require(what: str, names: Sequence[str], more: str = "") -> None:
+    if names:
+        example = " ".join(f"{name}=…" for name in names)
+        raise InputError(f"{what} needs {', '.join(names)}; add {example}{more}")
+
+
+def _signature(factory: Any) -> Mapping[str, inspect.Parameter]:
+    """What a factory takes; nothing if it does not say, as built-in classes."""
+    try:
+        return inspect.signature(factory).parameters
+    except (TypeError, ValueError):
+        return {}
+
+
+def _member(module: Any, where: str, name: str) -> _Member:
+    """What the dotted name leads to: as far as it goes without making anything."""
+    names = name.split(".")
+    found = module
+    for number, one in enumerate(names):
+        if number and _made_first(found, one):
+            outer, inner = tuple(names[:number]), tuple(names[number:])
+            return _Member(module=module, found=found, outer=outer, inner=inner)
+        found = _attribute(found, one, f"{where}:{'.'.join(names[:number])}" if number else where)
+    return _Member(module=module, found=found, outer=tuple(names), inner=())
+
+
+def _made_first(holder: Any, name: str) -> bool:
+    """Whether a name is one of what a class or a function makes, not of the class itself."""
+    if inspect.isclass(holder):
+        own = inspect.getattr_static(holder, name, None)
+        return own is None or inspect.isfunction(own) or isinstance(own, property)
+    return inspect.isfunction(holder) and not hasattr(holder, name)
+
+
+def _attribute(holder: Any, name: str, where: str) -> Any:
+    with suppress(IndexError, TypeError, KeyError):
+        if name.isdigit():
+            return holder[int(name)]
+    if not hasattr(holder, name):
+        known = list(vars(holder)) if hasattr(holder, "__dict__") else []
+        if isinstance(holder, nn.Module):
+            known = [child for child, _ in holder.named_children()]
+        elif isinstance(holder, ModuleType):
+            known = [
+                known
+                for known, value in vars(holder).items()
+                if callable(value) and getattr(value, "__module__", "") == holder.__name__
+            ]
+        raise InputError(f"{where} has no {name!r}; {registry.suggest(name, known)}")
+    return getattr(holder, name)

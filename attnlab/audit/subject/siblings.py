@@ -4,12 +4,14 @@
 
 Python knows a module by its name alone, so the second `helper` of a process would be the first.
 Here a module beside an audited file has its folder in its name. The import statements of the file,
-and of what lies beside it, ask `importer` instead of Python's own `__import__`; pickling and
-`inspect` find the module in `sys.modules` by that longer name.
+and of what lies beside it, ask `importer` instead of Python's own `__import__`, and so does
+`importlib.import_module` there; pickling and `inspect` find the module in `sys.modules` by that
+longer name. A package that lies in the folder is found in the same way, with all inside it.
 """
 
 import builtins
 import hashlib
+import importlib
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,6 +32,11 @@ def plain_names(text: str) -> str:
 
 def use_siblings(module: ModuleType, folder: Path) -> None:
     """Have the import statements of a module find what lies in this folder."""
+    _install(module, sibling_package(folder))
+
+
+def sibling_package(folder: Path) -> str:
+    """The name under which what lies in a folder is found."""
     if not any(isinstance(one, _SiblingFinder) for one in sys.meta_path):
         sys.meta_path.insert(0, _SiblingFinder())
     digest = hashlib.sha256(str(folder).encode()).hexdigest()
@@ -37,7 +44,7 @@ def use_siblings(module: ModuleType, folder: Path) -> None:
     if package not in sys.modules:
         sys.modules[package] = ModuleType(package, f"What lies in {folder}.")
         sys.modules[package].__path__ = [str(folder)]
-    _install(module, package)
+    return package
 
 
 def _install(module: ModuleType, package: str) -> None:
@@ -56,12 +63,30 @@ def importer(package: str) -> Any:
         level: int = 0,
     ) -> Any:
         top = name.partition(".")[0]
+        if top == "importlib" and not level:
+            found = builtins.__import__(name, globals, locals, fromlist or (), level)
+            return _Importlib(package) if found is importlib else found
         if level or not _is_sibling(top, package):
             return builtins.__import__(name, globals, locals, fromlist or (), level)
         found = builtins.__import__(f"{package}.{name}", globals, locals, fromlist or (), 0)
         return found if fromlist else sys.modules[f"{package}.{top}"]
 
     return import_module
+
+
+class _Importlib(ModuleType):
+    """`importlib` as code has it that is asked for its siblings: `import_module` knows them."""
+
+    def __init__(self, package: str) -> None:
+        super().__init__("importlib")
+        self._siblings = package
+
+    def import_module(self, name: str, package: str | None = None) -> ModuleType:
+        known = not name.startswith(".") and _is_sibling(name.partition(".")[0], self._siblings)
+        return importlib.import_module(f"{self._siblings}.{name}" if known else name, package)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(importlib, name)
 
 
 def _is_sibling(top: str, package: str) -> bool:

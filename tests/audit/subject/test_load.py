@@ -1,10 +1,8 @@
 """From the words of a person to code: every slip has a line that says what to do."""
 
-import dataclasses
-
 import pytest
 
-from attnlab.audit.subject.load import expression, from_file, options_of, settings_of
+from attnlab.audit.subject.load import defaults_of, expression, from_file, options_of
 
 CODE = """
 import torch
@@ -66,12 +64,11 @@ def test_files_of_one_name_in_two_folders_are_kept_apart(tmp_path, monkeypatch):
     assert type(made["a"]).__module__ != type(made["b"]).__module__
     for folder, field in (("a", "width"), ("b", "dim"), ("a", "width")):
         target = f"{tmp_path}/{folder}/attn.py:Model"
-        settings = settings_of(target)
-        assert [one.name for one in dataclasses.fields(settings)] == [field, "heads"], folder
+        assert list(defaults_of(target, {})) == ["bias", field, "heads"], folder
         said = f"module.Model(config=module.ModelArgs({field}=5))"
         assert expression(target, {field: 5}) == said
     monkeypatch.chdir(tmp_path / "a")  # the same file by another path
-    assert settings_of("attn.py:Model") is settings_of(f"{tmp_path}/b/../a/attn.py:Model")
+    assert defaults_of("attn.py:Model", {}) == defaults_of(f"{tmp_path}/b/../a/attn.py:Model", {})
 
 
 @pytest.mark.parametrize(
@@ -92,7 +89,7 @@ def test_slips(file, name, options, message):
 def test_files_that_are_none(tmp_path):
     with pytest.raises(ValueError, match="is no file"):
         from_file(f"{tmp_path}/none.py:A", {})
-    with pytest.raises(ValueError, match=r"write file\.py:Name, or hf:ARCH"):
+    with pytest.raises(ValueError, match=r"write file\.py:Name, module:Name or hf:ARCH"):
         from_file("Layer", {})
     (tmp_path / "wrong.py").write_text("x = 1\ndef f(:\n")
     with pytest.raises(ValueError, match=r"wrong\.py, line 2"):

@@ -177,3 +177,26 @@ def test_only_the_folder_is_taken_out_of_a_name():
         "sys.modules['a.b'].C"
     )
     assert plain_names("attnlab_beside_x.a") == "attnlab_beside_x.a"
+
+
+def test_import_module_finds_siblings_too(tmp_path):
+    text = (
+        "import importlib, importlib.util\nimport importlib.metadata as meta\n"
+        "from importlib import import_module, util\n"
+        "def attend(q, k, v):\n    return import_module('helper_z').WHO\n"
+        "attend.found = [importlib.import_module('helper_z').WHO, meta.version,\n"
+        "    importlib.import_module('json').dumps, util.find_spec, importlib.util.find_spec]\n"
+    )
+    import importlib.metadata
+    import importlib.util
+    import json
+
+    known = [json.dumps, importlib.util.find_spec, importlib.util.find_spec]
+    for who in "ab":
+        (tmp_path / who).mkdir()
+        (tmp_path / who / "code.py").write_text(text)
+        (tmp_path / who / "helper_z.py").write_text(f"WHO = '{who}'\n")
+        code = from_file(f"{tmp_path}/{who}/code.py:attend", {})
+        assert code.found == [who, importlib.metadata.version, *known]
+        assert code(0, 0, 0) == who  # while it runs
+    assert "helper_z" not in sys.modules

@@ -1,0 +1,184 @@
+"""Where code is: a file of its own, a file of a package, or a module that Python can import.
+
+    file.py                      run by itself; it imports from its own folder (siblings.py)
+    folder/package/deep/file.py  imported as package.deep.file: its relative imports work
+    package.deep.file            a module of the current folder, or of the environment
+
+A package that Python itself would find is imported under its own name. Any other one is known by
+the folder it lies in as well, so that two copies of a package do not mix.
+"""
+
+import ast
+import hashlib
+import importlib
+import importlib.util
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+import torch
+
+from attnlab.audit.errors import InputError
+from attnlab.audit.subject.siblings import plain_names, sibling_package, use_siblings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    text: str  # as it was given
+    path: Path | None = None  # the file; None: a module of the environment
+    root: Path | None = None  # the folder that holds the package
+    module: str = ""  # dotted, from the root or in the environment; empty: a file of its own
+
+    def loaded(self) -> ModuleType | None:
+        """The module, if it was loaded before."""
+        return sys.modules.get(self._key())
+
+    def load(self) -> ModuleType:
+        """A file of its own is run again each time; a module of a package once in a process."""
+        if not self.module:
+            assert self.path is not None
+            return _run_file(self.path, self._key())
+        with torch.random.fork_rng(devices=[]), _importing(self.text):
+            return importlib.import_module(self._key())
+
+    def _key(self) -> str:
+        """What Python calls the module."""
+        if self.root is not None:
+            found = _is_importable(self.root, self.module)
+            return self.module if found else f"{sibling_package(self.root)}.{self.module}"
+        if self.module:
+            return self.module
+        assert self.path is not None
+        digest = hashlib.sha256(str(self.path.resolve()).encode()).hexdigest()
+        return f"attnlab_audited_{self.path.stem}_{digest[:16]}"  # two folders may have one name
+
+
+def place_of(text: str) -> Place:
+    """The place that the first part of `file.py:Name` or `package.module:Name` names."""
+    parts = text.split(".")
+    path = Path(text)
+    if text.endswith(".py") or path.name != text or not all(map(str.isidentifier, parts)):
+        return _file_place(text, path)
+    if parts[0] not in sys.modules:  # as Python has it: what is loaded is not looked for
+        below = Path(*parts)
+        for file in (below.with_suffix(".py"), below / "__init__.py"):
+            if _is_file(file):
+                root = Path.cwd()
+                place = Place(text=text, path=file, root=root, module=text)
+                return place if len(parts) > 1 else _file_place(text, file)
+    spec = None
+    with suppress(ImportError, ValueError, AttributeError):
+        spec = importlib.util.find_spec(parts[0])
+    if spec is not None:
+        return Place(text=text, module=text)
+    if _is_file(path):
+        return _file_place(text, path)
+    raise InputError(
+        f"{text} is no file, and no module that Python finds from here; give the path of a file, "
+        f"such as {text}.py, or install it"
+    )
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError as error:  # a folder that may not be read, a name that is too long
+        raise InputError(f"{path} cannot be read: {error.strerror}") from None
+
+
+def _file_place(text: str, path: Path) -> Place:
+    if not _is_file(path):
+        raise InputError(f"{path} is no file; give the path of a Python file")
+    full = path.resolve()
+    folders = 0
+    while (full.parents[folders] / "__init__.py").is_file() and folders + 1 < len(full.parents):
+        folders += 1
+    top = full.parents[folders - 1].name if folders else ""
+    level = _relative_level(full, top)
+    if not level:
+        return Place(text=text, path=path)
+    folders = max(folders, level if level < len(full.parents) else 0)
+    root = full.parents[folders]
+    parts = list(full.relative_to(root).with_suffix("").parts)
+    module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+    return Place(text=text, path=path, root=root, module=module)
+
+
+def _relative_level(path: Path, package: str) -> int:
+    """How many folders up a file imports from; 0 if it does not need its package at all."""
+    with suppress(SyntaxError, ValueError, OSError, RecursionError):  # said when it is imported
+        found = [0]
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            names: list[str] = []
+            if isinstance(node, ast.ImportFrom):
+                found.append(node.level)
+                names = [node.module or ""] if not node.level else []
+            elif isinstance(node, ast.Import):
+                names = [one.name for one in node.names]
+            own = package and any(name.partition(".")[0] == package for name in names)
+            if own or (isinstance(node, ast.Name) and node.id == "__package__"):
+                found.append(1)
+        return max(found)
+    return 0
+
+
+def _is_importable(root: Path, module: str) -> bool:
+    """Whether Python finds this very copy of a package by its name."""
+    top = module.partition(".")[0]
+    spec = None
+    with suppress(ImportError, ValueError, AttributeError):
+        spec = importlib.util.find_spec(top)
+    if spec is None:
+        return False
+    here = [str(root / top), str(root / f"{top}.py")]
+    places = [*(spec.submodule_search_locations or ()), spec.origin or ""]
+    return any(str(Path(one).resolve()) in here for one in places if one)
+
+
+def _run_file(path: Path, name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise InputError(f"{path} is no Python file; its name must end in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and pickling look there
+    folder = path.parent.resolve()
+    use_siblings(module, folder)
+    sys.path.insert(0, str(folder))  # for what is imported by other means than a statement
+    try:
+        with _importing(str(path)):
+            spec.loader.exec_module(module)
+    finally:
+        with suppress(ValueError):  # the code may have changed it too
+            sys.path.remove(str(folder))
+    return module
+
+
+@contextmanager
+def _importing(text: str) -> Iterator[None]:
+    """A mistake of syntax is told by its line."""
+    try:
+        with theirs(f"{text} cannot be imported"):
+            yield
+    except InputError as error:
+        slip = error.__cause__
+        if not isinstance(slip, SyntaxError):
+            raise
+        file = Path(slip.filename).name if slip.filename else ""
+        inside = f", {file}" if file and file != Path(text).name else ""
+        where = f"{inside}, line {slip.lineno}" if slip.lineno else ""
+        raise InputError(f"{text}{where}: {slip.msg}") from None
+
+
+@contextmanager
+def theirs(what: str) -> Iterator[None]:
+    """Around a person's code and nothing else: whatever it raises is one line that says so."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):  # to be reported as what they are
+        raise
+    except BaseException as error:  # code may raise what is no Exception
+        reason = plain_names(f"{type(error).__name__}: {error}")
+        raise InputError(f"{what}: {reason}") from error
