@@ -40,7 +40,7 @@ def test_architectures_of_every_kind_are_built_tiny_and_without_a_network(
         raise AssertionError("the network was used")
 
     monkeypatch.setattr(socket.socket, "connect", refuse)
-    model = hf.model_of(arch)
+    model = hf.model_of(f"causal/{arch}")
     assert sum(one.numel() for one in model.parameters()) < 300_000
     assert model(torch.arange(10).reshape(2, 5), use_cache=False).logits.shape[:2] == (2, 5)
 
