@@ -87,7 +87,8 @@ _NAMES = (
     ),
     (
         WINDOW,
-        "sliding_window sliding_window_size attention_window_size window_size local_attention "
+        "sliding_window sliding_window_size attention_window attention_window_size window_size "
+        "local_attention "
         "attention_chunk_size keep_window_size index_topk",
     ),
     (
