@@ -48,11 +48,11 @@ EXTRAS = {
     "tokenizers": {"attnlab.data.bpe"},
     "transformers": {
         "attnlab.audit.plugins.callback",
+        "attnlab.audit.hf.families",
         "attnlab.audit.hf.models",
         "attnlab.audit.hf.running",
         "attnlab.audit.hf.sizes",
         "attnlab.audit.hf.stage",
-        "attnlab.audit.hf.sweep",
     },
     "uvicorn": {"attnlab.page.server"},
 }

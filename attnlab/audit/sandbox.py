@@ -186,11 +186,6 @@ def _audit_model(request: Request, tick: Tick) -> "Audited":
     from attnlab.audit.subject.load import options_of
 
     options = options_of(request.options)
-    for name in options.keys() - {"attn_implementation"}:
-        raise InputError(
-            f"a model has no option {name!r}, only attn_implementation; "
-            f"what it must do is declared: --declare {name}=…"
-        )
     tick(f"{request.target}: build")
     subject = subject_of(request.target.removeprefix("hf:"), **options)
     return certificate_of(subject, tick, **request.contract.declared()), subject, options

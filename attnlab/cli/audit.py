@@ -15,13 +15,12 @@ from rich.markup import escape
 
 from attnlab import files
 from attnlab.cli.app import SETTINGS, AsJson, Overrides, app, errors, print_json, progress, screen
+from attnlab.cli.sweep import COLOURS, sweep_targets
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from attnlab.audit.sandbox import Answer
-
-COLOURS = {"pass": "green", "fail": "bold red", "not applicable": "dim"}  # others are yellow
 
 
 @app.command(
@@ -33,8 +32,8 @@ def audit(
     target: Annotated[
         str,
         typer.Argument(
-            help="file.py:Name or package.module:Name, a class or a function; "
-            "hf:ARCH, hf:DIR, hf:all."
+            help="file.py:Name or package.module:Name, a class or a function; hf:ARCH, hf:DIR; "
+            "many: hf:all, hf:llama*, @FILE with a target a line."
         ),
     ],
     options: Overrides = None,
@@ -59,6 +58,12 @@ def audit(
     timeout: Annotated[float, typer.Option(help="Seconds the audit may take.")] = 60.0,
     memory: Annotated[float, typer.Option(help="GiB that the code may take.")] = 8.0,
     device: Annotated[str, typer.Option(help="Where the code runs: cpu, cuda, cuda:1.")] = "cpu",
+    out: Annotated[
+        Path | None, typer.Option(help="Of many targets: a file for a row each, as they come.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on where the file of --out ends.")
+    ] = False,
 ) -> None:
     """Find out what attention code does, and hold it to what is declared.
 
@@ -69,6 +74,7 @@ def audit(
     """
     from attnlab.audit import sandbox
     from attnlab.audit.declaration import read_contract
+    from attnlab.audit.sweep import is_sweep
 
     limits = sandbox.Limits(seconds=timeout, gibibytes=memory)
     request = sandbox.Request(
@@ -78,11 +84,12 @@ def audit(
         device=device,
     )
     _check_places(html, repro, sarif)
-    if target == "hf:all":
+    if is_sweep(target):
         if sarif is not None:
             raise ValueError("--sarif is for one target; a sweep has --json")
-        _sweep(as_json, timeout)
-        return
+        sweep_targets(request, limits, as_json, out, resume)
+    if out is not None or resume:
+        raise ValueError(f"--out and --resume are for many targets, and {target} is one")
     with progress() as tick:
         if in_process:
             with redirect_stdout(sys.stderr):  # what the code prints is not the answer
@@ -116,23 +123,6 @@ def _report_failure(answer: "Answer") -> int:
     errors.print(escape(answer.traceback.rstrip()), highlight=False, soft_wrap=True)
     errors.print(f"[bold red]error:[/] {escape(line)}", highlight=False, soft_wrap=True)
     return EXIT_CODES["error"]
-
-
-def _sweep(as_json: bool, seconds: float) -> None:
-    """Every architecture of the installed transformers, each in a process of its own."""
-    from attnlab.audit.hf.models import architectures
-    from attnlab.audit.hf.sweep import exit_code, sweep
-
-    with progress() as tick:
-        rows = sweep(architectures(), tick, seconds=seconds)
-    if as_json:
-        print_json(rows)
-    for row in [] if as_json else rows:
-        colour = COLOURS.get(row["verdict"], "yellow")
-        line = f"{row['target']:24} [{colour}]{row['verdict']:12}[/]"
-        line += f" {escape(row.get('reason') or row.get('detail', ''))}"
-        screen.print(line, highlight=False, soft_wrap=True)
-    raise typer.Exit(exit_code(rows))
 
 
 def _check_places(html: Path | None, repro: Path | None, sarif: Path | None) -> None:

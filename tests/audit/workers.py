@@ -7,7 +7,7 @@ from typing import Any
 
 def unlucky(connection: Any) -> None:
     while True:
-        name = connection.recv()
+        name = connection.recv()["target"]
         if name == "dies":
             os._exit(7)
         if name == "hangs":

@@ -1,11 +1,10 @@
-"""Causal language models of the installed `transformers`: built tiny, or read, and audited.
+"""Models of the installed `transformers`: built tiny, or read from a folder, and audited.
 
 Axes: b batch, t time, v vocabulary. No network is used and nothing is downloaded: an architecture
 is made from its configuration class with random weights, or a saved folder is read.
 """
 
-import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -18,76 +17,113 @@ from attnlab import registry
 from attnlab.audit.contract import Certificate, Contract, Finding
 from attnlab.audit.errors import LONGEST, InputError, SubjectError, calling
 from attnlab.audit.examine import examine
+from attnlab.audit.hf.families import AUTO, Family, class_name, pick
 from attnlab.audit.hf.running import in_float64, quiet, without_logs
 from attnlab.audit.hf.sizes import HEADS, KV_HEADS, tiny
-from attnlab.audit.hf.subject import HuggingFace, takes
+from attnlab.audit.hf.subject import (
+    SOURCE,
+    HuggingFace,
+    Model,
+    ModelConvention,
+    Patches,
+    as_decoder,
+    as_encoder,
+    as_patches,
+    describe,
+    find_out,
+    takes,
+)
+from attnlab.audit.properties.backends import Backends
+from attnlab.audit.properties.batch import Batch
 from attnlab.audit.properties.left_padding import LeftPadding
+from attnlab.audit.properties.padding import Padding
 from attnlab.audit.properties.plain_loop import PlainLoop
 
-# What a model is documented to do, where that is not to be causal.
+# What a causal model is documented to do, where that is not to be causal.
 DOCUMENTED: dict[str, dict[str, Any]] = {
     "cpmant": {"causal": False},  # a text is context, and context is bidirectional
     "xlnet": {"causal": False},  # is bidirectional unless it is given a permutation
 }
 # Models whose texts cannot be had from tokens alone.
 UNFIT = {
+    "encoder-decoder": "it is made of two other models; audit those",
     "gemma4_assistant": "it drafts for another model, and reads that model's keys and values",
     "gemma4_unified_assistant": "it drafts for another model, and reads its keys and values",
+    "vision-text-dual-encoder": "it is made of two other models; audit those",
+}
+# What encoders take besides tokens and images.
+OTHER_INPUTS = {
+    "input_values": "sound",
+    "input_features": "sound",
+    "pixel_values_videos": "videos",
+    "past_values": "series of numbers",
 }
 
 
-def architectures() -> list[str]:
-    """Every causal language model that the installed `transformers` knows."""
-    return list(_names())
-
-
 def model_of(
-    arch: str,
+    target: str,
     attn_implementation: str | None = None,
     seed: int = 0,
     dtype: torch.dtype = torch.float32,
+    **options: Any,
 ) -> nn.Module:
     """An architecture, tiny and with random weights that depend on the seed only.
 
     Fewer key/value heads than query heads are tried first: that is where heads get mixed up. In
     float64, constants such as rates of decay are computed in float64 too.
     """
-    return _build(arch, attn_implementation, seed, dtype)[0]
+    model: nn.Module = _build(*pick(target), attn_implementation, seed, dtype, options).code
+    return model
 
 
 def _build(
-    arch: str, attn_implementation: str | None, seed: int, dtype: torch.dtype
-) -> tuple[nn.Module, dict[str, Any]]:
-    """The model, and the sizes of its configuration."""
-    names = _names()
-    if arch not in names:
-        raise InputError(f"transformers has no {arch!r}; {registry.suggest(arch, list(names))}")
+    family: Family,
+    arch: str,
+    attn_implementation: str | None,
+    seed: int,
+    dtype: torch.dtype,
+    options: Mapping[str, Any],
+) -> ModelConvention:
+    """The model, and how it is called."""
     if arch in UNFIT:
         raise InputError(f"{arch} is not built: {UNFIT[arch]}")
     reason = ""
     for kv_heads in (KV_HEADS, HEADS, 1):
         try:
-            return _make(names[arch], kv_heads, attn_implementation, seed, dtype)
+            return _make(family, arch, kv_heads, attn_implementation, seed, dtype, options)
         except SubjectError as error:  # a configuration may refuse its sizes
             reason = reason or error.reason[:LONGEST]
     raise InputError(f"{arch} is not built: {reason}")
 
 
-def model_in(folder: Path, attn_implementation: str | None = None) -> nn.Module:
+def model_in(
+    folder: Path,
+    attn_implementation: str | None = None,
+    family: Family = "causal",
+    options: Mapping[str, Any] | None = None,
+) -> nn.Module:
     """A saved model: config.json and safetensors; nothing is unpickled, no code run."""
     if not (folder / "config.json").is_file():
         raise InputError(f"{folder} holds no config.json; give a folder that save_pretrained made")
     if not any(folder.glob("*.safetensors")):
         raise InputError(f"{folder} holds no *.safetensors; other weights may run code when read")
+    local = {"local_files_only": True, "trust_remote_code": False}
     with quiet():
-        from transformers import AutoModelForCausalLM
+        import transformers
 
         try:
             with calling("from_pretrained"):
-                model: nn.Module = AutoModelForCausalLM.from_pretrained(
+                config = transformers.AutoConfig.from_pretrained(folder, **local)
+            for name, value in (options or {}).items():
+                if not hasattr(config, name):
+                    hint = registry.suggest(name, sorted(vars(config)))
+                    raise InputError(f"{type(config).__name__} has no {name!r}; {hint}")
+                setattr(config, name, value)
+            with calling("from_pretrained"):
+                model: nn.Module = getattr(transformers, AUTO[family]).from_pretrained(
                     folder,
-                    local_files_only=True,
-                    trust_remote_code=False,
+                    **local,
+                    config=config,
                     use_safetensors=True,
                     experts_implementation="eager",
                     attn_implementation=attn_implementation,
@@ -103,48 +139,89 @@ def audit_hf(
     target: str,
     attn_implementation: str | None = None,
     tick: Callable[[str], None] = lambda text: None,
+    options: Mapping[str, Any] | None = None,
     **declared: Any,
 ) -> Certificate:
-    """The audit of an architecture by name, or of a saved folder; causal unless declared not.
+    """The audit of an architecture by name, or of a saved folder, in the family that it is of.
 
-    audit_hf("llama", attn_implementation="eager")
+    audit_hf("llama", attn_implementation="eager")    audit_hf("causal/bert")
     """
     tick(f"{target}: build")
-    return certificate_of(subject_of(target, attn_implementation), tick, **declared)
+    subject = subject_of(target, attn_implementation, **(options or {}))
+    return certificate_of(subject, tick, **declared)
 
 
-def subject_of(target: str, attn_implementation: str | None = None) -> HuggingFace:
-    """An architecture by name, or a saved folder."""
-    if not target:
-        raise InputError(
-            "hf: names no model; use hf:ARCH as hf:llama, hf:FOLDER of a saved model, or hf:all"
-        )
-    folder = Path(target)
-    if folder.is_dir() and target not in _names():
-        model = model_in(folder, attn_implementation)
-        return HuggingFace.of(model, folder.name, folder=target)
+def subject_of(target: str, attn_implementation: str | None = None, **options: Any) -> Model:
+    """An architecture by name, or a saved folder; `options` are of its configuration."""
+    family, name = pick(target)
+    if is_folder(family, name):
+        model = model_in(Path(name), attn_implementation, family, options)
+        known = _convention(family, model, Path(name).name, options, name)
+    else:
+        try:
+            known = _build(family, name, attn_implementation, 0, torch.float64, options)
+        except InputError:  # if the precision was not the reason, the other says so too
+            known = _build(family, name, attn_implementation, 0, torch.float32, options)
+    made = HuggingFace if known.tokens else Patches
+    return made(find_out(known, made))
+
+
+def is_folder(family: Family, name: str) -> bool:
+    """Of `pick`: what is no architecture is a folder."""
     try:
-        model, sizes = _build(target, attn_implementation, 0, torch.float64)
-    except InputError:  # if the precision was not the reason, the other says so too
-        model, sizes = _build(target, attn_implementation, 0, torch.float32)
-    return HuggingFace.of(model, target, sizes)
+        class_name(family, name)
+    except KeyError:
+        return True
+    return False
 
 
 def certificate_of(
-    subject: HuggingFace, tick: Callable[[str], None] = lambda text: None, **declared: Any
+    subject: Model, tick: Callable[[str], None] = lambda text: None, **declared: Any
 ) -> Certificate:
+    how, encodes = subject.convention, subject.convention.role == "encoder"
     has_cache = subject.caches or subject.no_cache is not None
-    usual = {"causal": True, "cache": True if has_cache else None}
-    contract = Contract(**{**usual, **DOCUMENTED.get(subject.convention.family, {}), **declared})
+    usual = {"causal": not encodes, "cache": True if has_cache else None}
+    documented = {} if encodes else DOCUMENTED.get(how.family, {})
+    contract = Contract(**{**usual, **documented, **declared})
     if contract.causal is False:  # what is decoded has not seen what comes after it
         subject, contract = subject.without_cache(), replace(contract, cache=None)
     with without_logs():
-        certificate = examine(subject, contract, tick, more=[LeftPadding(), PlainLoop()])
-    explained = tuple(_explain(one, subject) for one in certificate.findings)
-    return replace(certificate, findings=explained)
+        more = [] if encodes else [LeftPadding(), PlainLoop()]
+        certificate = examine(subject, contract, tick, more=more)
+        findings = [_explain(one, subject) for one in certificate.findings]
+        if how.encoder_text:
+            findings += _source_findings(subject, tick)
+    if how.folder:
+        findings += _hidden(subject)
+    return replace(certificate, findings=tuple(findings))
 
 
-def _explain(finding: Finding, subject: HuggingFace) -> Finding:
+def _source_findings(subject: Model, tick: Callable[[str], None]) -> list[Finding]:
+    """What the encoder's text does to the decoder's outputs."""
+    source = subject.part_for(SOURCE)
+    examined = [Batch(), Padding(), Backends()]
+    found = examine(
+        source, Contract(causal=False), lambda name: tick(SOURCE + name), properties=examined
+    )
+    return [replace(one, name=SOURCE + one.name) for one in found.findings]
+
+
+def _hidden(subject: Model) -> list[Finding]:
+    """Weights at 0 in a folder, which are left so: what stands behind them is not seen."""
+    assert subject.module is not None
+    closed = [
+        name
+        for name, one in subject.module.named_parameters()
+        if not name.endswith("bias") and one.numel() and not bool(one.any())
+    ]
+    if not closed:
+        return []
+    listed = ", ".join(closed[:3]) + (f" and {len(closed) - 3} more" if len(closed) > 3 else "")
+    detail = f"weights are audited as they are, and {listed} are 0: what they gate is not seen"
+    return [Finding(name="weights at 0", verdict="cannot tell", detail=detail)]
+
+
+def _explain(finding: Finding, subject: Model) -> Finding:
     if finding.name == "packing" and finding.verdict == "fail" and "left" not in subject.sides:
         more = "; the library says that what it pools is not masked"
         return replace(finding, verdict="not applicable", detail=finding.detail + more)
@@ -158,29 +235,23 @@ def _explain(finding: Finding, subject: HuggingFace) -> Finding:
     return replace(finding, detail=f"it breaks down with a cache: {subject.no_cache}")
 
 
-def _names() -> dict[str, str]:
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read once, when the library is imported
-    try:
-        from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-    except ImportError:
-        raise InputError("transformers is not installed; pip install transformers") from None
-    return dict(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
-
-
 def _make(
-    class_name: str,
+    family: Family,
+    arch: str,
     kv_heads: int,
     attn_implementation: str | None,
     seed: int,
     dtype: torch.dtype,
-) -> tuple[nn.Module, dict[str, Any]]:
+    options: Mapping[str, Any],
+) -> ModelConvention:
     import transformers
 
     wide = in_float64() if dtype is torch.float64 else nullcontext()
     with quiet(), torch.random.fork_rng(devices=[]), wide:
         with calling("import"):
-            model_class = getattr(transformers, class_name)
-        sizes = tiny(model_class.config_class, kv_heads)
+            model_class = getattr(transformers, class_name(family, arch))
+        _check_inputs(family, arch, model_class)
+        sizes = tiny(model_class.config_class, kv_heads, family, options)
         torch.manual_seed(seed)
         with calling("__init__"):
             model: nn.Module = model_class._from_config(
@@ -189,8 +260,54 @@ def _make(
                 experts_implementation="eager",  # the others do not compute in float64
                 dtype=dtype,
             ).eval()
-        # without a cache: whether that works is for the audit to say
-        given = {"use_cache": False} if takes(model, "use_cache") else {}
-        with torch.no_grad(), calling("forward", 5):
-            model(torch.arange(10).reshape(2, 5), **given)
-    return model, sizes
+    known = replace(_convention(family, model, arch, sizes, ""), dtype=dtype)
+    # without a cache: whether that works is for the audit to say
+    subject = (HuggingFace if known.tokens else Patches)(known)
+    with torch.no_grad():
+        x = subject.draw(2, known.block if known.block > 1 else 5, 0)
+        known.forward(x, **known.constants)
+    return known
+
+
+def _check_inputs(family: Family, arch: str, model_class: Any) -> None:
+    """An encoder of something else cannot be given anything."""
+    takes_first = getattr(model_class, "main_input_name", "input_ids")
+    if family != "encoder" or takes_first in ("input_ids", "pixel_values"):
+        return
+    what = OTHER_INPUTS.get(takes_first, takes_first)
+    raise InputError(f"{arch} is not built: it takes {what}, and is given tokens or images only")
+
+
+def _convention(
+    family: Family, model: nn.Module, name: str, sizes: Mapping[str, Any], folder: str
+) -> ModelConvention:
+    """How a model of a family is called, before anything was tried."""
+    whole, pair = type(model).__name__, takes(model, "decoder_input_ids")
+    part = "get_encoder" if family == "encoder" and pair else ""
+    if part:
+        with calling(part):
+            model = getattr(model, part)()
+    known = describe(model, name, sizes, folder)
+    known = replace(known, auto=AUTO[family], part=part, made_by=whole, role=family)
+    if family == "seq2seq":  # some listed there go on with a text that begins with sound
+        return as_decoder(known) if pair else replace(known, role="causal")
+    if family == "causal":
+        return known
+    if getattr(model, "main_input_name", "input_ids") != "pixel_values":
+        return as_encoder(known)
+    return as_patches(known, _patches(model))
+
+
+def _patches(model: nn.Module) -> dict[str, int]:
+    """Of a picture: its channels, the pixels along a patch, and how many patches there are."""
+    config: Any = model.config
+    found = {}
+    for name in ("image_size", "patch_size", "num_channels"):
+        with calling(name):
+            value = getattr(config, name, 3 if name == "num_channels" else None)
+        value = value[0] if isinstance(value, list | tuple) and value else value
+        if type(value) is not int or value < 1:
+            raise SubjectError(f"its configuration has no {name}: it does not cut into patches")
+        found[name] = value
+    image, patch = found["image_size"], found["patch_size"]
+    return {"channels": found["num_channels"], "patch": patch, "count": (image // patch) ** 2}

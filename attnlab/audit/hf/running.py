@@ -105,10 +105,20 @@ def positions_behind(padding: Any) -> Any:
     return ((~padding).long().cumsum(-1) - 1).masked_fill(padding, 0)
 
 
-def dynamic_cache(model: Any) -> Any:
-    from transformers import DynamicCache
+def pixels(x: Any, channels: int, patch: int) -> Any:
+    """Patches x [b, n, c·p·p] as a square picture [b, c, h, w]: input j is patch j."""
+    side = round(x.shape[1] ** 0.5)
+    parts = x.reshape(len(x), side, side, channels, patch, patch)
+    return parts.permute(0, 3, 1, 4, 2, 5).reshape(len(x), channels, side * patch, side * patch)
 
-    return DynamicCache(config=model.config.get_text_config(decoder=True))
+
+def dynamic_cache(model: Any) -> Any:
+    from transformers import DynamicCache, EncoderDecoderCache
+
+    how = {"config": model.config.get_text_config(decoder=True)}
+    if model.config.is_encoder_decoder:  # one more for the keys of the encoder's text
+        return EncoderDecoderCache(DynamicCache(**how), DynamicCache(**how))
+    return DynamicCache(**how)
 
 
 def first_cache(model: Any, make: Any = dynamic_cache) -> dict[str, Any]:
@@ -120,29 +130,48 @@ def first_cache(model: Any, make: Any = dynamic_cache) -> dict[str, Any]:
     return {word: make(model)}
 
 
+def encode(model: Any, context: Any) -> dict[str, Any]:
+    """What a decoder is given of the encoder's text, made once; nothing without one."""
+    if not context:
+        return {}
+    states = model.get_encoder()(**context, return_dict=True)
+    masks = {name: one for name, one in context.items() if name == "attention_mask"}
+    return {"encoder_outputs": states, **masks}
+
+
 def step_logits(
-    model: Any, x: Any, cache: dict[str, Any], padding: Any, masked: bool, prepares: bool
+    model: Any,
+    x: Any,
+    cache: dict[str, Any],
+    padding: Any,
+    masked: bool,
+    prepares: bool,
+    context: Any = None,
 ) -> Any:
     """The logits [b, n, v] of new tokens x [b, n]; the model prepares them as for generation, if
-    that works. `cache` begins with what `first_cache` gave, and then knows tokens and padding."""
+    that works. `cache` begins with what `first_cache` gave, and then knows tokens and padding.
+    With a context, the encoder's text, the tokens are the decoder's."""
     takes, first = inspect.signature(model.forward).parameters, "tokens" not in cache
+    side = "decoder_" if context else ""
     tokens = x if first else torch.cat([cache["tokens"], x], dim=1)
     new = torch.zeros_like(x, dtype=torch.bool) if padding is None else padding
     padded = new if first else torch.cat([cache["padding"], new], dim=1)
+    if first:
+        cache["encoded"] = encode(model, context)
     kept, size = cache["kept"], x.shape[1]
-    given: dict[str, Any] = dict(kept)
-    if "position_ids" in takes:
-        given["position_ids"] = positions_behind(padded)
+    given: dict[str, Any] = {**kept, **cache["encoded"]}
+    if f"{side}position_ids" in takes:
+        given[f"{side}position_ids"] = positions_behind(padded)
     if masked and bool(padded.any()):
-        given["attention_mask"] = (~padded).long()
+        given[f"{side}attention_mask"] = (~padded).long()
     if prepares:
         given["use_cache"], given["is_first_iteration"] = True, first
         new_size = None if first else size
         given = model.prepare_inputs_for_generation(tokens, next_sequence_length=new_size, **given)
     else:
-        given |= {"input_ids": x, "use_cache": True}
-        if "position_ids" in takes:
-            given["position_ids"] = given["position_ids"][:, -size:]
+        given |= {f"{side}input_ids": x, "use_cache": True}
+        if f"{side}position_ids" in takes:
+            given[f"{side}position_ids"] = given[f"{side}position_ids"][:, -size:]
     if "logits_to_keep" in takes:
         given["logits_to_keep"] = 0  # all of them
     found = model(**given, return_dict=True)
@@ -153,17 +182,19 @@ def step_logits(
     return found.logits[:, -size:]
 
 
-def loop_logits(model: Any, x: Any, first: int) -> Any:
+def loop_logits(model: Any, x: Any, first: int, context: Any = None) -> Any:
     """The logits of a plain loop: a cache is handed back, and no positions; None if none is."""
     found: Any = None
     kept: dict[str, Any] = {}
     pieces = []
+    side, encoded = "decoder_" if context else "", encode(model, context)
     for piece in x.split([first] + [1] * (x.shape[1] - first), dim=1):
         if found is not None:
             kept = {name: found[name] for name in CACHES if name in found}
             if not kept:
                 return None
-        found = model(input_ids=piece, use_cache=True, return_dict=True, **kept)
+        given = {f"{side}input_ids": piece, **encoded, **kept}
+        found = model(**given, use_cache=True, return_dict=True)
         pieces.append(found.logits)
     return torch.cat(pieces, dim=1)
 

@@ -11,7 +11,8 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from attnlab.audit.errors import calling
+from attnlab import registry
+from attnlab.audit.errors import InputError, calling
 
 WIDTH, HEADS, KV_HEADS, HEAD_WIDTH = 32, 4, 2, 8
 WINDOW = 8
@@ -86,7 +87,8 @@ _NAMES = (
     ),
     (
         WINDOW,
-        "sliding_window sliding_window_size attention_window_size window_size local_attention "
+        "sliding_window sliding_window_size attention_window attention_window_size window_size "
+        "local_attention "
         "attention_chunk_size keep_window_size index_topk",
     ),
     (
@@ -108,14 +110,20 @@ DEPTHS = (
 )
 KV_NAMES = ("num_key_value_heads", "num_kv_heads", "kv_n_heads")
 SWITCHES = {
-    "is_decoder": True,
-    "causal": True,
     "use_sliding_window": True,
     "add_cross_attention": False,
     # weights of the usual 0.02 would leave attention all but even over so few channels
     "initializer_range": 0.2,
     "init_std": 0.2,
 }
+# A model that can be either is made what its family is.
+ROLES: dict[str, dict[str, Any]] = {
+    "causal": {"is_decoder": True, "causal": True},
+    "seq2seq": {},
+    "encoder": {"is_decoder": False, "causal": False},
+}
+PATCH, SIDE = 2, 12  # of a picture: pixels along a patch, and patches along a side
+IMAGE = {"patch_size": PATCH, "image_size": PATCH * SIDE}
 # set even where the usual value is None
 OPTIONAL = (
     *KV_NAMES,
@@ -183,37 +191,76 @@ OWN: dict[str, dict[str, Any]] = {
 }
 
 
-def tiny(config_class: Any, kv_heads: int = KV_HEADS) -> dict[str, Any]:
-    """What to make a small configuration of a class with; nested ones as nested mappings."""
+def tiny(
+    config_class: Any,
+    kv_heads: int = KV_HEADS,
+    family: str = "causal",
+    options: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """What to make a small configuration of a class with; nested ones as nested mappings.
+
+    `options` are a person's own values; each must be a name of the configuration.
+    """
     with calling("__init__"):
         usual = vars(config_class())
-    own = OWN.get(config_class.model_type, {})
-    layers = _shorten(usual)
+    options, own = dict(options or {}), OWN.get(config_class.model_type, {})
+    _check(options, config_class)
+    names = list(inspect.signature(config_class.__init__).parameters)
+    attributes = getattr(config_class, "attribute_map", {})
+    wanted = next((options[one] for one in DEPTHS if type(options.get(one)) is int), None)
+    layers = _shorten(usual, wanted)
     depth = max([2] + [len(one) for one in (layers | own).values() if isinstance(one, list)])
     found: dict[str, Any] = {}
-    for name in inspect.signature(config_class.__init__).parameters:
-        stored = getattr(config_class, "attribute_map", {}).get(name, name)
+    for name in names:
+        stored = attributes.get(name, name)
         if stored not in usual or name in layers or name.startswith("_"):
             continue
         value = usual[stored]
         if hasattr(value, "to_dict"):
-            found[name] = tiny(type(value), kv_heads)
+            theirs = _names_of(type(value)) - set(names)  # what only the inner one takes
+            inner = {one: options.pop(one) for one in list(options) if one in theirs}
+            found[name] = tiny(type(value), kv_heads, family, inner)
             continue
-        small = _small(name, value, depth, kv_heads)
+        small = _small(name, value, depth, kv_heads, family)
         if small is not value:
             found[name] = small
-    return found | layers | own
+    return found | layers | own | options
 
 
-def _small(name: str, value: Any, depth: int, kv_heads: int) -> Any:
+def _check(options: Mapping[str, Any], config_class: Any) -> None:
+    known = _names_of(config_class) if options else set()
+    for name in options:
+        if name not in known:
+            hint = registry.suggest(name, sorted(known))
+            raise InputError(f"{config_class.__name__} has no {name!r}; {hint}")
+
+
+def _names_of(config_class: Any) -> set[str]:
+    """Every name that a configuration takes, those of configurations inside it too."""
+    with calling("__init__"):
+        usual = vars(config_class())
+    aliases = getattr(config_class, "attribute_map", {})
+    names = {*inspect.signature(config_class.__init__).parameters, *usual, *aliases}
+    names -= {"self", "kwargs"}
+    for value in usual.values():
+        if hasattr(value, "to_dict"):
+            names |= _names_of(type(value))
+    return {name for name in names if not name.startswith("_")}
+
+
+def _small(name: str, value: Any, depth: int, kv_heads: int, family: str) -> Any:
     if name in SWITCHES:
         return SWITCHES[name]
+    if name in ROLES[family]:
+        return ROLES[family][name]
     if isinstance(value, bool) or value == 0:
         return value
     if name in DEPTHS:
         return depth
     if value is None and name not in OPTIONAL:
         return None
+    if name in IMAGE and family == "encoder":
+        return IMAGE[name] if isinstance(value, int) else type(value)([IMAGE[name]] * len(value))
     if name in KV_NAMES:
         return kv_heads
     if name.endswith(("token_id", "token_index")):
@@ -230,8 +277,9 @@ def _special(name: str) -> int:
     return SPECIAL[known.index(first)] if first in known else SPECIAL[len(known)]
 
 
-def _shorten(usual: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Lists with an entry a layer, cut down to layers that bring a kind not there before."""
+def _shorten(usual: Mapping[str, Any], wanted: int | None = None) -> dict[str, list[Any]]:
+    """Lists with an entry a layer, cut down to layers that bring a kind not there before, or to
+    as many as are wanted."""
     depth = next((usual[name] for name in DEPTHS if isinstance(usual.get(name), int)), None)
     lists = {
         name: list(value)
@@ -247,6 +295,8 @@ def _shorten(usual: Mapping[str, Any]) -> dict[str, list[Any]]:
             seen |= kinds
             chosen.append(layer)
     chosen = chosen if len(chosen) > 1 else [0, 1]
+    if wanted:
+        chosen = [chosen[layer % len(chosen)] for layer in range(wanted)]
     return {
         name: list(range(len(chosen)))
         if name in indices

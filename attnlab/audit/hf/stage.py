@@ -11,40 +11,43 @@ import pprint
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
 
-from attnlab.audit.errors import calling
+from attnlab.audit.errors import ScriptError, calling
 from attnlab.audit.hf import running as hf_running
 from attnlab.audit.hf.running import (
     first_cache,
     in_float64,
     loop_logits,
+    pixels,
     quiet,
     running,
     step_logits,
 )
-from attnlab.audit.hf.subject import HuggingFace
+from attnlab.audit.hf.subject import Model
 from attnlab.audit.properties import precision
 from attnlab.audit.properties.property import Case
-from attnlab.audit.repro.prelude import prepare, sample
+from attnlab.audit.repro.prelude import prepare
 from attnlab.audit.repro.stage import CALLS, GIVEN, TOOLS, Heading, Stage, _function
 from attnlab.audit.repro.stepping import Stepping
 from attnlab.audit.subject.adapters import HEADS, KV_HEADS, LAYERS
 from attnlab.audit.subject.base import Subject
-from attnlab.audit.subject.calls import Call, record
+from attnlab.audit.subject.calls import Call
 
 WIDTH = 96  # columns of a script's constants
 EXACT = (precision.fails,)  # what float64 is compared with
 
 
-def build_model(folder: str, name: str, sizes: dict[str, Any], **how: Any) -> Any:
-    """The model that is saved in a folder, or else a new one of this class and these sizes."""
+def build_model(
+    folder: str, name: str, sizes: dict[str, Any], auto: str, part: str, **how: Any
+) -> Any:
+    """The model that is saved in a folder, or else a new one of this class and these sizes; of a
+    model with a decoder, that part which is meant."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     import transformers
 
@@ -56,10 +59,17 @@ def build_model(folder: str, name: str, sizes: dict[str, Any], **how: Any) -> An
             print(f"no config.json in {folder}; give the folder of a saved model")
             sys.exit(2)
         how |= {"local_files_only": True, "use_safetensors": True}
-        return transformers.AutoModelForCausalLM.from_pretrained(folder, **how)
-    torch.manual_seed(0)
-    model = getattr(transformers, name)
-    return model._from_config(model.config_class(**sizes), **how)
+        model = getattr(transformers, auto).from_pretrained(folder, **how)
+    else:
+        torch.manual_seed(0)
+        made = getattr(transformers, name)
+        model = made._from_config(made.config_class(**sizes), **how)
+    return getattr(model, part)() if part else model
+
+
+def as_stored(code: Any, dtype: torch.dtype) -> Any:
+    """In evaluation mode, and with its own weights."""
+    return code.eval().to(dtype)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +78,9 @@ class ModelStage(Stage):
 
     name: str
     folder: str = ""
+    auto: str = "AutoModelForCausalLM"
+    part: str = ""
+    encoder_text: Mapping[str, str] = field(default_factory=dict)  # the text that a decoder attends to
     implementation: str | None = None
     usual: str | None = None  # the backend that others are compared with
     masked: bool = False
@@ -82,7 +95,7 @@ class ModelStage(Stage):
 
     def known(self) -> dict[str, Any]:
         own = {"step_logits": step_logits, "loop_logits": loop_logits, "running": running}
-        return {**TOOLS, **own, "first_cache": first_cache}
+        return {**TOOLS, **own, "first_cache": first_cache, "pixels": pixels}
 
     def homes(self) -> list[ModuleType]:
         return [*super().homes(), hf_running, sys.modules[ModelStage.__module__]]
@@ -104,8 +117,11 @@ class ModelStage(Stage):
         wide = in_float64() if self.drawn_in is torch.float64 else nullcontext()
         with quiet(), torch.random.fork_rng(devices=[]), wide:
             with calling("__init__"):
-                code = build_model(self.folder, self.name, dict(self.options), **how)
-        return replace(self, code=prepare(code, self.dtype))
+                code = build_model(
+                    self.folder, self.name, dict(self.options), self.auto, self.part, **how
+                )
+        ready = as_stored if self.folder else prepare
+        return replace(self, code=ready(code, self.dtype))
 
     def with_less(self, names: Sequence[str], less: int, wide: bool) -> "Stage | None":
         name = next((one for one in names if type(self.options.get(one)) is int), None)
@@ -122,11 +138,12 @@ class ModelStage(Stage):
         sizes = pprint.pformat(dict(self.options), width=WIDTH, compact=True, sort_dicts=False)
         constants = [f"FOLDER = {self.folder!r}  # of a saved model; without one it is made anew"]
         constants += [f"NAME = {self.name!r}", f"SIZES: dict[str, Any] = {sizes}"]
-        how = f"attn_implementation={self.implementation!r}, dtype={self.drawn_in}"
+        how = f"{self.auto!r}, {self.part!r}, "
+        how += f"attn_implementation={self.implementation!r}, dtype={self.drawn_in}"
         making = ["FOLDER = (sys.argv[1:] or [FOLDER])[0]"]
         making += ["with in_float64():"] * wide
         making += ["    " * wide + f"code = build_model(FOLDER, NAME, SIZES, {how})"]
-        making += [f"prepare(code, {self.dtype})"]
+        making += [f"{'as_stored' if self.folder else 'prepare'}(code, {self.dtype})"]
         return Heading(
             title=what,
             usage="[folder of another saved model]",
@@ -147,22 +164,29 @@ class ModelStage(Stage):
             body += [f"        code.set_attn_implementation({self.usual!r})"]
             lines += _function(f"{name}(backend: str, {calls[name]})", body)
         if "loop" in tools:
-            body = ["return loop_logits(code, x, first)"]
+            body = [f"return loop_logits(code, x, first, {self._context()})"]
             lines += _function("loop(x: Any, first: int)", body, self.decorators)
         return lines
 
     def _stepping(self) -> list[str]:
-        step = [f"return step_logits(code, x, cache, padding, {self.masked}, {self.prepares})"]
+        given = f"{self.masked}, {self.prepares}, {self._context()}"
+        step = [f"return step_logits(code, x, cache, padding, {given})"]
         return [
             *_function("new_cache()", ['return {"kept": first_cache(code)}'], self.decorators),
             *_function("step(x: Any, cache: Any, padding: Any = None)", step, self.decorators),
         ]
 
+    def _context(self) -> str:
+        pairs = ", ".join(f'"{name}": {text}' for name, text in self.encoder_text.items())
+        return f"{{{pairs}}}" if pairs else "None"
+
 
 def for_model(subject: Subject, target: str, options: Mapping[str, Any]) -> ModelStage:
     """The stage for a model that the audit had as this subject."""
-    assert isinstance(subject, HuggingFace) and subject.module is not None
+    assert isinstance(subject, Model) and subject.module is not None
     how, wide = subject.convention, subject.dtype is torch.float64
+    if how.folder and how.sizes:
+        raise ScriptError("a saved model was given other settings, for which a script has no words")
     stage = ModelStage(
         target=target,
         options=how.sizes,
@@ -171,21 +195,26 @@ def for_model(subject: Subject, target: str, options: Mapping[str, Any]) -> Mode
         drawn_in=how.drawn_in,
         decorators=(*Stage.decorators, *(["@running(code)"] if wide else [])),
         width=subject.width,
-        tokens=True,
+        tokens=how.tokens,
+        block=subject.block,
+        turned=f"[:, {how.skip}:]" if how.skip else "",
         stepping=Stepping(call=Call()) if subject.caches else None,
-        name=type(subject.module).__name__,
+        name=how.made_by,
         folder=how.folder,
+        auto=how.auto,
+        part=how.part,
+        encoder_text=how.encoder_text,
         implementation=options.get("attn_implementation"),
         masked=subject.pads,
         prepares=how.prepares,
     )
-    x = sample((2, 5), subject.width, 0, torch.float32)
-    call = record(subject.module, partial(subject.run, x), {}, x=x)
+    call = Call(named={**how.inputs, **{name: repr(one) for name, one in how.constants.items()}})
+    call = replace(call, named={**call.named, "return_dict": "True"})
     loss = call.text(more="labels=x") if subject.labelled is not None else ""
     return replace(
         stage,
         call=call,
-        padding={"attention_mask": "(~padding).long()"} if subject.pads else None,
-        positions={"position_ids": "positions"} if subject.placed else None,
+        padding={how.mask.name: how.mask.form.text} if subject.pads and how.mask else None,
+        positions={how.positions: "positions"} if how.positions else None,
         labelled=f"scalar_in({loss})" if loss else "",
     ).again()

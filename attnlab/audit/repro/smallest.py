@@ -74,6 +74,8 @@ def example_of(
     finding: Finding, subject: Subject, target: str, options: Mapping[str, Any]
 ) -> Example:
     """A failure at its smallest, or why there is no script of it; an error of ours is raised."""
+    part_for = getattr(subject, "part_for", None)  # of a model with several sides
+    subject = subject if part_for is None else part_for(finding.name)
     try:
         return _example(finding, subject, target, options)
     except (SubjectError, InputError, ScriptError, CannotTell) as error:

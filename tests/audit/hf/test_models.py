@@ -40,7 +40,7 @@ def test_architectures_of_every_kind_are_built_tiny_and_without_a_network(
         raise AssertionError("the network was used")
 
     monkeypatch.setattr(socket.socket, "connect", refuse)
-    model = hf.model_of(arch)
+    model = hf.model_of(f"causal/{arch}")
     assert sum(one.numel() for one in model.parameters()) < 300_000
     assert model(torch.arange(10).reshape(2, 5), use_cache=False).logits.shape[:2] == (2, 5)
 
@@ -169,3 +169,97 @@ def test_a_saved_folder_is_audited_and_one_of_pickles_is_refused(tmp_path: Path)
         hf.model_in(tmp_path / "bad")
     with pytest.raises(ValueError, match=r"config\.json"):
         hf.model_in(tmp_path / "good")
+
+
+def test_an_encoder_is_declared_bidirectional_and_its_padding_examined() -> None:
+    found = hf.audit_hf("bert")
+    assert found.contract == Contract(causal=False)
+    wanted = ("batch", "padding", "backends", "precision", "finite")
+    assert {name: verdicts(found)[name] for name in wanted} == dict.fromkeys(wanted, "pass")
+    assert found.verdict == "pass"
+
+
+def test_an_encoder_that_reads_its_padding_fails() -> None:
+    subject = hf.subject_of("bert")
+    subject.convention.code.register_forward_pre_hook(deaf_to("attention_mask"), with_kwargs=True)
+    assert verdicts(hf.certificate_of(subject))["padding"] == "fail"
+
+
+@pytest.mark.parametrize("arch", ["t5", "bart"])
+def test_a_decoder_and_the_text_of_its_encoder_are_both_examined(arch: str) -> None:
+    found = hf.audit_hf(arch)
+    assert found.contract == Contract(causal=True, cache=True)
+    wanted = ("causality", "cache", "padding", "encoder batch", "encoder padding")
+    assert {name: verdicts(found)[name] for name in wanted} == dict.fromkeys(wanted, "pass")
+    assert found.verdict == "pass"
+
+
+def test_padding_of_the_encoders_text_that_the_decoder_reads_fails() -> None:
+    subject = hf.subject_of("bart")
+    decoder = subject.convention.code.get_decoder()
+    decoder.register_forward_pre_hook(deaf_to("encoder_attention_mask"), with_kwargs=True)
+    found = verdicts(hf.certificate_of(subject))
+    assert found["encoder padding"] == "fail"
+    assert found["causality"] == found["encoder batch"] == "pass"
+
+
+def test_a_step_that_forgets_the_padding_of_the_encoders_text_fails() -> None:
+    subject = hf.subject_of("bart")
+    decoder = subject.convention.code.get_decoder()
+
+    def forget(module: Any, args: Any, kwargs: Any) -> Any:
+        cache = kwargs.get("past_key_values")
+        late = cache is not None and cache.get_seq_length() > 0
+        return args, {**kwargs, **({"encoder_attention_mask": None} if late else {})}
+
+    decoder.register_forward_pre_hook(forget, with_kwargs=True)
+    assert verdicts(hf.certificate_of(subject))["cache"] == "fail"
+
+
+def deaf_to(name: str) -> Any:
+    def hook(module: Any, args: Any, kwargs: Any) -> Any:
+        return args, {**kwargs, name: None}
+
+    return hook
+
+
+def test_images_are_examined_by_patches_and_sound_is_said_not_to_be() -> None:
+    found = verdicts(hf.audit_hf("vit"))
+    assert found["batch"] == found["backends"] == "pass" and "fail" not in found.values()
+    with pytest.raises(ValueError, match="wav2vec2 is not built: it takes sound"):
+        hf.subject_of("wav2vec2")
+    with pytest.raises(ValueError, match=r"resnet is not built: .* does not cut into patches"):
+        hf.subject_of("resnet")
+
+
+def test_options_are_of_the_configuration_and_a_wrong_one_is_answered_with_a_name() -> None:
+    config: Any = hf.model_of("moshi", sliding_window=200).config
+    assert config.sliding_window == 200
+    config = hf.model_of("gemma3_text", num_hidden_layers=5).config
+    assert config.num_hidden_layers == len(config.layer_types) == 5
+    config = hf.model_of("gemma3", sliding_window=5).config  # of the configuration inside
+    assert config.text_config.sliding_window == 5
+    with pytest.raises(ValueError, match="LlamaConfig has no 'num_layer'; did you mean"):
+        hf.model_of("llama", num_layer=3)
+
+
+@pytest.mark.parametrize("arch", ["causal/gpt2", "encoder/bert", "seq2seq/t5"])
+def test_weights_of_a_folder_are_left_as_they_are(arch: str, tmp_path: Path) -> None:
+    model: Any = hf.model_of(arch)
+    model.save_pretrained(tmp_path)
+    subject = hf.subject_of(f"{arch.partition('/')[0]}/{tmp_path}")
+    ours = subject.convention.code.state_dict()
+    for name, one in model.state_dict().items():
+        assert torch.equal(ours[name].to(one), one), name
+    with pytest.raises(ValueError, match="has no 'vocabulary'; did you mean 'vocab_size'"):
+        hf.subject_of(str(tmp_path), vocabulary=7)
+
+
+def test_weights_at_0_in_a_folder_are_said_to_hide_what_they_gate(tmp_path: Path) -> None:
+    model: Any = hf.model_of("gpt2")
+    with torch.no_grad():
+        model.transformer.h[1].attn.c_proj.weight.zero_()
+    model.save_pretrained(tmp_path)
+    (found,) = hf._hidden(hf.subject_of(str(tmp_path)))
+    assert found.verdict == "cannot tell"
+    assert "transformer.h.1.attn.c_proj.weight" in found.detail

@@ -108,3 +108,33 @@ def test_a_backend_that_is_refused_is_the_models(
     monkeypatch.setattr(llama.convention.code, "set_attn_implementation", broken)
     with pytest.raises(SubjectError, match="in `set_attn_implementation`: of theirs"):
         llama.by("eager").run(llama.draw(2, 5, 0))
+
+
+@pytest.mark.parametrize("arch", ["t5", "bart", "m2m_100"])
+def test_a_decoder_in_pieces_is_the_whole_text(arch: str) -> None:
+    decoder = models.subject_of(arch)
+    x, cache = decoder.draw(2, 11, 3), decoder.new_cache()
+    pieces = torch.cat([decoder.step(one, cache) for one in x.split((3, 1, 1, 4, 2), 1)], dim=1)
+    assert float((pieces - decoder.run(x)).abs().max()) < 1e-12
+
+
+def test_outputs_of_a_decoder_move_with_the_encoders_text_up_to_its_padding() -> None:
+    source = models.subject_of("t5").part_for("encoder padding")
+    x, padding = source.draw(2, 7, 3), torch.tensor([[False] * 5 + [True] * 2] * 2)
+    other = x.clone()
+    other[:, 6] += 1
+    far = source.run(other, padding=padding) - source.run(x, padding=padding)
+    near = source.run(other) - source.run(x)
+    assert not far.any() and bool((near.abs().amax(-1) > 1e-6).all())
+
+
+def test_input_j_is_patch_j_of_the_picture() -> None:
+    x = torch.arange(2 * 9 * 12.0).reshape(2, 9, 12)
+    found = torch.nn.functional.unfold(running.pixels(x, 3, 2), 2, stride=2)
+    assert torch.equal(found.transpose(1, 2), x)
+
+
+def test_rows_before_the_patches_are_left_out() -> None:
+    vit = models.subject_of("vit")
+    assert (vit.convention.skip, vit.block) == (1, 144)
+    assert vit.run(vit.draw(2, 5, 0)).shape == (2, 5, 32)

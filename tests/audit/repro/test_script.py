@@ -211,7 +211,7 @@ def gpt2(tmp_path_factory):
     ],
 )
 def test_so_have_models_of_transformers(arch, property, outside, gpt2, tmp_path, monkeypatch):
-    one = of_model(f"hf:{arch}", property)
+    one = of_model(f"hf:causal/{arch}", property)
     assert one.script, one.reason
     assert "import attnlab" not in one.script and "from attnlab" not in one.script
     script = tmp_path / one.file

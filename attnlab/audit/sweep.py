@@ -1,0 +1,345 @@
+"""The sweep: many targets, each with its row, whatever it does.
+
+    targets -> jobs -> rows (`audit/rows.py`)
+
+    hf:all, hf:llama*, hf:encoder/*bert*      models of the installed transformers
+    @FILE                                     a target a line, as on the command line
+
+Workers are processes of their own, so that one which crashes or hangs costs its row and no more.
+Models are audited in the worker, which has the library loaded; a file in a child of the worker
+(`audit/sandbox.py`), as it is without a sweep.
+"""
+
+import json
+import multiprocessing
+import shlex
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+from attnlab import config
+from attnlab.audit.errors import InputError, SubjectError
+from attnlab.audit.rows import Row, RowFile
+from attnlab.audit.sandbox import Limits, Request, audit_in_child
+
+WORKERS = 2
+LIMITS = Limits()
+START = 60.0  # seconds that the first target of a worker may take more, to import everything
+GLOBS = "*?["
+# These take longest, and begin first: both workers then end at about the same time.
+LONG = ("hf:seq2seq/granite_speech", "hf:seq2seq/granite_speech_plus", "hf:seq2seq/fsmt")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    request: Request
+
+    @property
+    def line(self) -> str:
+        """As one would write it on the command line; a row is known by it."""
+        words = [self.request.target, *self.request.options]
+        for name, value in sorted(self.request.contract.declared().items()):
+            text = value if isinstance(value, str) else json.dumps(value)
+            words += ["--declare", f"{name}={text}"]
+        return shlex.join(words)
+
+    @property
+    def family(self) -> str:
+        """Of a row that its worker did not finish: as far as the target says it."""
+        target = self.request.target
+        if not target.startswith("hf:"):
+            return "code"
+        named, slash, _ = target.removeprefix("hf:").partition("/")
+        return named if slash and "." not in named else "hf"
+
+
+def is_sweep(target: str) -> bool:
+    """Whether a target stands for many."""
+    models = target.startswith("hf:") and any(letter in target for letter in GLOBS)
+    return target == "hf:all" or target.startswith("@") or models
+
+
+def jobs_of(request: Request) -> list[Job]:
+    """What a target stands for; what is declared holds for all, and a line's own wins."""
+    if not request.target.startswith("@"):
+        return [Job(request=one) for one in _models(request)]
+    path = Path(request.target[1:])
+    if request.options:
+        raise InputError(f"{request.options[0]!r} is for one target; write it into {path}")
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror}); name a text file") from None
+    found = []
+    for number, text in enumerate(lines, 1):
+        try:
+            words = shlex.split(text, comments=True)
+            if words:
+                found += [Job(request=one) for one in _models(_request(words, request))]
+        except ValueError as error:  # quotes without an end, options that are none
+            raise InputError(f"{path}, line {number}: {error}") from None
+    if not found:
+        raise InputError(f"{path} names no target; write one a line, as file.py:Name width=32")
+    return list({job.line: job for job in found}.values())
+
+
+def _request(words: Sequence[str], every: Request) -> Request:
+    """Of the words of a line: TARGET key=value … --declare key=value …"""
+    target, options, declared = words[0], [], []
+    if target.startswith("@"):
+        raise InputError(f"{target} stands in a list itself; name its targets here")
+    rest = iter(words[1:])
+    for word in rest:
+        if word == "--declare":
+            declared.append(next(rest, ""))
+        elif word.startswith("--declare="):
+            declared.append(word.removeprefix("--declare="))
+        elif "=" in word:
+            options.append(word)
+        else:
+            raise InputError(f"{word!r} is neither key=value nor --declare key=value")
+    contract = config.override(every.contract, declared)
+    return Request(target=target, options=tuple(options), contract=contract)
+
+
+def _models(request: Request) -> list[Request]:
+    """The models that a glob stands for; anything else is itself."""
+    if not is_sweep(request.target):
+        return [request]
+    from attnlab.audit.hf.families import matching
+
+    names = matching(request.target.removeprefix("hf:"))
+    return [replace(request, target=f"hf:{name}") for name in names]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """What came of a sweep; `left` jobs were not done when it was stopped."""
+
+    rows: list[Row]
+    left: int = 0
+
+
+def sweep(
+    jobs: Sequence[Job],
+    tick: Callable[[int, int, Row, float], None] = lambda done, total, row, left: None,
+    *,
+    workers: int = WORKERS,
+    limits: Limits = LIMITS,
+    start: float = START,
+    out: RowFile | None = None,
+) -> Sweep:
+    """A row for each job, in their order; rows that `out` has already are not done again.
+
+    `tick` is told how many are done, of how many, the last row, and the seconds that are left.
+    """
+    by_line = {job.line: job for job in jobs}
+    known = {} if out is None else out.known
+    rows = {line: known[line] for line in by_line if line in known}
+    order = sorted(
+        (line for line in by_line if line not in rows), key=lambda line: line not in LONG
+    )
+    waiting = order[::-1]
+    ready, began = len(rows), time.monotonic()
+    pool = _Pool(workers, limits, start)
+    with _interrupts(pool) as stopped:
+
+        def keep(job: Job, found: Row) -> None:
+            row = rows[job.line] = {"line": job.line, "family": job.family, **found}
+            if out is not None:
+                out.write(row)
+            done = len(rows) - ready
+            left = (time.monotonic() - began) / done * (len(by_line) - len(rows))
+            tick(len(rows), len(by_line), row, left)
+
+        try:
+            while (waiting or pool.busy) and not stopped():
+                while waiting and len(pool.busy) < workers:
+                    pool.take(by_line[waiting.pop()])
+                for job, found in pool.answers():
+                    keep(job, found)
+        finally:
+            pool.end()
+    kept = [rows[line] for line in by_line if line in rows]
+    return Sweep(rows=kept, left=len(by_line) - len(kept))
+
+
+@contextmanager
+def _interrupts(pool: "_Pool") -> Iterator[Callable[[], bool]]:
+    """Whether Ctrl-C was pressed: the first stops the sweep, the second kills everything."""
+    pressed = False
+
+    def stop(*_: Any) -> None:
+        nonlocal pressed
+        if pressed:
+            pool.kill()
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            signal.raise_signal(signal.SIGINT)
+        pressed = True
+
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    before = signal.signal(signal.SIGINT, stop)
+    try:
+        yield lambda: pressed
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def row_of(request: Request, limits: Limits) -> Row:
+    """The audit of one target: of a model here, of a file in a child."""
+    begin = time.monotonic()
+    if request.target.startswith("hf:"):
+        found = _model_row(request)
+    else:
+        found = audit_in_child(request, limits).plain()
+    return {**found, "target": request.target, "seconds": round(time.monotonic() - begin, 2)}
+
+
+def _model_row(request: Request) -> Row:
+    from attnlab.audit.hf.families import pick
+    from attnlab.audit.hf.models import audit_hf
+    from attnlab.audit.subject.load import options_of
+
+    known = {}
+    try:
+        known = {"family": pick(request.target.removeprefix("hf:"))[0]}
+        options = options_of(request.options)
+        backend = options.pop("attn_implementation", None)
+        name, declared = request.target.removeprefix("hf:"), request.contract.declared()
+        return {**known, **audit_hf(name, backend, options=options, **declared).plain()}
+    except (InputError, SubjectError) as error:  # of the library's, or of the architecture's
+        return {**known, "verdict": "not built", "detail": _line(error)}
+    except Exception as error:  # of ours: said in its row, and by the exit code
+        said = {"verdict": "error", "detail": _line(error), "traceback": traceback.format_exc()}
+        return {**known, **said}
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__
+
+
+class _Pool:
+    """Workers that are busy; one that has nothing to do waits for the next job."""
+
+    def __init__(self, workers: int, limits: Limits, start: float) -> None:
+        self._workers, self._limits, self._start = workers, limits, start
+        self.busy: dict[Connection, _Worker] = {}
+        self._idle: list[_Worker] = []
+
+    def take(self, job: Job) -> None:
+        worker = self._idle.pop() if self._idle else _Worker(self._start)
+        worker.take(job, self._limits)
+        self.busy[worker.here] = worker
+
+    def answers(self) -> Iterator[tuple[Job, Row]]:
+        for answered in wait(list(self.busy), timeout=0.2):
+            assert isinstance(answered, Connection)
+            worker = self.busy.pop(answered)
+            yield worker.job, worker.answer()
+            if worker.alive:
+                self._idle.append(worker)
+            else:
+                worker.end()
+        for worker in [one for one in self.busy.values() if one.age > self._patience(one.job)]:
+            self.busy.pop(worker.here)
+            reason = f"took more than {self._limits.seconds:g} s; allow more with --timeout"
+            yield worker.job, _lost(worker.job, reason, worker.age)
+            worker.end()
+
+    def _patience(self, job: Job) -> float:
+        """A file has a child with a limit of its own, which says more."""
+        theirs = 0.0 if job.request.target.startswith("hf:") else 20.0
+        return self._limits.seconds + theirs
+
+    def end(self) -> None:
+        for worker in (*self.busy.values(), *self._idle):
+            worker.end()
+
+    def kill(self) -> None:
+        for worker in (*self.busy.values(), *self._idle):
+            worker.process.kill()
+
+
+def _lost(job: Job, reason: str, seconds: float) -> Row:
+    row = {"target": job.request.target, "verdict": "incomplete", "detail": reason}
+    return {**row, "seconds": round(seconds, 2)}
+
+
+class _Worker:
+    """A process that audits what it is told to, one target at a time."""
+
+    job: Job
+
+    def __init__(self, start: float) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.here, there = context.Pipe()
+        self.process = context.Process(target=_work, args=(there,), daemon=True)
+        # Ctrl-C is for us; a process keeps the signals blocked with which it was started
+        resource_tracker.ensure_running()  # which unblocks them when it starts
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            self.process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        there.close()  # so that the end of the process is seen here
+        self.alive, self._more = True, start
+
+    def take(self, job: Job, limits: Limits) -> None:
+        self.job, self.since = job, time.monotonic() + self._more
+        self._more = 0.0
+        try:
+            self.here.send({**job.request.plain(), **vars(limits)})
+        except OSError:  # it is gone; reading its answer says so
+            self.alive = False
+
+    @property
+    def age(self) -> float:
+        return max(time.monotonic() - self.since, 0.0)
+
+    def answer(self) -> Row:
+        try:
+            found: Row = self.here.recv()
+        except (EOFError, OSError):
+            self.alive = False
+            self.process.join(1)
+            reason = f"the process ended with code {self.process.exitcode}"
+            return _lost(self.job, reason, self.age)
+        return found
+
+    def end(self) -> None:
+        self.here.close()
+        self.process.terminate()  # a child that it has is ended by it
+        self.process.join(2)
+        self.process.kill()
+        self.process.join()
+
+
+def _work(connection: Connection) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with suppress(EOFError):
+        while True:
+            given: Mapping[str, Any] = connection.recv()
+            request = Request.of(given)
+            is_model = request.target.startswith("hf:")
+            # a child is ended on the way out
+            signal.signal(signal.SIGTERM, signal.SIG_DFL if is_model else _leave)
+            if is_model:
+                import torch
+
+                torch.set_num_threads(1)
+            limits = Limits(seconds=given["seconds"], gibibytes=given["gibibytes"])
+            connection.send(row_of(request, limits))
+
+
+def _leave(*_: Any) -> None:
+    raise SystemExit(0)
