@@ -80,7 +80,7 @@ class ModelStage(Stage):
     folder: str = ""
     auto: str = "AutoModelForCausalLM"
     part: str = ""
-    encoder_text: Mapping[str, str] = field(default_factory=dict)  # the text that a decoder attends to
+    encoder_text: Mapping[str, str] = field(default_factory=dict)  # what a decoder attends to
     implementation: str | None = None
     usual: str | None = None  # the backend that others are compared with
     masked: bool = False
