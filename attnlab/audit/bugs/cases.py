@@ -20,6 +20,7 @@ from attnlab.config import from_dict
 
 FAMILIES = (
     *("causality", "lengths", "caching", "windows", "positions", "heads", "padding", "training"),
+    "mutations",
 )
 CAUSAL = {"causal": True}  # declared of most
 
