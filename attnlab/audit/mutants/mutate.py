@@ -127,9 +127,15 @@ class Mutant:
     scope: str = field(repr=False)  # the function or class around it, as it was
     changed: str = field(repr=False)  # and as it is
 
-    @property
-    def key(self) -> tuple[str, str, str]:
-        return self.original.name, self.before, self.after
+    @cached_property
+    def key(self) -> str:
+        """In which function it is, and what it reads there: to be listed by."""
+        before, after = self.scope.splitlines(), self.changed.splitlines()
+        line = next(n for n, one in enumerate(after) if one != before[n])
+        heads = [one.split() for one in before[: line + 1] if one.lstrip().startswith("def ")]
+        name = heads[-1][1].partition("(")[0]
+        text = f"{self.before} → pass" if self.after == "pass" else self.after
+        return f"{self.original.name}, {name}: {text}"
 
     def __str__(self) -> str:
         return f"{self.original.name}: {self.before}  →  {self.after or 'nothing'}"

@@ -135,7 +135,7 @@ HAND_WRITTEN = (
 )
 UNUSUAL = (
     _control("SinkAttention", "SinkAttention(32, 4)", positions="none", scale=SCALE),
-    _control("capped_attention", "capped_attention", positions="none"),
+    _control("capped_attention", "capped_attention", scale=SCALE),
     _control("NormedAttention", "NormedAttention(56, 7, 1)", heads=7, kv_heads=1),
     _control(
         *("BackwardRotary", "BackwardRotary(64, 4)"),

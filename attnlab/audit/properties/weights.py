@@ -62,7 +62,8 @@ def fails(
             ones = bool(((total - 1).abs() < HALF).all()) and total.numel() > 0
             if weights.shape[axis] > 1 and ones:
                 return True, f"weights add up to 1 over the {what}, not over the keys", seen
-        if float(sums.max() - sums.min()) < HALF and float(weights.min()) >= 0:
+        one_sign = float(weights.min()) >= 0 or float(weights.max()) <= 0
+        if float(sums.max() - sums.min()) < HALF and one_sign:
             text = f"rows add up to {off:.4g} everywhere: something multiplies them after softmax"
             return True, text, seen
         if heads is not None and exponentials(run, x, heads) and not has_sink(run, x, heads):
