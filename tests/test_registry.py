@@ -219,6 +219,7 @@ CONTRACTS = {
     "study": "contracts/test_study.py",
     "claim": "theory/test_catalogue.py",
     "property": "contracts/test_property.py",
+    "protocol": "audit/subject/test_protocols.py",
     "check": "contracts/test_command.py",
     "bench": "contracts/test_command.py",
 }

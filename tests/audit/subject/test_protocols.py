@@ -178,18 +178,23 @@ def test_right_code_passes_by_its_protocol_and_wrong_code_fails_with_a_script(
     assert [ends(script, file, monkeypatch) for file in files.values()] == [1, 0]
 
 
-@pytest.mark.parametrize(
-    ("case", "protocol"),
-    [
-        ("piece-replaces", "returned"),
-        ("top-left", "filled"),
-        ("buffers-top-left", "held"),
-        ("rotated-twice", "whole-text"),
-        ("first-rows-of-the-room", "set-up"),
-        ("unwritten-room", "static"),
-        ("state-after-convolution", "states"),
-    ],
-)
+CASES = {
+    "piece-replaces": "returned",
+    "top-left": "filled",
+    "buffers-top-left": "held",
+    "rotated-twice": "whole-text",
+    "first-rows-of-the-room": "set-up",
+    "unwritten-room": "static",
+    "state-after-convolution": "states",
+}
+
+
+def test_every_protocol_has_a_bug_with_its_twin():
+    protocols = {option.name for option in registry.options("protocol")}
+    assert protocols == {*CASES.values(), *(code.partition(",")[0] for code in CODES)}
+
+
+@pytest.mark.parametrize(("case", "protocol"), CASES.items())
 def test_both_forms_of_a_case_are_stepped_by_the_same_protocol(case, protocol):
     chosen = next(one for one in caching.CASES if one.name == case)
     for wrong in (True, False):
