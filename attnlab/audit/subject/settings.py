@@ -16,6 +16,7 @@ import textwrap
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
+from functools import lru_cache
 from types import ModuleType, SimpleNamespace
 from typing import Any, Literal
 
@@ -187,7 +188,7 @@ def _settings_of(
             return None
     if kind is None and type(parameter.default).__module__ not in ("builtins", "inspect"):
         kind = type(parameter.default)
-    if kind is dict or (kind is None and called and _reads_keys(module, name)):
+    if kind is dict or (kind is None and called and _reads_keys(_source(module), name)):
         return Settings(parameter=name, form="dict", base={}, place="")
     if kind is not None and not called and not is_dataclass(kind):
         return None
@@ -289,19 +290,31 @@ def _place(thing: Any, module: ModuleType | None) -> str:
     return f"module.{own}" if own else f"sys.modules[{thing.__module__!r}].{thing.__qualname__}"
 
 
-def _nodes(code: Any) -> Iterator[ast.AST]:
-    """Of the source of a module or a piece of code; none if there is no source."""
+def _source(code: Any) -> str:
+    """Of a module or a piece of code; empty if it is not there."""
     try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(code)))
-    except (OSError, TypeError, SyntaxError, ValueError):
+        return inspect.getsource(code)
+    except (OSError, TypeError):
+        return ""
+
+
+@lru_cache(maxsize=64)
+def _words(source: str) -> frozenset[str]:
+    return frozenset(re.findall(r"\w+", source))
+
+
+def _nodes(source: str) -> Iterator[ast.AST]:
+    try:
+        return ast.walk(ast.parse(textwrap.dedent(source)))
+    except (SyntaxError, ValueError):
         return iter(())
-    return ast.walk(tree)
 
 
-def _reads_keys(module: ModuleType | None, name: str) -> bool:
-    """Whether a module reads `name["key"]`, more often than `name.key`."""
+@lru_cache(maxsize=64)
+def _reads_keys(source: str, name: str) -> bool:
+    """Whether code reads `name["key"]`, more often than `name.key`."""
     keys = attributes = 0
-    for node in _nodes(module) if module else ():
+    for node in _nodes(source):
         inner = getattr(node, "value", None)
         if isinstance(inner, ast.Name) and inner.id == name:
             keys += isinstance(node, ast.Subscript)
@@ -321,7 +334,7 @@ def _read_in_vain(error: BaseException, made: Any) -> dict[str, str]:
         return {}
     frame = trace.tb_frame
     names = {name for name, value in frame.f_locals.items() if value is made}
-    nodes = list(_nodes(frame.f_code))
+    nodes = list(_nodes(_source(frame.f_code)))
     called = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
     found: dict[str, str] = {}
     for node in nodes:
@@ -348,13 +361,12 @@ def check_options_are_read(
     modules |= {one.__module__ for one in kinds}
     if isinstance(code, nn.Module):
         modules |= {type(one).__module__ for one in code.modules()}
-    sources = []
+    words: set[str] = set()
     for name in modules - {"builtins", "types"}:
-        try:
-            sources.append(inspect.getsource(sys.modules[name]))
-        except (KeyError, OSError, TypeError):
+        source = _source(sys.modules.get(name))
+        if not source:
             return  # somewhere it cannot be looked for
-    words = set(re.findall(r"\w+", "\n".join(sources)))
+        words |= _words(source)
     for name in options:
         if name not in known and name not in words:
             raise InputError(
