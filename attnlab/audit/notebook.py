@@ -11,8 +11,8 @@ from attnlab.audit.contract import Certificate
 from attnlab.audit.table import rows
 
 # on white and on black the contrast is 4.5 or more
-COLOURS = {"pass": "#198754", "fail": "#e0393e", "not applicable": "inherit"}
-UNCLEAR = "#a86400"
+COLOURS = {"pass": "#198754", "fail": "#e03131", "not applicable": "inherit"}
+UNCLEAR = "#aa6500"
 SQUARE = 8  # pixels
 SHADES = 3  # powers of ten that look alike
 

@@ -14,7 +14,7 @@ from typing import Any, get_args
 
 from attnlab import config, registry
 from attnlab.audit.contract import Certificate, Contract, Finding, Verdict
-from attnlab.page.guard import Refused
+from attnlab.page.guard import Refused, log
 from attnlab.page.validation import shorten, text, whole
 
 WINDOW = 5
@@ -168,6 +168,8 @@ def run_audit(target: Target, contract: Contract) -> dict[str, Any]:
         if target.target and certificate.verdict == "fail":
             answer = with_examples(target.target, certificate, subject, dict(target.options))
             examples, detail = list(answer.examples), answer.detail
+            if answer.traceback:
+                log.error(answer.traceback)
     known = {"target": target.name, "about": target.about, "detail": detail}
     return {**plain(certificate), **known, "examples": examples}
 

@@ -136,7 +136,7 @@ AFTER = {  # and where the certificate is finished
     "stage": "attnlab.audit.repro.stage.for_subject",
     "record": "attnlab.audit.repro.stage.record",
     "fresh": "attnlab.audit.repro.stage.prepare",
-    "with_less": "attnlab.audit.repro.stage.settings_of",
+    "with_less": "attnlab.audit.repro.stage.defaults_of",
 }
 KINDS = [ValueError, OSError, KeyError]
 

@@ -20,6 +20,7 @@ from attnlab import registry
 from attnlab.audit.errors import InputError
 from attnlab.audit.subject.places import place_of, theirs
 from attnlab.audit.subject.settings import (
+    DECLARED,
     advice,
     check_options_are_read,
     required_names,
@@ -76,6 +77,9 @@ def from_file(target: str, options: Mapping[str, Any]) -> Any:
     member = _member(place_of(where).load(), where, name)
     found = member.found
     if isinstance(found, nn.Module):
+        for one in DECLARED.difference(("heads", "kv_heads")).intersection(options):
+            hint = advice(one, options[one], [])
+            raise InputError(f"{name} in {where} is made already, without {one!r}; {hint}")
         return found
     if not callable(found):
         raise InputError(f"{name} in {where} is {type(found).__name__}; name a class or a function")

@@ -16,6 +16,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 
@@ -97,7 +98,7 @@ def _file_place(text: str, path: Path) -> Place:
     while (full.parents[folders] / "__init__.py").is_file() and folders + 1 < len(full.parents):
         folders += 1
     top = full.parents[folders - 1].name if folders else ""
-    level = _relative_level(full, top)
+    level = _relative_level(full, top, full.stat().st_mtime_ns)
     if not level:
         return Place(text=text, path=path)
     folders = max(folders, level if level < len(full.parents) else 0)
@@ -107,7 +108,8 @@ def _file_place(text: str, path: Path) -> Place:
     return Place(text=text, path=path, root=root, module=module)
 
 
-def _relative_level(path: Path, package: str) -> int:
+@lru_cache(maxsize=64)  # code is made often, to find the smallest example
+def _relative_level(path: Path, package: str, changed: int) -> int:
     """How many folders up a file imports from; 0 if it does not need its package at all."""
     with suppress(SyntaxError, ValueError, OSError, RecursionError):  # said when it is imported
         found = [0]

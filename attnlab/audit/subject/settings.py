@@ -1,7 +1,7 @@
 """The object that a constructor takes its settings from: `GPT(config)`.
 
 Its class is the one that the parameter is annotated with, or the code's own `config_class`, or the
-one of that kind in the file: a dataclass, or a class called like GPTConfig or ModelArgs. A
+one of that kind in the file: a class called like GPTConfig or ModelArgs, or a dataclass. A
 `get_default_config()` of the code, or an object of the file that the option names
 (`config=SMALL`), is taken as it is and changed. Where there is nothing of the kind, code that
 reads `args.dim` gets a namespace of the options, and code that reads `cfg["dim"]` a dict.
@@ -14,8 +14,9 @@ import re
 import sys
 import textwrap
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
+from functools import lru_cache
 from types import ModuleType, SimpleNamespace
 from typing import Any, Literal
 
@@ -145,7 +146,7 @@ def settings_for(
         needed = name in open_names
         if needed or (strange and PARAMETER.fullmatch(name)):
             left = [one for one in open_names if one not in options]
-            found = _settings_of(factory, parameter, module, only=left == [name])
+            found = _settings_of(factory, parameter, module, left == [name], strange)
             if found is not None:
                 return found
     return None
@@ -163,9 +164,16 @@ def required_names(takes: Mapping[str, inspect.Parameter], options: Mapping[str,
 
 
 def _settings_of(
-    factory: Any, parameter: inspect.Parameter, module: ModuleType | None, only: bool
+    factory: Any,
+    parameter: inspect.Parameter,
+    module: ModuleType | None,
+    only: bool,
+    strange: Sequence[str],
 ) -> Settings | None:
-    """Of one parameter; `only`: nothing else is needed, so it may have any name."""
+    """Of one parameter; `only`: nothing else is needed, so it may have any name.
+
+    `strange` are options that the code itself does not take.
+    """
     name, called = parameter.name, bool(PARAMETER.fullmatch(parameter.name))
     fills = getattr(factory, "get_default_config", None)
     if called and callable(fills) and not required_names(_parameters(fills), {}):
@@ -180,12 +188,12 @@ def _settings_of(
             return None
     if kind is None and type(parameter.default).__module__ not in ("builtins", "inspect"):
         kind = type(parameter.default)
-    if kind is dict or (kind is None and called and _reads_keys(module, name)):
+    if kind is dict or (kind is None and called and _reads_keys(_source(module), name)):
         return Settings(parameter=name, form="dict", base={}, place="")
     if kind is not None and not called and not is_dataclass(kind):
         return None
     if kind is None and (called or only):
-        kind = _class_beside(factory, module, by_name=called)
+        kind = _class_beside(factory, module, called, strange)
     if kind is None and called:
         kind = SimpleNamespace
     if kind is None:
@@ -225,24 +233,27 @@ def _annotated_class(parameter: inspect.Parameter, module: ModuleType | None) ->
     return None if said.__module__ == "builtins" or issubclass(said, nn.Module) else said
 
 
-def _class_beside(factory: Any, module: ModuleType | None, by_name: bool) -> Any:
-    """The class of settings in the code's module: the only one, or the one that its name tells."""
-    home = getattr(factory, "__module__", "")
-    every: list[Any] = []
-    for one in vars(module).values() if module else ():
-        if not inspect.isclass(one) or one in every or issubclass(one, nn.Module):
-            continue
-        own = one.__module__ == home
-        if (own and is_dataclass(one)) or (by_name and re.search(f"{ENDING}$", one.__name__)):
-            every.append(one)
-    owner = re.compile(re.escape(getattr(factory, "__name__", "")) + ENDING)
-    exact = [one for one in every if owner.fullmatch(one.__name__)]
-    at_home = [one for one in every if one.__module__ == home]
-    for some in (exact, every, at_home):
+def _class_beside(
+    factory: Any, module: ModuleType | None, by_name: bool, strange: Sequence[str]
+) -> Any:
+    """The class of settings in the code's module: the one that its name tells, or the only one."""
+    home, owner = getattr(factory, "__module__", ""), getattr(factory, "__name__", "")
+    every = [one for one in vars(module).values() if inspect.isclass(one)] if module else []
+    every = [one for one in dict.fromkeys(every) if not issubclass(one, nn.Module)]
+    plain = [one for one in every if is_dataclass(one) and one.__module__ == home]
+    ends = {one: re.search(f"{ENDING}$", one.__name__) for one in every}
+    named = [one for one in every if ends[one] and one.__name__ not in PRETRAINED and by_name]
+    stems = {one: one.__name__.removesuffix(ends[one].group()) for one in named}  # type: ignore
+    exact = [one for one in named if stems[one] == owner]
+    beginning = [one for one in named if stems[one] and owner.startswith(stems[one])]
+    at_home = [one for one in named if one.__module__ == home]
+    for some in (exact, beginning, named, at_home):
         bases = [one for one in some if not set(one.__mro__[1:]) & set(some)]
         if len(bases) == 1:
             return bases[0]
-    return None
+    # a dataclass of any other name may be something else, such as what the code gives
+    fits = [one for one in plain if {it.name for it in fields(one)}.issuperset(strange)]
+    return plain[0] if not named and len(plain) == 1 and fits else None
 
 
 def _is_pretrained(kind: Any) -> bool:
@@ -279,19 +290,31 @@ def _place(thing: Any, module: ModuleType | None) -> str:
     return f"module.{own}" if own else f"sys.modules[{thing.__module__!r}].{thing.__qualname__}"
 
 
-def _nodes(code: Any) -> Iterator[ast.AST]:
-    """Of the source of a module or a piece of code; none if there is no source."""
+def _source(code: Any) -> str:
+    """Of a module or a piece of code; empty if it is not there."""
     try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(code)))
-    except (OSError, TypeError, SyntaxError, ValueError):
+        return inspect.getsource(code)
+    except (OSError, TypeError):
+        return ""
+
+
+@lru_cache(maxsize=64)
+def _words(source: str) -> frozenset[str]:
+    return frozenset(re.findall(r"\w+", source))
+
+
+def _nodes(source: str) -> Iterator[ast.AST]:
+    try:
+        return ast.walk(ast.parse(textwrap.dedent(source)))
+    except (SyntaxError, ValueError):
         return iter(())
-    return ast.walk(tree)
 
 
-def _reads_keys(module: ModuleType | None, name: str) -> bool:
-    """Whether a module reads `name["key"]`, more often than `name.key`."""
+@lru_cache(maxsize=64)
+def _reads_keys(source: str, name: str) -> bool:
+    """Whether code reads `name["key"]`, more often than `name.key`."""
     keys = attributes = 0
-    for node in _nodes(module) if module else ():
+    for node in _nodes(source):
         inner = getattr(node, "value", None)
         if isinstance(inner, ast.Name) and inner.id == name:
             keys += isinstance(node, ast.Subscript)
@@ -311,7 +334,7 @@ def _read_in_vain(error: BaseException, made: Any) -> dict[str, str]:
         return {}
     frame = trace.tb_frame
     names = {name for name, value in frame.f_locals.items() if value is made}
-    nodes = list(_nodes(frame.f_code))
+    nodes = list(_nodes(_source(frame.f_code)))
     called = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
     found: dict[str, str] = {}
     for node in nodes:
@@ -338,13 +361,12 @@ def check_options_are_read(
     modules |= {one.__module__ for one in kinds}
     if isinstance(code, nn.Module):
         modules |= {type(one).__module__ for one in code.modules()}
-    sources = []
+    words: set[str] = set()
     for name in modules - {"builtins", "types"}:
-        try:
-            sources.append(inspect.getsource(sys.modules[name]))
-        except (KeyError, OSError, TypeError):
+        source = _source(sys.modules.get(name))
+        if not source:
             return  # somewhere it cannot be looked for
-    words = set(re.findall(r"\w+", "\n".join(sources)))
+        words |= _words(source)
     for name in options:
         if name not in known and name not in words:
             raise InputError(

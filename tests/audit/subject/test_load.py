@@ -26,6 +26,7 @@ def build(width=4):
     return Layer(width)
 
 NUMBER = 3
+layer = Layer(4)
 """
 
 
@@ -77,6 +78,9 @@ def test_files_of_one_name_in_two_folders_are_kept_apart(tmp_path, monkeypatch):
         ("Layer", {}, "Layer in .* needs width; add width=…"),
         ("Layer", {"width": 4, "head": 2}, "takes no 'head'; did you mean 'heads'"),
         ("Lyer", {}, "has no 'Lyer'; did you mean 'Layer'"),
+        ("layer", {"width": 4, "causal": True}, "is declared: --declare causal=true"),
+        ("attend", {"window": 4}, "takes no 'window'; what it must do is declared: --declare win"),
+        ("attend", {"kv_head": 4}, "attend in .* takes no 'kv_head'; did you mean 'kv_heads'"),
         ("NUMBER", {}, "is int; name a class or a function"),
         ("Picky", {}, "cannot be made: RuntimeError: odd widths"),
     ],

@@ -201,3 +201,22 @@ def test_a_config_of_transformers_is_found_by_class_and_by_annotation():
     assert model.config.vocab_size == 31 and model.config._attn_implementation == "eager"
     said = expression(f"{home}:LlamaAttention", {"hidden_size": 16, "layer_idx": 0})
     assert said == ("module.LlamaAttention(config=module.LlamaConfig(hidden_size=16), layer_idx=0)")
+
+
+PLAIN, OTHER = "class Plain: pass\n", KEYWORDS.replace("Layer", "Other")
+
+
+@pytest.mark.parametrize(
+    ("beside", "chosen"),
+    [
+        ("class Output:\n    loss: float = 0\n", "SimpleNamespace"),  # given back, not taken
+        ("class Sizes:\n    n_embd: int\n    n_head: int\n    drop: float\n", "module.Sizes"),
+        (PLAIN + KEYWORDS + OTHER, "module.LayerConfig"),
+        (PLAIN + KEYWORDS.replace("LayerC", "LaC") + OTHER, "module.LaConfig"),
+        (PLAIN + KEYWORDS.replace("Layer", "A") + OTHER, "SimpleNamespace"),
+    ],
+)
+def test_of_several_classes_the_one_of_that_name_is_taken(tmp_path, beside, chosen):
+    target = write(tmp_path, "from dataclasses import dataclass\n@dataclass\n", beside, LAYER)
+    assert from_file(target, OPTIONS).rate == 0.5
+    assert expression(target, OPTIONS).startswith(f"module.Layer(config={chosen}(")
