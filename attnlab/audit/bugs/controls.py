@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from attnlab.audit.bugs.cases import CAUSAL, Control
 from attnlab.audit.bugs.fused import Fused
+from attnlab.audit.bugs.lengths import CONTROLS as FEW_LENGTHS
 
 
 def _past(t: int) -> Tensor:
@@ -290,4 +291,5 @@ CONTROLS = (
         make=lambda: QuietPadding(32, 4),
         declared={**CAUSAL, "padding": True},
     ),
+    *FEW_LENGTHS,
 )
