@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from attnlab.audit.bugs.cases import CAUSAL, Control
 from attnlab.audit.bugs.fused import Fused
+from attnlab.audit.bugs.lengths import CONTROLS as FEW_LENGTHS
 
 
 def _past(t: int) -> Tensor:
@@ -327,4 +328,5 @@ CONTROLS = (
         why="without a context it attends to itself, in the same order either way",
         make=lambda: SelfOrCross(32, 4),
     ),
+    *FEW_LENGTHS,
 )

@@ -22,6 +22,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attnlab.audit.errors import SubjectError
+from attnlab.audit.probe.lengths import Lengths
 from attnlab.audit.probe.probe import SAFETY, apart
 from attnlab.audit.properties.causality import fails
 from attnlab.audit.subject.adapters import subject_for
@@ -66,7 +68,8 @@ class StopOnLeak:
         model = _unwrap(model)
         with _leave_as_it_was(model), torch.no_grad():
             subject = subject_for(_Still(model), self.options, type(model).__name__)
-            for length in self.lengths:
+            taken = Lengths(partial(_refusal, subject))
+            for length in dict.fromkeys(taken.fit(one, low=2) for one in self.lengths):
                 if leak := _leak(subject, length):
                     raise FutureSeen(
                         f"at step {step}, {subject.name} sees the future: {leak}; look at its mask "
@@ -88,6 +91,15 @@ def trainer_callback(**settings: Any) -> Any:
             stop(given["model"], int(state.global_step))
 
     return Stop()
+
+
+def _refusal(subject: Subject, length: int) -> SubjectError | None:
+    """What a model raises at a length, such as one beyond its table of positions."""
+    try:
+        subject.run(subject.draw(2, length, 0))
+    except SubjectError as error:
+        return error
+    return None
 
 
 def _leak(subject: Subject, length: int) -> str:

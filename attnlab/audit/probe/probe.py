@@ -3,6 +3,7 @@
 Axes: b batch, t time; output i, input j.
 """
 
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -11,19 +12,20 @@ from torch import Tensor
 
 from attnlab.audit.contract import Contract
 from attnlab.audit.errors import SubjectError
+from attnlab.audit.probe.lengths import Lengths
 from attnlab.audit.repro import prelude
 from attnlab.audit.subject.adapters import arrange
-from attnlab.audit.subject.base import Subject
+from attnlab.audit.subject.base import Subject, Vectors
 from attnlab.audit.subject.guard import guard
+from attnlab.audit.subject.lengths import named_lengths
 
-LENGTHS = (1, 2, 7, 23, 70)  # odd, prime, and beyond a block of 64
-# one below, at and one past the sizes that blocks usually have
-BLOCK_EDGES = tuple(block + more for block in (16, 32, 64, 128) for more in (-1, 0, 1))
 # factors on inputs that are changed: a mask of −10⁵ holds until scores are larger
 SIZES = (1.0, 1e3)
 BLIND = 0.1  # a tolerance that is this part of the outputs shows nothing
 SAFETY = 16  # roundings inside the code, against those of its inputs: a few per operation
 HALF_SAFETY = 4  # the same in a half precision, whose sums are made in float32
+# of one call with many rows: more positions are no faster, more numbers take much memory
+POSITIONS, NUMBERS = 1536, 2**23
 
 
 class Probe:
@@ -35,35 +37,64 @@ class Probe:
     def __init__(self, subject: Subject, contract: Contract) -> None:
         self.subject = guard(arrange(subject, contract))
         self.contract = contract
+        self.taken = Lengths(
+            self._refusal,
+            named_lengths(self.subject.module),
+            block=self.subject.block,
+            unfilled=self._unfilled_refusal,
+        )
+        self._influence: dict[tuple[int, int], Tensor] = {}
+        self._outputs: Tensor | None = None
+        self._finite: dict[int, bool] = {}
 
     def run(self, x: Tensor, **how: Any) -> Tensor:
         with torch.no_grad():
             return self.subject.run(x, **how)
 
+    def _refusal(self, length: int) -> SubjectError | None:
+        """What the code raises at a length."""
+        try:
+            self._finite[length] = bool(torch.isfinite(self.run(self.draw(2, length))).all())
+        except SubjectError as error:
+            return error
+        return None
+
+    def _unfilled_refusal(self, length: int) -> SubjectError | None:
+        if not isinstance(self.subject, Vectors):
+            return None
+        convention = replace(self.subject.convention, block=1)
+        return Probe(self.subject.with_convention(convention), self.contract)._refusal(length)
+
+    def finite(self, length: int) -> bool:
+        """Whether the outputs of a text of a length that it takes are numbers."""
+        return self.taken.takes(length) and self._finite[length]
+
     def step(self, x: Tensor, cache: Any, **how: Any) -> Tensor:
         with torch.no_grad():
             return self.subject.step(x, cache, **how)
 
-    def draw(self, batch: int = 2, length: int = 23, seed: int = 0) -> Tensor:
-        return self.subject.draw(batch, length, seed)
+    def draw(self, batch: int = 2, length: int | None = None, seed: int = 0) -> Tensor:
+        return self.subject.draw(batch, self.usual if length is None else length, seed)
 
     @cached_property
+    def usual(self) -> int:
+        """The length of texts on which nothing depends."""
+        return self.taken.fit(23)
+
+    @property
     def lengths(self) -> tuple[int, ...]:
-        """Of the texts that are tried; none beyond the others that is too long for the code."""
-        found = sorted({*LENGTHS, *BLOCK_EDGES})
-        while found[-1] > max(LENGTHS):
-            try:
-                self.run(self.draw(1, found[-1]))
-                break
-            except SubjectError:  # a table of positions has an end
-                found.pop()
-        return tuple(found)
+        """Of the texts that are tried, within what the code takes."""
+        return self.taken.tried
+
+    @cached_property
+    def _before(self) -> Tensor:
+        return self.run(self.draw())
 
     @cached_property
     def noise(self) -> float:
         """How far two identical calls are apart; 0 for deterministic code."""
         worst = 0.0
-        for length in (7, 23):
+        for length in (self.taken.fit(7), self.usual):
             x = self.draw(length=length)
             first = self.run(x)
             for _ in range(2):
@@ -94,7 +125,7 @@ class Probe:
     @cached_property
     def largest(self) -> float:
         """Of the outputs, where they are numbers."""
-        return float(self.run(self.draw()).abs().nan_to_num(posinf=0).max())
+        return float(self._before.abs().nan_to_num(posinf=0).max())
 
     @cached_property
     def rounding(self) -> float:
@@ -104,8 +135,8 @@ class Probe:
 
     @cached_property
     def _nudges(self) -> list[float]:
-        before, eps = self.run(self.draw()), torch.finfo(self.subject.dtype).eps
-        return [apart(self.nudged_run(eps, seed), before) for seed in range(3)]
+        eps = torch.finfo(self.subject.dtype).eps
+        return [apart(self.nudged_run(eps, seed), self._before) for seed in range(3)]
 
     @cached_property
     def _rough(self) -> float:
@@ -121,8 +152,7 @@ class Probe:
     @cached_property
     def tolerance(self) -> float:
         """What counts as equal: the noise of identical calls, and what rounding explains."""
-        smallest = torch.finfo(self.subject.dtype).eps * float(self.run(self.draw()).abs().max())
-        return 4 * self.noise + self.safety * max(self.rounding, smallest)
+        return 4 * self.noise + self.safety * max(self.rounding, self._smallest)
 
     @cached_property
     def fine(self) -> float:
@@ -131,8 +161,11 @@ class Probe:
         Their arithmetic is the same, so rounding has no occasion to break a tie, and the least of
         the nudges counts.
         """
-        smallest = torch.finfo(self.subject.dtype).eps * float(self.run(self.draw()).abs().max())
-        return 4 * self.noise + self.safety * max(min(self._nudges), self._rough, smallest)
+        return 4 * self.noise + self.safety * max(min(self._nudges), self._rough, self._smallest)
+
+    @cached_property
+    def _smallest(self) -> float:
+        return torch.finfo(self.subject.dtype).eps * float(self._before.abs().max())
 
     def blind(self, tolerance: float) -> str:
         """Why nothing that is within a tolerance can be called equal; empty if it can."""
@@ -144,8 +177,41 @@ class Probe:
         )
 
     def influence(self, length: int, seed: int = 0) -> Tensor:
-        """How far output i moves when input j is replaced, [t, t]."""
-        return prelude.influence(self.run, self.draw, length, seed)
+        """How far output i moves when input j is replaced, [t, t]; of the nearest length taken."""
+        length = self.taken.fit(length)
+        if (length, seed) not in self._influence:
+            rows = self.rows(length)
+            found = prelude.influence(self.run, self.draw, length, seed, rows)
+            self._influence[length, seed] = found
+        return self._influence[length, seed]
+
+    def outputs(self, length: int) -> Tensor:
+        """Of one row; kept until another length is asked for."""
+        if self._outputs is None or self._outputs.shape[1] != length:
+            self._outputs = self.run(self.draw(2, length)[:1])
+        return self._outputs
+
+    def room(self, length: int) -> int:
+        """How many texts of a length fit into one call."""
+        whole = length + -length % self.subject.block
+        width = self._before.flatten(2).shape[-1]
+        return max(1, min(POSITIONS // whole, NUMBERS // (whole * width)))
+
+    def rows(self, length: int) -> int:
+        """How many of them may run in one call as if each ran alone."""
+        return self.room(length) if self._apart else 1
+
+    @cached_property
+    def _apart(self) -> bool:
+        """Whether rows that run in one call, as many as fit, are as if each ran alone."""
+        length = self.taken.fit(7)
+        x = self.draw(self.room(length), length)
+        try:
+            together = self.run(x)
+            alone = [apart(self.run(x[n : n + 1]), together[n : n + 1]) for n in (0, len(x) - 1)]
+        except (SubjectError, prelude.CannotTell):  # it takes so many rows only
+            return False
+        return max(alone) <= self.tolerance
 
 
 def apart(one: Tensor, other: Tensor) -> float:

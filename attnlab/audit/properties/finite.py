@@ -24,8 +24,8 @@ def fails(
 
 
 class Finite(Property):
-    """Lengths 1, 2, 7, 23, 70 and one below, at and one past 16, 32, 64, 128; inputs × 1 and ×
-    1,000.
+    """Some 26 lengths up to 129, one below, at and one past 16, 32, 48, 64, 96 and 128 among
+    them; inputs × 1 and × 1,000.
 
     Fails: a number that is not finite.
     """
@@ -40,10 +40,12 @@ class Finite(Property):
 
     def cases(self, probe: Probe) -> Iterator[Case]:
         for length in probe.lengths:
-            for factor in SIZES if probe.subject.continuous else SIZES[:1]:
+            sizes = [] if probe.finite(length) else [1.0]  # it ran when lengths were tried
+            sizes += [one for one in SIZES if one > 1 and probe.subject.continuous]
+            for factor in sizes:
                 yield self.case(probe, fails, batch=2, length=length, factor=factor)
 
     def on_pass(self, probe: Probe, tried: list[tuple[Case, Result]]) -> Finding:
         largest = f" and inputs ×{SIZES[-1]:g}" if probe.subject.continuous else ""
         lengths = f"{len(probe.lengths)} lengths up to {probe.lengths[-1]}"
-        return self.finding("pass", f"finite for {lengths}{largest}")
+        return self.finding("pass", f"finite for {lengths}{largest}{probe.taken.note}")

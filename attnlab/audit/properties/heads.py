@@ -153,7 +153,7 @@ def landing_fails(
 
 
 def length_fails(
-    run: Tool, draw: Tool, *, short: int, length: int, seed: int, tolerance: float
+    run: Tool, draw: Tool, *, short: int, length: int, rows: int, seed: int, tolerance: float
 ) -> Result:
     """Which of the first inputs move which outputs does not depend on how long the text is.
 
@@ -163,7 +163,9 @@ def length_fails(
         raise ValueError("two lengths are compared")
 
     def who_moves(text: int) -> tuple[Tensor, Tensor]:
-        one, other = (influence(run, draw, size, text) > tolerance for size in (short, length))
+        one, other = (
+            influence(run, draw, size, text, rows) > tolerance for size in (short, length)
+        )
         return one, other[:short, :short]
 
     found = who_moves(seed)
@@ -285,7 +287,7 @@ class Heads(Property):
         if seen:
             yield self.case(probe, landing_fails, **sizes)
             yield from self._own_key(probe)
-        yield self.case(probe, length_fails, short=6, length=11)
+        yield self.case(probe, length_fails, short=6, length=11, rows=probe.rows(11))
         if seen:
             declared, subject = self.declared(probe), probe.subject
             # of many layers each may have its own number

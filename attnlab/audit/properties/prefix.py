@@ -14,13 +14,15 @@ import torch
 from torch import Tensor
 
 from attnlab.audit.contract import Finding
+from attnlab.audit.errors import SubjectError
 from attnlab.audit.probe.identify import constant, observe
-from attnlab.audit.probe.probe import Probe
+from attnlab.audit.probe.probe import Probe, apart
 from attnlab.audit.probe.tools import Tools
 from attnlab.audit.properties.property import Case, Property
 from attnlab.audit.repro.prelude import CannotTell, Result, Tool, movement, replace_inputs
 
 WHOLE = (37, 70, 129)  # lengths of whole texts; of beginnings, all that are tried
+SOME = (11, 41, 53, 59, 77, 83, 89, 107, 113)  # and these, where blocks have no edge
 
 
 def fails(
@@ -50,12 +52,13 @@ def fails(
     change = movement(run_start(x[:, :length]), whole).amax(0)
     size, at = float(change.max()), int(change.argmax())
     text = f"output {at} is {size:.2g} off in a text of {length} from that in one of {longer}"
-    return size > tolerance, f"{text}, though no later input moves it", size
+    later = f"input {length} does" if longer == length + 1 else f"inputs from {length} on do"
+    return size > tolerance, f"{text}, though {later} not move it", size
 
 
 class Prefix(Property):
-    """A beginning is run alone, and as part of a longer text; 17 lengths, the edges of blocks
-    among them.
+    """A beginning is run alone, and as part of a longer text; some 35 lengths up to 128, the
+    edges of blocks among them.
 
     Needs: a steady answer, and causality.
     Fails: an output that differs though no later input moves it, unless positions may be counted
@@ -72,6 +75,16 @@ class Prefix(Property):
     def cases(self, probe: Probe) -> Iterator[Case]:
         for length, longer in pairs(probe):
             yield self.case(probe, fails, batch=2, length=length, longer=longer, placed=False)
+
+    def run(self, probe: Probe, case: Case) -> Result:
+        """A beginning that is as in the whole text needs no look at what comes later."""
+        length, longer = case.sizes["length"], case.sizes["longer"]
+        if not case.sizes["placed"]:
+            whole = probe.outputs(longer)[:, :length]
+            off = apart(probe.run(probe.draw(2, longer)[:1, :length]), whole)
+            if off <= case.tolerance:
+                return False, f"a beginning of {length} gives what {longer} give", off
+        return super().run(probe, case)
 
     def on_failure(self, probe: Probe, case: Case, result: Result) -> Finding | None:
         if probe.subject.block > 1:
@@ -90,11 +103,14 @@ class Prefix(Property):
                 ends = not self.run(probe, placed)[0]
             else:
                 ends = counts_from_the_end(probe)
-        except CannotTell:
+        except (CannotTell, SubjectError):  # it cannot be seen, or not in so short a text
             ends = not scaled_by_length(probe, case)
         return "positions that are counted from the end of the text would do that" if ends else ""
 
     def on_pass(self, probe: Probe, tried: list[tuple[Case, Result]]) -> Finding:
+        if not tried:
+            detail = f"two lengths are needed, one longer than the other{probe.taken.note}"
+            return self.finding("cannot tell", detail)
         sizes = [size for _, (_, _, size) in tried if size is not None]
         if not sizes:
             return self.finding("not applicable", "outputs move with later inputs")
@@ -104,16 +120,20 @@ class Prefix(Property):
 
 def pairs(probe: Probe) -> Iterator[tuple[int, int]]:
     """Lengths of beginnings, and of whole texts that are not much longer; one that is."""
-    block = probe.subject.block
+    block, takes = probe.subject.block, probe.taken.takes
     if block > 1:  # else what fills a block up would count
-        yield from ((block, 2 * block), (2 * block, 3 * block))
+        for count in (1, 2):
+            if takes(count * block) and takes((count + 1) * block):
+                yield count * block, (count + 1) * block
         return
-    whole = [length for length in WHOLE if length <= probe.lengths[-1]]
-    for length in probe.lengths:
+    last = probe.lengths[-1]
+    whole = [*(length for length in WHOLE if length < last and takes(length)), last]
+    for length in sorted({*probe.lengths, *(one for one in SOME if one < last and takes(one))}):
         longer = next((one for one in whole if one > length), None)
         if longer is not None:
             yield length, longer
-    yield 23, whole[-1]
+    if probe.usual < last:
+        yield probe.usual, last
 
 
 def counts_from_the_end(probe: Probe) -> bool:

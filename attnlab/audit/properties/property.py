@@ -42,7 +42,10 @@ class Case:
         given = [getattr(tools, name) for name in tool_names(self.fails)]
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            return self.fails(*given, **self.sizes, tolerance=self.tolerance)
+            result = self.fails(*given, **self.sizes, tolerance=self.tolerance)
+        if result[0] and self.sizes.get("rows", 1) > 1:  # rows might be mixed: each alone decides
+            return replace(self, sizes={**self.sizes, "rows": 1}).run(tools)
+        return result
 
 
 @dataclass(frozen=True)
@@ -93,8 +96,9 @@ class Property(ABC):
         return self.finding("fail", sentence, measured=measured, example=case)
 
     def case(self, probe: Probe, fails: Callable[..., Result], **sizes: Any) -> Case:
-        """Of this property; with a seed of 0 if none is given."""
+        """Of this property, at lengths that the code takes; with a seed of 0 if none is given."""
         tolerance = sizes.pop("tolerance", None)
+        sizes = fit_sizes(probe, fails, sizes)
         return Case(
             fails=fails,
             sizes={"seed": 0, **sizes},
@@ -111,6 +115,18 @@ class Property(ABC):
 
     def declared(self, probe: Probe) -> Any:
         return getattr(probe.contract, self.field) if self.field else None
+
+
+def fit_sizes(
+    probe: Probe, fails: Callable[..., Result], sizes: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Sizes within the lengths that the code takes.
+
+    Where a module is watched they stay: other lengths could be taken for those of heads.
+    """
+    tools = tool_names(fails)
+    watched = "watch" in tools and Tools(probe).watch is not None
+    return dict(sizes) if watched or "draw" not in tools else probe.taken.fit_sizes(sizes)
 
 
 def unsteady(probe: Probe) -> str | None:

@@ -198,15 +198,23 @@ def roughness(run: Tool, x: Tensor, model: nn.Module | None, dtype: torch.dtype)
     return worst
 
 
-def influence(run: Tool, draw: Tool, length: int, seed: int) -> Tensor:
-    """How far output i moves when input j is replaced, [t, t]; the most of three replacements."""
+def influence(run: Tool, draw: Tool, length: int, seed: int, rows: int = 1) -> Tensor:
+    """How far output i moves when input j is replaced, [t, t]; the most of three replacements.
+
+    So many changed texts run in one call, of code that keeps rows apart.
+    """
     x = draw(1, length, seed)
     before, matrix = run(x), torch.zeros(length, length, dtype=torch.float64)
     for number in (100, 200, 300):  # one might happen not to matter
-        other = draw(1, length, seed + number)
-        for j in range(length):
-            change = movement(run(replace_inputs(x, other, j, j)), before)[0]
-            matrix[:, j] = torch.maximum(matrix[:, j], change)
+        every = replace_inputs(x, draw(1, length, seed + number), 0, length - 1)
+        for places in torch.arange(length).split(rows):
+            texts = x.repeat(len(places), *[1] * (x.dim() - 1))
+            texts[torch.arange(len(places)), places] = every[0, places]
+            if rows == 1:
+                found = run(texts)
+            else:  # compared within a call: another number of rows may be summed in another order
+                before, found = run(torch.cat((x, texts))).split([1, len(places)])
+            matrix[:, places] = torch.maximum(matrix[:, places], movement(found, before).mT)
     return matrix
 
 

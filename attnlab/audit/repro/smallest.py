@@ -226,6 +226,8 @@ def smaller(sizes: Sizes) -> Iterator[Sizes]:
         for less in dict.fromkeys([sizes["length"] // 2, 1]):
             moved = {name: sizes[name] - less for name in places}
             yield {**sizes, **moved, **({"cuts": [cut - less for cut in cuts]} if cuts else {})}
+    if sizes.get("rows", 1) > 1:
+        yield {**sizes, "rows": 1}
     if sizes.get("factor", 1.0) > 1:
         yield {**sizes, "factor": 1.0}
     if sizes.get("warm"):
@@ -248,4 +250,5 @@ def weight(sizes: Mapping[str, Any]) -> tuple[float, ...]:
     changed = len(sizes.get("cuts", [])) * sizes.get("changed", 0)
     few = [sizes.get(name, 0) for name in ("real", "short", "steps", "parts", "kept")]
     warm, factor = float(sizes.get("warm", False)), sizes.get("factor", 1.0)
-    return (length, sizes.get("batch", 1), len(pieces), changed, *few, warm, factor)
+    rows = sizes.get("rows", 1)
+    return (length, sizes.get("batch", 1), len(pieces), changed, *few, rows, warm, factor)

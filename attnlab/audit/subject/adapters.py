@@ -26,6 +26,7 @@ from attnlab.audit.subject import caches, contexts, masks
 from attnlab.audit.subject.base import Attention, Subject, Vectors, build_subject
 from attnlab.audit.subject.convention import AttentionConvention, Convention, Layout
 from attnlab.audit.subject.device import device_for
+from attnlab.audit.subject.lengths import LONGEST, named_lengths
 from attnlab.audit.subject.load import WIDTHS as WIDTHS
 from attnlab.audit.subject.load import is_attention, made_for_audit, parameters_of
 
@@ -41,8 +42,8 @@ TARGETS = ("targets", "target", "labels")  # with these some code gives all its 
 SWITCHES = re.compile(
     r"(needs?|return|output|with)_(\w+_)?(attn|attentions?|weights?|scores|probs)"
 )
-LONGEST = ("max_seq_len", "max_seq_length", "max_len", "max_length", "block_size", "n_ctx")
 BLOCKS = (8, 16, 32, 64, 128)  # that a length may have to be a multiple of
+MOST = 1024  # of the only length of code that takes no other
 _prepared: "weakref.WeakSet[nn.Module]" = weakref.WeakSet()
 
 
@@ -257,8 +258,11 @@ def _try_out(convention: Convention) -> Convention:
     dtypes: tuple[torch.dtype, ...] = (torch.float64, torch.float32)
     if convention.device:  # kernels often take nothing finer; float16 overflows the sooner
         dtypes += (torch.bfloat16, torch.float16)
-    longer = itertools.product(dtypes, BLOCKS)
-    for dtype, block in [*((dtype, 1) for dtype in dtypes), *longer]:
+    blocks = itertools.product(dtypes, BLOCKS, (2,))
+    # code for one length only has one block of it
+    lengths = dict.fromkeys([*named_lengths(convention.module), *BLOCKS])
+    single = itertools.product(dtypes, (one for one in lengths if one <= MOST), (1,))
+    for dtype, block, count in [*((dtype, 1, 1) for dtype in dtypes), *blocks, *single]:
         tried = replace(convention, dtype=dtype, block=block)
         subject = build_subject(tried)
         try:
@@ -267,8 +271,8 @@ def _try_out(convention: Convention) -> Convention:
                 with calling("to"):
                     tried.module.to(tried.device or None)
             with torch.no_grad():
-                subject.run(subject.draw(2, 5, 0))
-                if block > 1:  # any number of blocks, or one length only?
+                subject.run(subject.draw(2, min(5, block) if block > 1 else 5, 0))
+                if count > 1:  # any number of blocks, or one length only?
                     subject.run(subject.draw(2, block + 5, 0))
         except (SubjectError, SystemExit) as error:
             first = first or error

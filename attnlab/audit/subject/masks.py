@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from attnlab.audit.errors import SubjectError
-from attnlab.audit.subject.base import build_subject
+from attnlab.audit.subject.base import Subject, build_subject
 from attnlab.audit.subject.convention import Convention, Form, Mask
 
 # names of masks over positions; True or 1 means padding in the first, to attend to in the second
@@ -61,8 +61,8 @@ def find_mask(convention: Convention, name: str) -> Mask:
     Where no form hides padding and the name leaves a doubt, `taken` says that some form runs. Then
     it is a padding mask only for who declares it so.
     """
-    length = 8 * convention.block if convention.block > 1 else 5
     plain = build_subject(convention)
+    length = 5 if convention.block == 1 else _whole_blocks(plain)
     x, other = plain.draw(2, length, 0), plain.draw(2, length, 1)
     nothing = torch.zeros(2, length, dtype=torch.bool)
     some = nothing.clone()
@@ -94,6 +94,16 @@ def find_mask(convention: Convention, name: str) -> Mask:
     hides = moving is not None or certain(name)
     form = moving or taken or forms(name)[0]
     return Mask(name=name, form=form, taken=taken is not None, hides=hides)
+
+
+def _whole_blocks(subject: Subject) -> int:
+    """A length of some blocks, or of one for code that takes no more."""
+    try:
+        with torch.no_grad():
+            subject.run(subject.draw(2, 8 * subject.block, 0))
+    except (SubjectError, SystemExit):
+        return subject.block
+    return 8 * subject.block
 
 
 def _close_by_scale(one: Tensor, other: Tensor) -> bool:

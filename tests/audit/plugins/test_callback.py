@@ -162,3 +162,15 @@ def test_a_causal_language_model_of_transformers_passes():
         num_key_value_heads=1,
     )
     StopOnLeak()(transformers.LlamaForCausalLM(config).train())
+
+
+def test_a_model_for_short_texts_is_asked_within_its_table():
+    class Short(Model):
+        def forward(self, input_ids):
+            assert input_ids.shape[1] <= 10
+            return super().forward(input_ids)
+
+    StopOnLeak()(Short())
+    late = Short(leak=True)
+    with pytest.raises(FutureSeen, match="sees the future"):
+        StopOnLeak(lengths=(33,))(late)

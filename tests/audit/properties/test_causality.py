@@ -7,9 +7,12 @@ from audit.properties.masks import masked
 from torch import nn
 
 from attnlab.audit import Contract, audit
+from attnlab.audit.bugs.cases import cases
+from attnlab.audit.bugs.lengths import CONTROLS
 from attnlab.audit.probe.probe import Probe
 from attnlab.audit.properties.causality import Causality, cuts
 from attnlab.audit.subject.adapters import subject_for
+from attnlab.audit.subject.base import Subject, normal
 
 
 def found(code, **declared):
@@ -75,9 +78,74 @@ def test_dropout_in_evaluation_is_not_a_leak():
     assert finding.verdict == "cannot tell" and "not deterministic" in finding.detail
 
 
-def test_cuts_cover_short_texts_and_the_edges_of_blocks_in_long_ones():
-    assert cuts(5) == [1, 2, 3, 4]
-    assert {1, 15, 16, 17, 63, 64, 65, 69} <= set(cuts(70)) and max(cuts(70)) == 69
+def test_cuts_are_all_of_them_or_near_the_ends_in_the_middle_and_at_a_last_block():
+    assert cuts(5, all_of_them=True) == [1, 2, 3, 4]
+    assert {1, 35, 64, 69} <= set(cuts(70)) and len(cuts(70)) < 7
+
+
+@pytest.mark.parametrize("place", [24, 47, 61, 89, 101, 127])
+def test_a_leak_at_one_place_of_a_long_text_is_found_wherever_it_is(place):
+    finding = found(masked(lambda i, j: (j <= i) | ((i == place) & (j == i + 1))), causal=True)
+    assert finding.verdict == "fail" and f"output {place} moves" in finding.detail
+
+
+@pytest.mark.parametrize("case", cases("lengths")["lengths"], ids=lambda case: case.name)
+def test_leaks_that_few_lengths_show_are_found_and_their_twins_pass(case):
+    verdict = "fail" if "causality" in case.reasons else "pass"
+    for wrong, wanted in ((True, verdict), (False, "pass")):
+        finding = Causality().examine(Probe(case.subject(wrong), case.contract))
+        assert finding.verdict == wanted, finding.detail
+
+
+@pytest.mark.parametrize("control", CONTROLS, ids=lambda control: control.name)
+def test_what_code_refuses_is_said_where_nothing_is_wrong(control):
+    finding = Causality().examine(Probe(control.subject(), control.contract))
+    assert finding.verdict == "pass"
+    assert "raised ValueError in `forward` at length" in finding.detail
+
+
+def test_rows_that_are_mixed_make_no_leak():
+    """Each row sees those before it, which many changed rows in one call would show as leaks."""
+
+    def attend(q, k, v):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True).cumsum(0)
+
+    assert found(attend, causal=True).verdict == "pass"
+
+
+def test_code_for_two_rows_only_is_examined_in_calls_of_two():
+    for later, verdict in ((0, "pass"), (1, "fail")):
+
+        def attend(q, k, v, later=later):
+            assert len(q) == 2
+            seen = torch.ones(q.shape[2], q.shape[2], dtype=torch.bool).tril(later)
+            return F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
+
+        assert found(attend, causal=True).verdict == verdict
+
+
+class OfLength(Subject):
+    """Causal, for texts of one length only."""
+
+    name, width = "of one length", 8
+
+    def __init__(self, length):
+        self.length = length
+
+    def draw(self, batch, length, seed):
+        return normal(seed, batch, length, self.width)
+
+    def run(self, x, *, padding=None, positions=None):
+        assert x.shape[1] == self.length
+        return x.cumsum(1)
+
+
+def test_code_for_one_length_is_examined_at_it_and_one_position_has_no_future():
+    verdicts = {5: "pass", 1: "cannot tell"}
+    for length, verdict in verdicts.items():
+        finding = Causality().examine(Probe(OfLength(length), Contract(causal=True)))
+        assert finding.verdict == verdict, finding.detail
+    assert "no future" in finding.detail
 
 
 def strongest(wrong):

@@ -1,11 +1,14 @@
 """Sliding windows are counted, and one key more or less is found."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from audit.properties.masks import masked
 
 from attnlab.audit import Contract
 from attnlab.audit.probe.probe import Probe
+from attnlab.audit.probe.tools import Tools
 from attnlab.audit.properties.window import Window, width_of
 from attnlab.audit.subject.adapters import subject_for
 from attnlab.kernels import attention
@@ -20,12 +23,12 @@ def test_full_causal_attention_passes_and_sees_all_that_came_before():
     assert found(code).measured is None
 
 
-@pytest.mark.parametrize("window", [1, 2, 7, 20])
+@pytest.mark.parametrize("window", [1, 2, 7, 20, 37])
 def test_a_window_is_counted_and_one_more_or_less_is_found(window):
     def attend(q, k, v):
         return attention(q, k, v, window=window)
 
-    assert found(attend).measured == window or window == 20
+    assert found(attend).measured == window
     assert found(attend, window=window).verdict == "pass"
     for wrong in {window - 1, window + 1} - {0}:
         finding = found(attend, window=wrong)
@@ -38,6 +41,43 @@ def test_a_window_that_is_wrong_far_in_only():
     finding = found(code, window=9)
     assert finding.verdict == "fail" and finding.detail.startswith("output 19 moves")
     assert found(masked(lambda i, j: (j <= i) & (i - j < 9)), window=9).verdict == "pass"
+
+
+@pytest.mark.parametrize("reach", [24, 50, 64])
+def test_a_window_that_short_texts_do_not_show_is_measured_in_a_long_one(reach):
+    assert found(masked(lambda i, j: (j <= i) & (i - j < reach))).measured == reach
+    # chunks end at other distances from every query
+    assert found(masked(lambda i, j: (j <= i) & (i // reach == j // reach))).measured is None
+
+
+def test_full_attention_has_not_one_key_too_many():
+    full = masked(lambda i, j: j <= i)
+    example = found(full, window=4).example
+    for length in (5, 6, 23):
+        case = replace(example, sizes={**example.sizes, "length": length})
+        wrong, text, _ = case.run(Tools(Probe(subject_for(full, {}, "code"), Contract())))
+        assert wrong and "too many" not in text
+    assert "one key too many" in found(masked(lambda i, j: (j <= i) & (i - j < 5)), window=4).detail
+
+
+def test_rows_that_are_mixed_make_no_window():
+    """Each row sees those before it: influence is then measured row by row."""
+
+    def attend(q, k, v):
+        return attention(q, k, v, window=5).cumsum(0)
+
+    assert found(attend, window=5).verdict == "pass"
+
+
+def test_a_window_is_measured_within_what_the_code_takes():
+    def attend(q, k, v):
+        if q.shape[2] > 9:
+            raise ValueError("no more than 9")
+        return attention(q, k, v, window=5)
+
+    assert found(attend, window=5).verdict == "pass" and found(attend).measured == 5
+    finding = found(attend, window=9)
+    assert finding.verdict == "cannot tell" and "at length 10: no more than 9" in finding.detail
 
 
 def test_keys_are_counted_from_the_earliest_that_is_seen():

@@ -90,3 +90,20 @@ def test_outputs_of_unlike_shapes_cannot_be_compared():
 def test_tokens_without_a_module_have_nothing_to_nudge():
     with pytest.raises(CannotTell, match="needs its `module`"):
         run_nudged(lambda x: x, torch.zeros(1, 5, dtype=torch.long), None, 1e-9, 0)
+
+
+@pytest.mark.parametrize("rows", [2, 5, 64])
+@pytest.mark.parametrize("tokens", [None, 13])
+def test_influence_is_the_same_with_many_rows_in_a_call(rows, tokens):
+    calls = []
+
+    def run(x):
+        calls.append(len(x))
+        return (x[..., None] if tokens else x).double().cumsum(1).sin()
+
+    def draw(batch, length, seed):
+        return sample((batch, length, 3), tokens, seed, torch.float64)
+
+    one, many = (influence(run, draw, 11, 0, size) for size in (1, rows))
+    assert torch.equal(one, many) and bool(one.tril().diagonal().all())
+    assert set(calls[: 1 + 3 * 11]) == {1} and max(calls) == 1 + min(rows, 11)
