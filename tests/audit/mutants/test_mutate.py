@@ -2,6 +2,7 @@
 
 import ast
 import sys
+import textwrap
 
 import pytest
 import torch
@@ -23,11 +24,11 @@ def test_every_mutant_differs_in_one_line_and_parses(every):
     for several in every.values():
         for one in several:
             assert one.before != one.after and "⏎" not in one.before + one.after, one
-            ast.parse(one.sources[one.module])
-            assert difference(one.original.sources[one.module], one.sources[one.module]) == (
-                one.before,
-                one.after,
-            )
+            ast.parse(textwrap.dedent(one.changed))
+            assert difference(one.scope, one.changed) == (one.before, one.after)
+        whole, own = several[-1].sources, several[-1].original.sources
+        changed = [difference(own[name], whole[name]) for name in own if own[name] != whole[name]]
+        assert changed == [(several[-1].before, several[-1].after)]
 
 
 def test_no_two_mutants_of_an_original_are_the_same_text(every):

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
@@ -21,6 +22,7 @@ def silent(text):
     pass
 
 
+@cache
 def chosen(before, after, original="einsum_attention"):
     every = mutants(BY_NAME[original], OPERATORS)
     return next(one for one in every if before in one.before and after in one.after)
