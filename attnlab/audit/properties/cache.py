@@ -1,7 +1,6 @@
 """KV cache: decoding in pieces of any size gives the outputs of the whole text."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 from attnlab.audit.contract import Finding, Verdict
@@ -73,13 +72,6 @@ class Cache(Property):
             return self.finding("cannot tell", decoder.doubt)
         return super().excuse(probe)
 
-    def find(self, probe: Probe) -> Finding:
-        """With the protocol, where it was found out by trying."""
-        found, decoder = super().find(probe), getattr(probe.subject, "decoder", None)
-        if decoder is None or decoder.doubt:
-            return found
-        return replace(found, detail=f"{found.detail}; protocol: {decoder}")
-
     def cases(self, probe: Probe) -> Iterator[Case]:
         """After another text each: nothing may be left of it."""
         window = probe.contract.window or 4
@@ -97,6 +89,10 @@ class Cache(Property):
         except CannotTell as reason:  # of the shapes of its steps
             return False, str(reason), None
 
+    def on_failure(self, probe: Probe, case: Case, result: Result) -> Finding | None:
+        fails, sentence, measured = result
+        return super().on_failure(probe, case, (fails, sentence + protocol_of(probe), measured))
+
     def on_pass(self, probe: Probe, tried: list[tuple[Case, Result]]) -> Finding:
         sizes = [size for _, (_, _, size) in tried if size is not None]
         refused = [(case, why) for case, (_, why, size) in tried if size is None]
@@ -108,7 +104,13 @@ class Cache(Property):
             case, why = refused[0]
             detail += f"; {len(refused)} of {len(tried)} ways to cut the text are refused, as in "
             detail += f"pieces of {shorten(case.sizes['pieces'])} ({why})"
-        return self.finding("pass", detail, measured=max(sizes))
+        return self.finding("pass", detail + protocol_of(probe), measured=max(sizes))
+
+
+def protocol_of(probe: Probe) -> str:
+    """The end of a sentence: how the code is stepped, where that was found out by trying."""
+    decoder = getattr(probe.subject, "decoder", None)
+    return "" if decoder is None else f"; protocol: {decoder}"
 
 
 def chunkings(length: int, window: int) -> Iterator[list[int]]:

@@ -65,7 +65,7 @@ def test_a_convention_is_frozen_and_says_how_the_code_is_called():
     assert isinstance(found, Convention) and (found.heads, found.width) == (2, 8)
     assert found.constants == {"start_pos": 0} and found.contexts == ("context",)
     assert found.mask.name == "key_padding_mask" and found.mask.form.text == "padding"
-    assert found.mask.hides and found.decoder.word == "past"
+    assert found.mask.hides and found.decoder.words == ("past",)
     for part in (found, found.mask, found.mask.form, found.decoder):
         name = dataclasses.fields(part)[0].name
         with pytest.raises(dataclasses.FrozenInstanceError):
