@@ -75,8 +75,12 @@ def test_an_unknown_declaration_is_refused():
 
 
 def test_code_that_breaks_down_is_reported_not_raised():
+    """It is called once with success, to find out how."""
+    calls = []
+
     def attend(q, k, v):
-        if q.shape[2] == 23:
+        calls.append(q.shape[2])
+        if len(calls) > 1:
             raise RuntimeError("23 is too many")
         return v
 
@@ -87,6 +91,20 @@ def test_code_that_breaks_down_is_reported_not_raised():
         "raised RuntimeError in `attend` at length 23, during causality: 23 is too many"
     )
     assert certificate.influence == ()
+
+
+def test_one_length_that_is_refused_is_said_and_the_others_are_examined():
+    def attend(q, k, v):
+        if q.shape[2] == 23:
+            raise RuntimeError("no 23")
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    certificate = audit(attend, causal=True)
+    found = {one.name: one.detail for one in certificate.findings}
+    assert certificate.verdict == "pass"
+    for name in ("finite", "causality"):
+        assert "raised RuntimeError in `attend` at length 23: no 23" in found[name]
+    assert len(certificate.influence) == 22
 
 
 @pytest.mark.parametrize("error", [KeyError("ours"), ValueError("ours"), AssertionError("ours")])
@@ -111,8 +129,9 @@ def test_outputs_of_another_shape_at_some_length_are_the_codes_error():
             return torch.cat((y, y), -1) if x.shape[1] == 3 else y
 
     found = {one.name: one for one in audit(attend).findings}
-    assert found["finite"].verdict == "cannot tell"
-    assert "it must give [b, h, t, d] (during finite)" in found["finite"].detail
+    for name in ("finite", "causality"):  # it is said, and no text of one is examined
+        assert "takes texts of 2 to 129" in found[name].detail
+        assert "it must give [b, h, t, d]" in found[name].detail
     assert audit(Wider()).verdict == "pass"  # every text is held to others of its length
 
 
@@ -379,16 +398,22 @@ def test_a_module_that_cannot_be_copied_says_so_unless_it_was_made_for_the_audit
 
 
 def test_a_certificate_of_nothing_is_no_pass():
-    def attend(q, k, v):
-        if q.shape[2] != 5:
-            raise RuntimeError("five it must be")
-        return v
+    def once():
+        calls = []
+
+        def attend(q, k, v):
+            calls.append(q)
+            if len(calls) > 1:
+                raise RuntimeError("once only")
+            return v
+
+        return attend
 
     for declared in ({}, {"causal": True}):
-        certificate = audit(attend, **declared)
-        assert certificate.verdict == "incomplete" and "five it must be" in certificate.reason
-        with pytest.raises(AssertionError, match=r"attend is incomplete: .*five it must be"):
-            assert_contract(attend, **declared)
+        certificate = audit(once(), **declared)
+        assert certificate.verdict == "incomplete" and "once only" in certificate.reason
+        with pytest.raises(AssertionError, match=r"attend is incomplete: .*once only"):
+            assert_contract(once(), **declared)
 
 
 def test_what_is_declared_and_cannot_be_told_is_an_assertion_error():

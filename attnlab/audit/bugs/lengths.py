@@ -106,7 +106,7 @@ class SmallGPT(nn.Module):
         self.tokens, self.places = nn.Embedding(61, 32), nn.Embedding(block_size, 32)
         self.attention, self.head = nn.Linear(32, 96), nn.Linear(32, 61)
         later = torch.ones(block_size, block_size, dtype=torch.bool)
-        self.register_buffer("later", later.triu(2 if wrong else 1))
+        self.register_buffer("later", later.triu(2 if wrong else 1), persistent=False)
 
     def forward(self, idx: Tensor) -> Tensor:
         t = idx.shape[1]
@@ -230,9 +230,9 @@ CONTROLS = (
         declared=CAUSAL,
     ),
     Control(
-        name="at-most-5",
-        why="causal, and takes no text above 5",
-        make=lambda: Limited(False, most=5),
+        name="at-most-nine",
+        why="causal, and takes no text above 9",
+        make=lambda: Limited(False, most=9),
         declared=CAUSAL,
     ),
 )

@@ -16,16 +16,8 @@ LONGEST = 129  # of the texts that are tried
 # one below, at and one past the sizes that blocks usually have, and half as much again
 EDGES = tuple(block + more for block in (16, 32, 48, 64, 96, 128) for more in (-1, 0, 1))
 TRIED = tuple(sorted({1, 2, 3, 5, 7, 23, 70, 100, *EDGES}))
-STARTS = (
-    23,
-    5,
-    7,
-    8,
-    16,
-    64,
-    *range(1, 33),
-    *range(48, 129, 16),
-)  # where to look for a length that is taken
+# where to look for a length that is taken
+STARTS = (*(23, 5, 7, 8, 16, 64), *range(1, 33), *range(48, 129, 16))
 FEWEST = 5  # positions below which a check of more would say nothing
 SHOWN = 3  # refusals that are told
 
@@ -150,12 +142,10 @@ class Lengths:
     @cached_property
     def _block_note(self) -> str:
         block, (_, most) = self._block, self.ends
-        many = most > block
-        text = f"multiples of {block}" if many else f"{block}"
-        text = f"; texts are filled up to {text}, as it does not take every length"
-        errors = (self._unfilled(FEWEST), None if many else self.refused.get(block + 1))
-        sentences = [one.sentence() for one in errors if one is not None]
-        return f"{text} ({'; '.join(sentences)})" if sentences else text
+        text = f"multiples of {block}" if most > block else f"{block}, its only length"
+        text = f"; texts are filled up to {text}: it does not take every length"
+        error = self._unfilled(FEWEST)
+        return text if error is None else f"{text} ({error.sentence()})"
 
 
 def _list(lengths: Sequence[int]) -> str:
