@@ -29,10 +29,12 @@ from attnlab.audit.properties.property import Case
 from attnlab.audit.repro import prelude
 from attnlab.audit.repro.prelude import fill_blocks, prepare, sample
 from attnlab.audit.repro.stepping import Stepping, stepping_of
+from attnlab.audit.subject import jax_code
 from attnlab.audit.subject.adapters import HEADS, KV_HEADS
 from attnlab.audit.subject.base import Attention, Subject, Tokens, Vectors
 from attnlab.audit.subject.calls import KNOWN, Call, record, takes_by_name
 from attnlab.audit.subject.guard import guard_method
+from attnlab.audit.subject.jax_code import FlaxModule, adopt, is_from_jax
 from attnlab.audit.subject.load import expression, from_file, parts_of, settings_of
 
 ROWS, LENGTH = 2, 5  # of the inputs with which a call is recorded
@@ -103,7 +105,7 @@ class Stage:
 
     def homes(self) -> list[ModuleType]:
         """Where a script finds what the text of it names."""
-        return [prelude, watch_module, sys.modules[Stage.__module__]]
+        return [prelude, watch_module, sys.modules[Stage.__module__], jax_code]
 
     def lacks(self, case: Case) -> str:
         """What of a case it has no words for; empty if it can run it."""
@@ -165,13 +167,14 @@ class Stage:
         path, name = parts_of(self.target)
         file = Path(path).name
         making = ["module = load_file(Path(__file__).parent, sys.argv[1:], FILE)"]
-        making += [f"code = {expression(self.target, self.options)}"]
+        made, theirs = expression(self.target, self.options), is_from_jax(self.code)
+        making += [f"code = {f'from_jax({made})' if theirs else made}"]
         place = f".to({self.device!r})" if self.device else ""
         making += [f"prepare(code, {self.dtype}){place}"] * isinstance(self.code, nn.Module)
         return Heading(
             title=f"{name} in {file}",
             usage=f"[path of {file}]",
-            needs="torch only",
+            needs="torch and jax" if theirs else "torch only",
             constants=f"FILE = {path!r}  # as it was given; one beside this script comes first",
             making="\n".join(making),
         )
@@ -445,7 +448,9 @@ def _writes_einsums(subject: Vectors) -> bool:
 def _fresh(target: str, options: Mapping[str, Any], dtype: torch.dtype, device: str = "") -> Any:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        code = from_file(target, options)
+        code = adopt(from_file(target, options), options)
+    if isinstance(code, FlaxModule):
+        raise ScriptError("it is a module of Flax, which a script cannot call without this package")
     if not isinstance(code, nn.Module):
         return code
     with calling("to"):

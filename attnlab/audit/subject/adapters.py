@@ -26,6 +26,7 @@ from attnlab.audit.subject import caches, contexts, masks
 from attnlab.audit.subject.base import Attention, Subject, Vectors, build_subject
 from attnlab.audit.subject.convention import AttentionConvention, Convention, Layout
 from attnlab.audit.subject.device import device_for
+from attnlab.audit.subject.jax_code import adopt
 from attnlab.audit.subject.load import WIDTHS as WIDTHS
 from attnlab.audit.subject.load import is_attention, made_for_audit, parameters_of
 
@@ -48,7 +49,7 @@ _prepared: "weakref.WeakSet[nn.Module]" = weakref.WeakSet()
 
 def subject_for(code: Any, options: Mapping[str, Any], name: str, device: str = "cpu") -> Subject:
     """What can be audited, in the precision it can be: float64 if the code goes along."""
-    place = device_for(device)
+    place, code = device_for(device), adopt(code, options)
     if isinstance(code, Subject):
         if place:
             raise InputError(f"{name} is a Subject, which runs where it will: leave --device out")
