@@ -88,7 +88,8 @@ class FlaxModule(nn.Module):
 
     def __deepcopy__(self, memo: Any) -> "FlaxModule":
         other = FlaxModule([], self._apply_flax, self.forward)
-        other._weights = list(self._weights)
+        sizes = {name: one for name, one in vars(self).items() if type(one) is int}
+        vars(other).update(sizes, _weights=list(self._weights))
         for name, one in self.named_parameters():
             other.register_parameter(name, nn.Parameter(one.detach().clone()))
         return other.train(self.training)
@@ -150,6 +151,9 @@ def _flax_module(code: Any, options: Mapping[str, Any]) -> FlaxModule:
         value = options.get(name, getattr(code, name, None))
         if type(value) is int and not hasattr(found, name):
             setattr(found, name, value)
+    tables = (one.shape[0] for one in found.parameters() if one.dim() > 1)
+    if not any(hasattr(found, name) for name in WIDTHS):
+        vars(found)["width"] = next(tables, 0)  # of what the first weight is multiplied with
     return found
 
 

@@ -116,7 +116,7 @@ def test_modules_of_flax_have_their_weights_as_parameters(tmp_path, name):
     path = written(tmp_path, MODULES)
     for leak in (False, True):
         made = from_file(f"{path}:{name}", {"leak": leak})
-        subject = subject_for(made, {"width": 32}, name)
+        subject = subject_for(made, {}, name)  # the width is that of its first weight
         assert subject.dtype is torch.float64
         assert len(list(subject.module.parameters())) == 8
         assert leaks(subject) == leak
