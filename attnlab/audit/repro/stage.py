@@ -80,7 +80,8 @@ class Stage:
     call: Call | None = None  # None: the code is a Subject itself, and is called as one
     padding: Mapping[str, str] | None = None  # arguments that tell of padding; None: it takes none
     positions: Mapping[str, str] | None = None  # likewise, of positions
-    context: tuple[int, Mapping[str, str], Mapping[str, str]] | None = None  # width, words, masked
+    # how wide a context is and whether it is tokens, and what it and its padding are given as
+    context: tuple[tuple[int, bool], Mapping[str, str], Mapping[str, str]] | None = None
     stepping: Stepping | None = None
     backends: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by name: arguments
     backend: str = ""  # one of these, with which the usual one is compared
@@ -262,13 +263,14 @@ class Stage:
     def _contexts(self) -> list[str]:
         """How the code is given another context."""
         assert self.context is not None
-        width, texts, masked = self.context
+        (width, tokens), texts, masked = self.context
         body = [f"given = {{{_pairs(texts)}}}"]
         body += ["if padding is not None:", f"    given.update({{{_pairs(masked)}}})"] * bool(
             masked
         )
         body += ["return run_with(x, **given)"]
-        drawn = [f"return sample((batch, length, {width}), None, seed, {self.dtype})"]
+        count = width if tokens else None
+        drawn = [f"return sample((batch, length, {width}), {count}, seed, {self.dtype})"]
         return [
             *_function("draw_context(batch: int, length: int, seed: int)", drawn),
             *_function("run_on(x: Any, context: Any, padding: Any = None)", body),
@@ -424,7 +426,8 @@ def _module_calls(subject: Vectors, module: nn.Module) -> dict[str, Any]:
     convention = subject.convention
     if convention.context is not None:
         masks = convention.context.mask_texts()
-        found["context"] = convention.context_width, convention.context_texts(padded=False), masks
+        kind = convention.context_width, convention.context_tokens
+        found["context"] = kind, convention.context_texts(padded=False), masks
     found["backends"] = {}
     for name, other in list(subject.backends.items())[1:]:  # the same code, with one more argument
         with suppress(SubjectError, ScriptError):

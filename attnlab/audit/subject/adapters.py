@@ -210,12 +210,14 @@ def _of_module(
 ) -> Convention:
     """Of a module of x, before anything was tried."""
     parameters = inspect.signature(module.forward).parameters
-    takes = list(parameters)
-    hiding = contexts.context_masks(takes) if any(map(contexts.CONTEXTS.fullmatch, takes)) else []
+    takes, lead = list(parameters), contexts.written_text(parameters)
+    reads = lead is not None or any(map(contexts.CONTEXTS.fullmatch, takes))
+    hiding = contexts.context_masks(takes) if reads else []
     mask = masks.name_of([one for one in takes[1:] if one not in hiding])
     needed = [one for one in takes[1:] if parameters[one].default is inspect.Parameter.empty]
     begins = [one for one in needed if caches.STARTS.fullmatch(one)]
     nothing = [one for one in needed if one in (mask, *hiding, *contexts.CAUSAL_MASKS)]
+    nothing = [one for one in nothing if one not in (lead, takes[0])]
     nothing += [one for one in needed if caches.CACHES.fullmatch(one)]
     layout: Layout | None = None
     told = getattr(module, "batch_first", None)
@@ -236,8 +238,12 @@ def _of_module(
         layout=layout,
         parameters=tuple(takes),
         constants=dict.fromkeys(begins, 0) | dict.fromkeys(nothing),
-        contexts=tuple(one for one in needed if contexts.CONTEXTS.fullmatch(one)),
-        context_width=known.width() or width,
+        contexts=tuple(one for one in needed if contexts.CONTEXTS.fullmatch(one))
+        if lead is None
+        else (takes[0],),
+        context_width=width if lead is not None else known.width() or width,
+        context_tokens=lead is not None and tokens,
+        lead=lead,
         targets=next((one for one in takes[1:] if one in TARGETS), None) if tokens else None,
         mask=None if mask is None else masks.mask_of(mask),
         positions=next((one for one in takes if one in POSITIONS), None),
