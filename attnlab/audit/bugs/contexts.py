@@ -3,6 +3,7 @@
 Axes: b batch, h heads, t time, s positions of the context, d head width, c width.
 """
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -112,6 +113,28 @@ class SeenMask(Cross):
         return self.join(scores.softmax(-1) @ v)
 
 
+class Translator(nn.Module):
+    """Padding of what is read must be hidden twice: from the encoder, and from what reads it."""
+
+    def __init__(self, vocab_size: int, d_model: int, wrong: bool) -> None:
+        super().__init__()
+        self.vocab_size, self.wrong = vocab_size, wrong
+        self.tokens = nn.Embedding(vocab_size, d_model)
+        self.inner = nn.Transformer(d_model, 4, 1, 1, 2 * d_model, batch_first=True)
+        self.outer = nn.Linear(d_model, vocab_size)
+
+    def forward(self, src: Tensor, tgt: Tensor, src_padding_mask: Tensor | None = None) -> Tensor:
+        ahead = torch.ones(tgt.shape[1], tgt.shape[1], dtype=torch.bool).triu(1)
+        y = self.inner(
+            self.tokens(src),
+            self.tokens(tgt),
+            tgt_mask=ahead,
+            src_key_padding_mask=src_padding_mask,
+            memory_key_padding_mask=None if self.wrong else src_padding_mask,
+        )
+        return self.outer(y)
+
+
 CASES: tuple[Case, ...] = (
     Case(
         name="context-mask-dropped",
@@ -149,6 +172,13 @@ CASES: tuple[Case, ...] = (
         bug="a mask of −10⁵ is beaten by large scores",
         make=lambda wrong: SeenMask(32, 4, wrong),
         reasons=("causality", "context", "weights"),
+        declared={"causal": True},
+    ),
+    Case(
+        name="source-padding-hidden-once",
+        bug="padding of the source is hidden from the encoder, and read by the decoder",
+        make=lambda wrong: Translator(37, 32, wrong),
+        reasons=("context",),
         declared={"causal": True},
     ),
 )

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attnlab.audit.bugs.cases import CAUSAL, Case
+from attnlab.audit.bugs.fused import Fused
 
 
 def _shared(wrong: bool) -> object:
@@ -186,7 +187,29 @@ class AlwaysDropping(nn.Module):
         return y.transpose(1, 2).flatten(2)
 
 
+class ChunkedQueries(Fused):
+    """Queries three at a time; the scale is that of a head, in chunks too."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.inner(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        width, places = x.shape[-1] if self.wrong else q.shape[-1], torch.arange(x.shape[1])
+        chunks = []
+        for some, at in zip(q.split(3, dim=2), places.split(3), strict=True):
+            scores = some @ k.mT * width**-0.5
+            scores = scores.masked_fill(places > at[:, None], float("-inf"))
+            chunks.append(scores.softmax(-1) @ v)
+        return self.outer(torch.cat(chunks, 2).transpose(1, 2).flatten(2))
+
+
 CASES = (
+    Case(
+        name="scale-in-chunks",
+        bug="scores of chunks of queries are divided by the root of the model's width",
+        make=lambda wrong: ChunkedQueries(32, 4, wrong),
+        reasons=("scale",),
+        declared=CAUSAL,
+        options={"width": 32},
+    ),
     Case(
         name="tiled",
         bug="key/value heads tiled instead of repeated side by side",

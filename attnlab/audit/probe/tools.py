@@ -32,7 +32,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnlab.audit.errors import LONGEST, SubjectError, calling
+from attnlab.audit.errors import SubjectError, calling
 from attnlab.audit.probe.identify import UNSEEN
 from attnlab.audit.probe.probe import Probe
 from attnlab.audit.probe.watch import Watch
@@ -57,7 +57,7 @@ class ProbeWatch(Watch):
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
         if isinstance(error[1], SubjectError):
-            raise CannotTell(f"{UNSEEN} ({error[1].reason[:LONGEST]})") from error[1]
+            raise CannotTell(UNSEEN) from error[1]
 
 
 class Tools:

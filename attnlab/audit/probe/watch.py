@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 class _Watch(TorchDispatchMode):
     """Notes products of [t, d] with [d, t], and those of [t, t] with [t, e] that follow.
 
+    Queries may come in chunks, one after another: [a, d] with [d, t], then [a, t] with [t, e].
     Whole in itself: scripts that repeat a failure bring it along.
     """
 
@@ -28,6 +29,7 @@ class _Watch(TorchDispatchMode):
         self.linear: list[Tensor] = []
         self.compared: tuple[Tensor, Tensor] | None = None
         self.found: list[tuple[Tensor, ...]] = []
+        self.chunks: list[tuple[Tensor, ...]] = []  # of the queries of one application, so far
         self.linear_before: list[tuple[Tensor, ...]] = []
         self.mistake: Exception | None = None
 
@@ -58,14 +60,37 @@ class _Watch(TorchDispatchMode):
     def _note(self, left: Tensor, right: Tensor, out: Tensor) -> None:
         t = self.length
         square = out.shape[1:] == (t, t)
-        if square and left.shape[2] != t:
+        if out.shape[2] == t and out.shape[1] <= t and left.shape[2] != t:
             self.compared = (left.clone(), right.mT.clone())
+        elif left.shape[2] == t and left.shape[1] < t and self.compared is not None:
+            self._add_chunk(*self.compared, right.clone(), left.clone())
+            self.compared = None
         elif left.shape[1:] == (t, t) and not square and self.compared is not None:
             q, k = self.compared
             if len(q) == len(left):
                 self.found.append((q, k, right.clone(), left.clone()))
                 self.linear_before.append(tuple(self.linear))
             self.compared, self.linear = None, []
+
+    def _add_chunk(self, q: Tensor, k: Tensor, v: Tensor, weights: Tensor) -> None:
+        """Chunks that share their keys and values and make up all queries are one application."""
+        if q.shape[:2] != weights.shape[:2]:
+            self.chunks = []
+            return
+        same = self.chunks and all(
+            one.shape == other.shape and torch.equal(one, other)
+            for one, other in zip((k, v), self.chunks[-1][1:3], strict=True)
+        )
+        self.chunks = [*(self.chunks if same else []), (q, k, v, weights)]
+        if sum(one[0].shape[1] for one in self.chunks) != self.length:
+            return
+        q, weights = (torch.cat([one[n] for one in self.chunks], 1) for n in (0, 3))
+        self.chunks = []
+        # in another order than that of time they would show nothing but that
+        if bool((weights != 0).all()) or not bool(weights.triu(1).any()):
+            self.found.append((q, k, v, weights))
+            self.linear_before.append(tuple(self.linear))
+        self.linear = []
 
 
 class Einsums(TorchFunctionMode):

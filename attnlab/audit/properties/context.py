@@ -15,7 +15,7 @@ from attnlab.audit.contract import Finding
 from attnlab.audit.errors import SubjectError
 from attnlab.audit.probe.probe import SIZES, Probe, apart
 from attnlab.audit.properties.property import Case, Property
-from attnlab.audit.repro.prelude import Result, Tool, movement
+from attnlab.audit.repro.prelude import Result, Tool, movement, replace_inputs
 from attnlab.audit.subject.base import Vectors
 from attnlab.audit.subject.convention import Context
 
@@ -51,7 +51,9 @@ def fails(
 ) -> Result:
     """A row moves with its own context only, and not with padding in it."""
     x = draw(batch, length, seed)
-    given, other = (draw_context(batch, context, seed + more) * factor for more in (50, 150))
+    given, other = (draw_context(batch, context, seed + more) for more in (50, 150))
+    if given.is_floating_point():
+        given, other = given * factor, other * factor
     nothing = torch.zeros(batch, context, dtype=torch.bool)
     real = slice(context - kept, context) if side == "left" else slice(0, kept)
     mask = nothing.clone()
@@ -74,8 +76,8 @@ def fails(
         alone = run_on(x[:1], given[:1, real], nothing[:1, real])
         off = movement(run_on(x, given, mask)[:1], alone)
     else:
-        content = 1e3 * other if change == "large" else other
-        changed = torch.where(mask[..., None], content, given)
+        content = 1e3 * other if change == "large" and other.is_floating_point() else other
+        changed = torch.where(mask if given.dim() == 2 else mask[..., None], content, given)
         off = movement(run_on(x, changed, mask)[:1], run_on(x, given, mask)[:1])
     size, at = float(off.max()), int(off.amax(0).argmax())
     where = f"of {length}, with a context of {context}"
@@ -181,8 +183,7 @@ def _reads(probe: Probe, length: int, context: int) -> Tensor:
     x, given, other = probe.draw(1, length), *(_draw(probe, 1, context, seed) for seed in (1, 2))
     before, found = _run(probe, x, given), torch.zeros(length, context, dtype=torch.bool)
     for at in range(context):
-        changed = given.clone()
-        changed[:, at] = other[:, at]
+        changed = replace_inputs(given, other, at, at)
         found[:, at] = movement(_run(probe, x, changed), before)[0] > probe.tolerance
     return found
 

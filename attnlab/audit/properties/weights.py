@@ -39,14 +39,16 @@ def fails(
     x = draw(batch, length, seed)
     if heads is not None and not linear_in_values(run, x, heads, tolerance):
         raise CannotTell("outputs are no weighted sums of the values")
-    worst, lowest, most, seen = 1.0, 0.0, 0.0, [1.0]
+    worst, lowest, most, seen, divided = 1.0, 0.0, 0.0, [1.0], True
     for one in observe(run, x, heads, watch):
         weights = one.weights.double()
         sums = weights.sum(-1)
         off = float(sums.flatten()[(sums - 1).abs().argmax()])
         worst = worst if abs(off - 1) <= abs(worst - 1) else off
         lowest, most = min(lowest, float(weights.min())), max(most, float(sums.max()))
-        seen = [worst, lowest, most]
+        # exponentials against the largest of their row: a sum of more than 1 is divided by later
+        divided &= bool((weights.amax(-1) != 1).any()) or most < 1 + HALF
+        seen = [worst, lowest, most, divided]
         if not bool(weights.isfinite().all()):
             return True, "there are weights that are no finite numbers", seen
         future, eps = weights.triu(1).abs(), torch.finfo(one.weights.dtype).eps
@@ -134,7 +136,10 @@ class Weights(Property):
         return self.finding("fail", sentence, measured=measured[0], example=case)
 
     def on_pass(self, probe: Probe, tried: list[tuple[Case, Result]]) -> Finding:
-        (_, (_, _, (worst, lowest, most))) = tried[0]
+        (_, (_, _, (worst, lowest, most, divided))) = tried[0]
+        if not divided:
+            detail = f"exponentials in a row add up to {most:.4g}; their division is not seen"
+            return self.finding("cannot tell", detail, measured=worst)
         if abs(worst - 1) < HALF:
             detail = f"rows add up to 1 over the keys (worst {worst:.9g})"
         elif most < 1 + HALF and lowest >= 0:

@@ -186,7 +186,8 @@ class Shrinking:
 
     def _wrong(self, stage: Stage, case: Case, margin: float) -> bool:
         padded = [case.sizes["length"]] if "real" in case.sizes else []
-        padded += [case.sizes["real"]] if case.sizes.get("change") == "added" else []
+        if padded and case.sizes.get("change") == "added":
+            padded += [case.sizes["real"]]
         whole = not any(size % stage.block for size in padded)  # else more would be filled in
         if not whole or time.thread_time() > self._until:
             return False

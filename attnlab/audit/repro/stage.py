@@ -29,10 +29,12 @@ from attnlab.audit.properties.property import Case
 from attnlab.audit.repro import prelude
 from attnlab.audit.repro.prelude import fill_blocks, prepare, sample
 from attnlab.audit.repro.stepping import Stepping, stepping_of
+from attnlab.audit.subject import jax_code
 from attnlab.audit.subject.adapters import HEADS, KV_HEADS
 from attnlab.audit.subject.base import Attention, Subject, Tokens, Vectors
 from attnlab.audit.subject.calls import KNOWN, Call, record, takes_by_name
 from attnlab.audit.subject.guard import guard_method
+from attnlab.audit.subject.jax_code import FlaxModule, adopt, is_from_jax
 from attnlab.audit.subject.load import defaults_of, expression, from_file, parts_of
 from attnlab.audit.subject.places import Place, place_of
 from attnlab.audit.subject.protocols import WithRoom
@@ -80,7 +82,8 @@ class Stage:
     call: Call | None = None  # None: the code is a Subject itself, and is called as one
     padding: Mapping[str, str] | None = None  # arguments that tell of padding; None: it takes none
     positions: Mapping[str, str] | None = None  # likewise, of positions
-    context: tuple[int, Mapping[str, str], Mapping[str, str]] | None = None  # width, words, masked
+    # how wide a context is and whether it is tokens, and what it and its padding are given as
+    context: tuple[tuple[int, bool], Mapping[str, str], Mapping[str, str]] | None = None
     setup: str = ""  # by which a copy makes room, for code that cannot be called without
     stepping: Stepping | None = None
     backends: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by name: arguments
@@ -106,7 +109,7 @@ class Stage:
 
     def homes(self) -> list[ModuleType]:
         """Where a script finds what the text of it names."""
-        return [prelude, watch_module, sys.modules[Stage.__module__]]
+        return [prelude, watch_module, sys.modules[Stage.__module__], jax_code]
 
     def lacks(self, case: Case) -> str:
         """What of a case it has no words for; empty if it can run it."""
@@ -168,13 +171,15 @@ class Stage:
         place = place_of(where)
         file = Path(where).name if place.path is None else place.path.name
         loading, constants = _loading(place)
-        making = [loading, f"code = {expression(self.target, self.options)}"]
+        made, theirs = expression(self.target, self.options), is_from_jax(self.code)
+        making = [loading, f"code = {f'from_jax({made})' if theirs else made}"]
         moved = f".to({self.device!r})" if self.device else ""
         making += [f"prepare(code, {self.dtype}){moved}"] * isinstance(self.code, nn.Module)
+        needs = ["torch", *(["jax"] if theirs else []), *([where] if place.path is None else [])]
         return Heading(
             title=f"{name} in {file}",
             usage="" if place.path is None else f"[path of {file}]",
-            needs="torch only" if place.path is not None else f"torch, and {where}",
+            needs=", and ".join(needs) if len(needs) > 1 else "torch only",
             constants=constants,
             making="\n".join(making),
         )
@@ -262,13 +267,14 @@ class Stage:
     def _contexts(self) -> list[str]:
         """How the code is given another context."""
         assert self.context is not None
-        width, texts, masked = self.context
+        (width, tokens), texts, masked = self.context
         body = [f"given = {{{_pairs(texts)}}}"]
         body += ["if padding is not None:", f"    given.update({{{_pairs(masked)}}})"] * bool(
             masked
         )
         body += ["return run_with(x, **given)"]
-        drawn = [f"return sample((batch, length, {width}), None, seed, {self.dtype})"]
+        count = width if tokens else None
+        drawn = [f"return sample((batch, length, {width}), {count}, seed, {self.dtype})"]
         return [
             *_function("draw_context(batch: int, length: int, seed: int)", drawn),
             *_function("run_on(x: Any, context: Any, padding: Any = None)", body),
@@ -443,7 +449,8 @@ def _module_calls(subject: Vectors, module: nn.Module) -> dict[str, Any]:
     convention = subject.convention
     if convention.context is not None:
         masks = convention.context.mask_texts()
-        found["context"] = convention.context_width, convention.context_texts(padded=False), masks
+        kind = convention.context_width, convention.context_tokens
+        found["context"] = kind, convention.context_texts(padded=False), masks
     found["backends"] = {}
     for name, other in list(subject.backends.items())[1:]:  # the same code, with one more argument
         with suppress(SubjectError, ScriptError):
@@ -467,7 +474,9 @@ def _writes_einsums(subject: Vectors) -> bool:
 def _fresh(target: str, options: Mapping[str, Any], dtype: torch.dtype, device: str = "") -> Any:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        code = from_file(target, options)
+        code = adopt(from_file(target, options), options)
+    if isinstance(code, FlaxModule):
+        raise ScriptError("it is a module of Flax, which a script cannot call without this package")
     if not isinstance(code, nn.Module):
         return code
     with calling("to"):

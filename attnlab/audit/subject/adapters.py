@@ -26,6 +26,7 @@ from attnlab.audit.subject import caches, contexts, masks
 from attnlab.audit.subject.base import Attention, Subject, Vectors, build_subject
 from attnlab.audit.subject.convention import AttentionConvention, Convention, Layout
 from attnlab.audit.subject.device import device_for
+from attnlab.audit.subject.jax_code import adopt
 from attnlab.audit.subject.lengths import LONGEST, named_lengths
 from attnlab.audit.subject.load import WIDTHS as WIDTHS
 from attnlab.audit.subject.load import is_attention, made_for_audit, parameters_of
@@ -49,7 +50,7 @@ _prepared: "weakref.WeakSet[nn.Module]" = weakref.WeakSet()
 
 def subject_for(code: Any, options: Mapping[str, Any], name: str, device: str = "cpu") -> Subject:
     """What can be audited, in the precision it can be: float64 if the code goes along."""
-    place = device_for(device)
+    place, code = device_for(device), adopt(code, options)
     if isinstance(code, Subject):
         if place:
             raise InputError(f"{name} is a Subject, which runs where it will: leave --device out")
@@ -216,12 +217,14 @@ def _of_module(
 ) -> Convention:
     """Of a module of x, before anything was tried."""
     parameters = inspect.signature(module.forward).parameters
-    takes = list(parameters)
-    hiding = contexts.context_masks(takes) if any(map(contexts.CONTEXTS.fullmatch, takes)) else []
+    takes, lead = list(parameters), contexts.written_text(parameters)
+    reads = lead is not None or any(map(contexts.CONTEXTS.fullmatch, takes))
+    hiding = contexts.context_masks(takes) if reads else []
     mask = masks.name_of([one for one in takes[1:] if one not in hiding])
     needed = [one for one in takes[1:] if parameters[one].default is inspect.Parameter.empty]
     begins = [one for one in needed if caches.STARTS.fullmatch(one)]
     nothing = [one for one in needed if one in (mask, *hiding, *contexts.CAUSAL_MASKS)]
+    nothing = [one for one in nothing if one not in (lead, takes[0])]
     nothing += [one for one in needed if caches.CACHES.fullmatch(one)]
     layout: Layout | None = None
     told = getattr(module, "batch_first", None)
@@ -242,8 +245,12 @@ def _of_module(
         layout=layout,
         parameters=tuple(takes),
         constants=dict.fromkeys(begins, 0) | dict.fromkeys(nothing),
-        contexts=tuple(one for one in needed if contexts.CONTEXTS.fullmatch(one)),
-        context_width=known.width() or width,
+        contexts=tuple(one for one in needed if contexts.CONTEXTS.fullmatch(one))
+        if lead is None
+        else (takes[0],),
+        context_width=width if lead is not None else known.width() or width,
+        context_tokens=lead is not None and tokens,
+        lead=lead,
         targets=next((one for one in takes[1:] if one in TARGETS), None) if tokens else None,
         mask=None if mask is None else masks.mask_of(mask),
         positions=next((one for one in takes if one in POSITIONS), None),

@@ -148,7 +148,9 @@ class Vectors(Subject):
         return self.named(x, **self.convention.about(context, padding))
 
     def draw_context(self, batch: int, length: int, seed: int) -> Tensor:
-        return sample((batch, length, self.convention.context_width), None, seed, self.dtype)
+        width = self.convention.context_width
+        tokens = width if self.convention.context_tokens else None
+        return sample((batch, length, width), tokens, seed, self.dtype)
 
     def on_cpu(self: Kind, dtype: torch.dtype) -> Kind:
         """The same code on the CPU, with the same weights, in a precision."""

@@ -31,6 +31,17 @@ CONTEXT_MASKS = re.compile(
     r"(memory|context|cond|conditioning|enc|encoder|cross|src|source)_(\w+_)?(mask|padding|lengths)"
 )
 VAGUE = ("mask", "key_padding_mask", "attention_mask", "attn_mask", "padding_mask")
+# of models that read one text and write another
+SOURCES = (
+    "src",
+    "source",
+    "src_tokens",
+    "src_ids",
+    "encoder_input",
+    "encoder_input_ids",
+    "input_ids",
+)
+WRITTEN = ("tgt", "trg", "target", "tgt_tokens", "tgt_ids", "decoder_input", "decoder_input_ids")
 LENGTH, CONTEXT, HIDDEN = 5, 7, 2  # of the trial: positions, those of the context, those hidden
 # code whose documentation leaves the causal mask to the caller
 OWN_FORWARDS = {
@@ -39,6 +50,7 @@ OWN_FORWARDS = {
     nn.TransformerEncoder.forward: "mask",
     nn.TransformerEncoderLayer.forward: "src_mask",
     nn.MultiheadAttention.forward: "attn_mask",
+    nn.Transformer.forward: "tgt_mask",
 }
 CAUSAL_MASKS = ("tgt_mask", "causal_mask", "look_ahead_mask", "lookahead_mask", "future_mask")
 CAUSAL_FLAGS = ("is_causal", "causal", "tgt_is_causal", "use_causal_mask")
@@ -50,6 +62,15 @@ def context_masks(takes: Sequence[str]) -> list[str]:
     """Parameters whose names say that they hide some of the context, the likeliest first."""
     named = [one for one in takes if CONTEXT_MASKS.fullmatch(one)]
     return sorted(named, key=lambda one: not one.endswith(masks.PADDING))
+
+
+def written_text(takes: Mapping[str, inspect.Parameter]) -> str | None:
+    """The parameter of the text that is written, where the first is one that is only read."""
+    first = next(iter(takes))
+    needed = (
+        one for one in takes if one in WRITTEN and takes[one].default in (None, inspect._empty)
+    )
+    return next(needed, None) if first in SOURCES else None
 
 
 def find_context(convention: Convention) -> Context | None:
@@ -68,6 +89,12 @@ def find_context(convention: Convention) -> Context | None:
     if not _runs(convention, plain):
         return None
     named = context_masks(list(takes))
+    padded = [one for one in named if one.endswith(masks.PADDING)]
+    if len(padded) > 1:  # an encoder's, and that of what reads it
+        both = replace(plain, also=tuple(padded[1:]))
+        mask = _find_mask(convention, both, padded[0])
+        if mask is not None and mask.hides:
+            return replace(both, mask=mask)
     for name in [*named, *(one for one in VAGUE if one in takes)]:
         mask = _find_mask(convention, plain, name)
         if mask is not None and (mask.hides or name in named):
@@ -108,7 +135,7 @@ def _hides(subject: Vectors, form: Form) -> bool:
     nothing = torch.zeros(2, CONTEXT, dtype=torch.bool)
     some = nothing.clone()
     some[0, -HIDDEN:] = True  # rows differ: a mask may reach the wrong ones
-    changed = torch.where(some[..., None], other, context)
+    changed = torch.where(some if context.dim() == 2 else some[..., None], other, context)
     free, none = subject.run_on(x, context), subject.run_on(x, context, nothing)
     masked, behind = subject.run_on(x, context, some), subject.run_on(x, changed, some)
     moves = not _near(masked[:1], none[:1])

@@ -56,6 +56,7 @@ class Context:
 
     names: tuple[str, ...]  # all are given the same
     mask: Mask | None = None
+    also: tuple[str, ...] = ()  # given the same mask: an encoder's beside that of its reader
 
     def texts(self, turned: str) -> dict[str, str]:
         """What the parameters are given, as expressions of `context`."""
@@ -65,7 +66,8 @@ class Context:
         """Likewise for its padding, of `padding` and `context`."""
         if self.mask is None:
             return {}
-        return {self.mask.name: re.sub(r"\bx\b", "context", self.mask.form.text)}
+        text = re.sub(r"\bx\b", "context", self.mask.form.text)
+        return dict.fromkeys((self.mask.name, *self.also), text)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -92,6 +94,8 @@ class Convention:
     causes: Mapping[str, str] = field(default_factory=dict)  # by which its caller makes it causal
     contexts: tuple[str, ...] = ()  # take something to attend to besides x
     context_width: int = 0
+    context_tokens: bool = False  # then the width counts them
+    lead: str | None = None  # takes x, where it is not the first parameter
     context: Context | None = None  # what of this can be examined
     targets: str | None = None  # with these some code gives all its logits, else the last
     mask: Mask | None = None
@@ -116,6 +120,8 @@ class Convention:
         inputs, time = self.lay_out(x), 0 if self.layout == "tbc" else 1
         copies = dict(zip(self.parameters[1:], inputs[1:], strict=False))  # as key and value
         more, inputs = {**copies, **self.constants, **given}, inputs[:1]
+        if self.lead is not None:
+            more, inputs = {**more, self.lead: inputs[0]}, ()
         for name, text in {**self._context_texts(), **self.given}.items():
             if name not in given:
                 more[name] = evaluate(text, x=x, code=code)
@@ -125,7 +131,7 @@ class Convention:
         last_only = first_tensor(found).shape[time : time + 1] == (1,)
         if not last_only:
             return found
-        more[self.targets] = torch.zeros_like(inputs[0])
+        more[self.targets] = torch.zeros_like(self.lay_out(x)[0])
         return self._apply(code, inputs, more, x.shape[1])
 
     def _apply(
@@ -143,9 +149,11 @@ class Convention:
     def _context_texts(self) -> dict[str, str]:
         """The same context in every row, in the precision that the code has at the time."""
         dtype = "next(code.parameters()).dtype" if self.tokens else "x.dtype"
-        shape = f"(1, {CONTEXT}, {self.context_width}), None"
+        count = self.context_width if self.context_tokens else None
+        shape, axes = f"(1, {CONTEXT}, {self.context_width}), {count}", "-1, -1"
+        dtype, axes = ("x.dtype", "-1") if self.context_tokens else (dtype, axes)
         return {
-            name: f"sample({shape}, {seed}, {dtype}).expand(len(x), -1, -1){self._turned}"
+            name: f"sample({shape}, {seed}, {dtype}).expand(len(x), {axes}){self._turned}"
             for seed, name in enumerate(self.contexts, FIRST_CONTEXT)
         }
 

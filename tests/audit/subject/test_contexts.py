@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from attnlab.audit import Contract
-from attnlab.audit.bugs.contexts import DeafToItsMask, MaskedWeights, SeenMask
+from attnlab.audit.bugs.contexts import DeafToItsMask, MaskedWeights, SeenMask, Translator
 from attnlab.audit.bugs.controls import SelfOrCross
 from attnlab.audit.subject.adapters import arrange, subject_for
 
@@ -44,6 +44,25 @@ def test_a_context_may_be_longer_and_shorter_than_the_text(batch_first):
     for length, positions in ((3, 11), (11, 3)):
         out = subject.run_on(subject.draw(2, length, 0), subject.draw_context(2, positions, 1))
         assert out.shape == (2, length, 32)
+
+
+def test_of_two_texts_the_one_that_is_written_is_audited():
+    subject = subject_for(nn.Transformer(32, 4, 1, 1, 64), {}, "code")
+    found = subject.convention
+    assert (found.lead, found.contexts, found.layout) == ("tgt", ("src",), "tbc")
+    assert {found.context.mask.name, *found.context.also} == {
+        "src_key_padding_mask",
+        "memory_key_padding_mask",
+    }
+    assert found.mask.name == "tgt_key_padding_mask"
+    out = subject.run_on(subject.draw(2, 3, 0), subject.draw_context(2, 11, 1))
+    assert out.shape == (2, 3, 32)
+
+
+def test_what_is_read_may_be_tokens():
+    subject = subject_for(Translator(37, 32, False), {}, "code")
+    assert subject.convention.context_tokens
+    assert subject.draw_context(2, 5, 0).dtype is torch.int64
 
 
 def test_the_context_has_the_precision_of_the_text():
