@@ -172,13 +172,14 @@ def _write(answer: "Answer", html: Path | None, repro: Path | None) -> "Answer":
 
 def _show(answer: "Answer") -> None:
     assert answer.certificate is not None
-    smallest = {one["name"]: one["sentence"] for one in answer.examples}
+    smallest = {(one["name"], one["aspect"]): one["sentence"] for one in answer.examples}
     for finding in answer.certificate.findings:
         verdict = f"[{COLOURS.get(finding.verdict, 'yellow')}]{finding.verdict:14}[/]"
-        line = f"{finding.name:12} {verdict} {escape(finding.detail)}"
+        aspect = f"{finding.aspect}: " if finding.aspect else ""
+        line = f"{finding.name:12} {verdict} {escape(aspect + finding.detail)}"
         screen.print(line, highlight=False, soft_wrap=True)
-        if smallest.get(finding.name):
-            line = f"{'':27} smallest: {escape(smallest[finding.name])}"
+        if sentence := smallest.get((finding.name, finding.aspect)):
+            line = f"{'':27} smallest: {escape(sentence)}"
             screen.print(line, highlight=False, soft_wrap=True)
     certificate = answer.certificate
     if certificate.verdict == "fail" and certificate.shortfall:

@@ -29,6 +29,7 @@ from attnlab.audit.hf.running import (
 )
 from attnlab.audit.hf.sizes import TOKENS
 from attnlab.audit.probe.probe import apart
+from attnlab.audit.repro.prelude import seeded
 from attnlab.audit.subject.adapters import prepare
 from attnlab.audit.subject.base import Subject, Tokens
 from attnlab.audit.subject.convention import Convention, Form, Mask
@@ -76,7 +77,7 @@ class ModelConvention(Convention):
 
     def forward(self, x: Tensor, **given: Any) -> Any:
         """What the model gives for tokens x."""
-        with self.running(), calling("forward", x.shape[1]):
+        with self.running(), seeded(), calling("forward", x.shape[1]):
             return self.code(input_ids=x, return_dict=True, **given)
 
     @contextmanager
@@ -95,7 +96,7 @@ class GuardedModel:
         self._model, self._length = model, length
 
     def __call__(self, **given: Any) -> Any:
-        with calling("forward", self._length):
+        with seeded(), calling("forward", self._length):
             return self._model(**given)
 
     def __getattr__(self, name: str) -> Any:

@@ -47,6 +47,7 @@ class Causality(Property):
     """
 
     name = "causality"
+    alike = True
     field = "causal"
 
     def tolerance(self, probe: Probe) -> float:

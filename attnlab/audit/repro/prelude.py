@@ -29,6 +29,10 @@ class CannotTell(Exception):
     """What a check needs cannot be measured of this code; the message says why."""
 
 
+class NoOutputs(ValueError):
+    """Nothing that the code gave can be its outputs, or its loss."""
+
+
 def load_file(folder: Path, arguments: list[str], file: str) -> Any:
     """The file as a module: named on the command line, beside the script, or where it was."""
     places = [Path(arguments[0])] if arguments else [folder / Path(file).name, Path(file)]
@@ -77,7 +81,7 @@ def tensor_in(found: Any) -> Tensor:
     for value in (found, *named, *members):
         if isinstance(value, Tensor):
             return value
-    raise ValueError(f"the code gave {type(found).__name__}, not a tensor or a tuple of them")
+    raise NoOutputs(f"the code gave {type(found).__name__}, not a tensor or a tuple of them")
 
 
 def scalar_in(found: Any) -> Tensor:
@@ -87,7 +91,7 @@ def scalar_in(found: Any) -> Tensor:
     for value in values:
         if isinstance(value, Tensor) and value.numel() == 1:
             return value
-    raise ValueError("the code was given labels and gave no loss; return one: (logits, loss)")
+    raise NoOutputs("the code was given labels and gave no loss; return one: (logits, loss)")
 
 
 def movement(one: Tensor, other: Tensor) -> Tensor:
@@ -172,6 +176,32 @@ def influence(run: Tool, draw: Tool, length: int, seed: int) -> Tensor:
             change = movement(run(replace_inputs(x, other, j, j)), before)[0]
             matrix[:, j] = torch.maximum(matrix[:, j], change)
     return matrix
+
+
+@contextmanager
+def seeded() -> Iterator[None]:
+    """A call of the code draws the random numbers of the seed that was set last, as every call.
+
+    The generators are left as they were: whoever audits draws on as if nothing had happened.
+    """
+    generators = [torch.default_generator]
+    if torch.cuda.is_initialized():
+        generators += torch.cuda.default_generators
+    kept = [one.get_state() for one in generators]
+    try:
+        for one in generators:
+            one.manual_seed(one.initial_seed())
+        yield
+    finally:
+        for one, state in zip(generators, kept, strict=True):
+            one.set_state(state)
+
+
+def run_seeded(run: Tool, x: Tensor, seed: int) -> Tensor:
+    """Outputs with the random numbers of another seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return run(x)
 
 
 @contextmanager

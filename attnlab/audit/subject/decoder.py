@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from attnlab.audit.errors import SubjectError, calling
-from attnlab.audit.repro.prelude import kept_in
+from attnlab.audit.repro.prelude import kept_in, seeded
 from attnlab.audit.subject.calls import evaluate
 from attnlab.audit.subject.tensors import first_tensor
 
@@ -64,7 +64,7 @@ class Decoder:
         if self.start is not None:
             given[self.start] = begun if self.counted else torch.arange(begun, begun + count)
         if self.method:
-            with calling(self.method, count):
+            with seeded(), calling(self.method, count):
                 found = getattr(cache[2], self.method)(x[:, 0] if self.flat else x, **given)
         else:
             found = call(cache[2], x, given)

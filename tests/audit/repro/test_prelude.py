@@ -12,7 +12,9 @@ from attnlab.audit.repro.prelude import (
     prepare,
     roughness,
     run_nudged,
+    run_seeded,
     sample,
+    seeded,
 )
 from attnlab.audit.subject.adapters import prepare as prepare_once
 from attnlab.audit.subject.adapters import subject_for
@@ -90,3 +92,20 @@ def test_outputs_of_unlike_shapes_cannot_be_compared():
 def test_tokens_without_a_module_have_nothing_to_nudge():
     with pytest.raises(CannotTell, match="needs its `module`"):
         run_nudged(lambda x: x, torch.zeros(1, 5, dtype=torch.long), None, 1e-9, 0)
+
+
+def test_every_call_draws_the_numbers_of_the_seed_and_leaves_the_generator_alone():
+    torch.manual_seed(3)
+    torch.rand(7)
+    before = torch.get_rng_state()
+
+    @seeded()
+    def run(x):
+        return torch.rand(5)
+
+    x = torch.zeros(5)
+    first = run(x)
+    assert torch.equal(run(x), first)
+    assert not torch.equal(run_seeded(run, x, 4), first)
+    assert torch.equal(run_seeded(run, x, 3), first)
+    assert torch.equal(torch.get_rng_state(), before)
