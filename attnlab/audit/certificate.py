@@ -64,8 +64,9 @@ def report(certificate: Certificate, examples: Sequence[Mapping[str, Any]], comm
 def _answer(certificate: Certificate) -> str:
     verdicts = [one.verdict for one in certificate.findings]
     if certificate.verdict == "fail":
-        lines = "\n\n".join(f"{one.name}: {one.detail}." for one in certificate.failed)
-        count = _count(verdicts.count("fail"), "property", "properties")
+        lines = "\n\n".join(f"{one.title}: {one.detail}." for one in certificate.failed)
+        broken = len({one.name for one in certificate.failed})
+        count = _count(broken, "property", "properties")
         more = f"\n\nBesides: {certificate.shortfall}." if certificate.shortfall else ""
         return f"It fails {count}.\n\n{lines}{more}"
     if certificate.verdict == "incomplete":
@@ -200,6 +201,7 @@ def powers(matrix: Sequence[Sequence[float]]) -> list[list[float]]:
 def _evidence(examples: Sequence[Mapping[str, Any]]) -> Section:
     blocks = []
     for one in examples:
+        title = f"{one['name']} ({one['aspect']})" if one.get("aspect") else one["name"]
         lines = [one["sentence"] or one["reason"]]
         for what in ("sizes", "options"):
             shown = {
@@ -210,7 +212,7 @@ def _evidence(examples: Sequence[Mapping[str, Any]]) -> Section:
             if shown:
                 parts = ", ".join(f"{name} {_text(value)}" for name, value in shown.items())
                 lines.append(f"{what}: {parts}")
-        blocks.append(Sample(title=one["name"], text="\n".join(lines)))
+        blocks.append(Sample(title=title, text="\n".join(lines)))
     return Section(
         heading="The smallest counter-examples",
         text="Each failure was made smaller for as long as it stayed one. "

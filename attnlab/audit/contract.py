@@ -88,10 +88,17 @@ class Finding:
 
     name: str
     verdict: Verdict
+    aspect: str = ""  # of a failure: which of the things that the property asks for
     detail: str  # in one sentence: what was done and seen
     measured: Any = None
     declared: Any = None
     example: Any = None  # of a failure: what `audit/repro/smallest.py` needs to repeat it
+    besides: "tuple[Finding, ...]" = ()  # failures of other aspects; in a certificate beside it
+
+    @property
+    def title(self) -> str:
+        """The property, and of several failures which: `cache (single steps)`."""
+        return f"{self.name} ({self.aspect})" if self.aspect else self.name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +132,7 @@ class Certificate:
 
     def _open(self, field: str) -> list[str]:
         """Why a field is not established, a reason for each property; none if one of them fails."""
-        found = {finding.name: finding for finding in self.findings}
+        found = {finding.name: finding for finding in self.findings}  # of several, all fail
         deciding = {name: found.get(name) for name in ESTABLISHED_BY[field]}
         if any(one is not None and one.verdict == "fail" for one in deciding.values()):
             return []
@@ -145,7 +152,7 @@ class Certificate:
     @property
     def reason(self) -> str:
         """Why it is no pass, in one line; empty for a pass."""
-        known = [f"{one.name}: {one.detail}" for one in self.failed]
+        known = [f"{one.title}: {one.detail}" for one in self.failed]
         known += [self.shortfall] if self.shortfall else []
         if known or self.verdict == "pass":
             return "; ".join(known)
@@ -195,6 +202,7 @@ class Certificate:
             "checks": [
                 {
                     "name": finding.name,
+                    "aspect": finding.aspect,
                     "verdict": finding.verdict,
                     "measured": finite(finding.measured),
                     "declared": finite(finding.declared),

@@ -4,6 +4,7 @@
 |---|---|---|
 | SubjectError | the code under audit raised, or gave no outputs | a finding, "incomplete" |
 | InputError | a file, an option or a declaration cannot be used | one line, exit code 2 |
+| OutOfMemory | memory ran out while the code ran: its limit is ours | no certificate |
 | ScriptError | a script has no words for how the code is called | a failure without a script |
 | any other | attnlab itself has a mistake | a traceback, exit code 3 |
 
@@ -15,6 +16,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 LONGEST = 200  # letters of a message in a sentence
+# libraries have no code for it, only words
+NEEDS_MEMORY = (
+    *("MemoryError", "can't allocate memory", "Cannot allocate memory", "bad_alloc"),
+    "CUDA out of memory",
+)
 
 
 class SubjectError(Exception):
@@ -52,6 +58,10 @@ class ScriptError(Exception):
     """A script without this package cannot call the code as the audit did."""
 
 
+class OutOfMemory(MemoryError):
+    """Memory ran out while the code ran. How much there is, is our limit and not its fault."""
+
+
 class AuditError(Exception):
     """A mistake of attnlab itself, not of the code under audit."""
 
@@ -61,8 +71,11 @@ def calling(where: str, length: int | None = None) -> Iterator[None]:
     """Around a call of the person's code and nothing else."""
     try:
         yield
-    except SubjectError:
+    except (SubjectError, OutOfMemory):
         raise
     except Exception as error:
+        if isinstance(error, MemoryError) or any(sign in str(error) for sign in NEEDS_MEMORY):
+            at = "" if length is None else f" at length {length}"
+            raise OutOfMemory(f"in `{where}`{at}: {error}") from error
         kind = type(error).__name__
         raise SubjectError(str(error), kind=kind, where=where, length=length) from error

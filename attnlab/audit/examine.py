@@ -7,7 +7,7 @@ from typing import Any
 
 from attnlab import config, registry
 from attnlab.audit.contract import Certificate, Contract, Finding
-from attnlab.audit.errors import AuditError, SubjectError
+from attnlab.audit.errors import AuditError, OutOfMemory, SubjectError
 from attnlab.audit.probe.layouts import unclear
 from attnlab.audit.probe.probe import Probe
 from attnlab.audit.properties.device import Device
@@ -51,7 +51,7 @@ def examine(
     An error that is not the subject's raises AuditError.
     """
     probe = Probe(subject, contract)
-    findings = []
+    findings: list[Finding] = []
     doubt: str | None = None
     for examined in (*(all_properties() if properties is None else properties), *more):
         tick(examined.name)
@@ -61,7 +61,8 @@ def examine(
             if doubt:  # which axis is time decides everything else
                 findings.append(Finding(name=examined.name, verdict="cannot tell", detail=doubt))
             else:
-                findings.append(_finding(examined, probe))
+                found = _finding(examined, probe)
+                findings += [replace(found, besides=()), *found.besides]
     with _during("the influence matrix"):
         influence = _influence(probe)
     return Certificate(
@@ -87,7 +88,10 @@ def _finding(examined: Property, probe: Probe) -> Finding:
     except SubjectError as error:
         detail = error.sentence(during=examined.name)
         return Finding(name=examined.name, verdict="cannot tell", detail=detail)
-    return replace(found, verdict="cannot tell", detail=blind) if blind else found
+    if blind:
+        return replace(found, verdict="cannot tell", detail=blind)
+    once = found.verdict == "pass" and probe.random
+    return replace(found, detail=f"{found.detail}; with one random seed") if once else found
 
 
 def _influence(probe: Probe) -> tuple[tuple[float, ...], ...]:
@@ -103,6 +107,8 @@ def _during(name: str) -> Iterator[None]:
     """Whatever is not caught inside is a mistake of ours."""
     try:
         yield
+    except OutOfMemory:  # nothing that could not be examined may pass
+        raise
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
         raise AuditError(f"attnlab itself failed during {name}: {reason}") from error
@@ -115,7 +121,7 @@ def assert_contract(code: Any, **declared: Any) -> Certificate:
     """
     certificate = audit(code, **declared)
     if certificate.verdict == "fail":
-        lines = [f"  {one.name}: {one.detail}" for one in certificate.failed]
+        lines = [f"  {one.title}: {one.detail}" for one in certificate.failed]
         lines += [f"  {certificate.shortfall}"] if certificate.shortfall else []
         text = "\n".join(lines)
         raise AssertionError(f"{certificate.target} does not keep its contract:\n{text}")

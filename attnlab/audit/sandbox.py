@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from attnlab import config
 from attnlab.audit.contract import Certificate, Contract, Finding, finite
-from attnlab.audit.errors import AuditError, InputError, SubjectError
+from attnlab.audit.errors import NEEDS_MEMORY, AuditError, InputError, SubjectError
 
 if TYPE_CHECKING:
     from attnlab.audit.subject.base import Subject
@@ -42,7 +42,7 @@ LINES = 3  # of them that are shown
 PATIENCE = 2  # seconds that Python may take to end, after which it is killed
 GRACE = 10  # seconds after its limit when a child without a parent ends itself
 LONGEST = 600  # letters of a reason
-NEEDS_MEMORY = ("MemoryError", "can't allocate memory", "Cannot allocate memory", "bad_alloc")
+SHORT = "memory ran out"
 NEEDS_GPU = (
     "Found no NVIDIA driver",
     "not compiled with CUDA",
@@ -240,7 +240,7 @@ def one_line(error: BaseException) -> str:
         advice = "it needs a GPU, and there is none here; audit it on a machine that has one"
         return f"{advice} ({text[:LONGEST]})"
     if isinstance(error, MemoryError) or _needs(text, NEEDS_MEMORY):
-        return f"memory ran out; allow more with --memory, or make it smaller ({text[:LONGEST]})"
+        return f"{SHORT}; allow more with --memory, or make it smaller ({text[:LONGEST]})"
     return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} … {text[-LONGEST // 3 :]}"
 
 
@@ -398,6 +398,9 @@ def main() -> None:
         except KeyboardInterrupt:  # no terminal reaches a session of its own
             detail = "the code raised KeyboardInterrupt, as if somebody had pressed Ctrl-C"
             answer = Answer(target=request.target, detail=detail)
+        if answer.detail.startswith(SHORT):
+            limit = f"the audit took more than {given['gibibytes']:g} GiB: {answer.detail}"
+            answer = dataclasses.replace(answer, detail=limit)
         certificate = None
         if answer.certificate is not None:
             certificate = {

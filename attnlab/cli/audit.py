@@ -199,14 +199,17 @@ def _show(answer: "Answer", options: Sequence[str]) -> None:
 
     assert answer.certificate is not None
     given = _given(options)
-    examples = {one["name"]: one for one in answer.examples if one["sentence"]}
+    examples = {(one["name"], one["aspect"]): one for one in answer.examples if one["sentence"]}
     for row in rows(answer.certificate.findings):
+        first = row.findings[0]
         verdict = f"[{COLOURS.get(row.verdict, 'yellow')}]{row.verdict:14}[/]"
         named = row.names if len(row.findings) == 1 else f"{row.names}\n{'':12}"
-        line = f"{named:12} {verdict} {escape(row.detail)}"
+        aspect = f"{first.aspect}: " if first.aspect else ""
+        line = f"{named:12} {verdict} {escape(aspect + row.detail)}"
         screen.print(line, highlight=False, soft_wrap=True)
-        if row.verdict == "fail" and row.names in examples:
-            line = f"{'':27} smallest: {escape(smallest(examples[row.names], given))}"
+        if row.verdict == "fail" and (first.name, first.aspect) in examples:
+            example = examples[first.name, first.aspect]
+            line = f"{'':27} smallest: {escape(smallest(example, given))}"
             screen.print(line, highlight=False, soft_wrap=True)
     certificate = answer.certificate
     if certificate.verdict == "fail" and certificate.shortfall:

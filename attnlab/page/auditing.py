@@ -225,6 +225,7 @@ def _check(one: Any) -> dict[str, Any]:
         )
     return {
         "name": name,
+        "aspect": str(one.get("aspect") or "")[:LONGEST_NAME],
         "verdict": one["verdict"],
         "measured": _value(one.get("measured")),
         "declared": _value(one.get("declared")),
@@ -273,6 +274,6 @@ def _example(one: Any) -> dict[str, Any]:
     if not isinstance(one, Mapping):
         raise ValueError(f"an example is {shorten(one)}; it must be an object")
     limits = {"name": LONGEST_NAME, "sentence": LONGEST_DETAIL, "reason": LONGEST_DETAIL}
-    limits |= {"file": LONGEST_NAME, "script": LONGEST_SCRIPT}
+    limits |= {"aspect": LONGEST_NAME, "file": LONGEST_NAME, "script": LONGEST_SCRIPT}
     found = {key: text({key: one.get(key, "")}, key, most, least=0) for key, most in limits.items()}
     return {**found, "sizes": _value(one.get("sizes")), "options": _value(one.get("options"))}

@@ -2,7 +2,9 @@
 
 import pytest
 
-from attnlab.audit.errors import ScriptError, SubjectError, calling
+from attnlab.audit.errors import OutOfMemory, ScriptError, SubjectError, calling
+from attnlab.audit.subject import tensors
+from attnlab.audit.subject.tensors import first_tensor, loss_in
 
 
 def test_no_handler_of_built_in_errors_takes_one_of_the_codes():
@@ -39,3 +41,27 @@ def test_what_leaves_the_process_is_left_alone():
     for kind in (SystemExit, KeyboardInterrupt):
         with pytest.raises(kind), calling("forward", 3):
             raise kind
+
+
+@pytest.mark.parametrize(
+    "error",
+    [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: 80 bytes")],
+    ids=lambda one: type(one).__name__,
+)
+def test_memory_that_runs_out_is_not_the_codes_fault(error):
+    with pytest.raises(OutOfMemory, match="in `forward` at length 9"), calling("forward", 9):
+        raise error
+    with pytest.raises(OutOfMemory), calling("run", 7), calling("forward", 9):
+        raise error
+
+
+def test_a_mistake_of_ours_among_the_outputs_is_not_the_codes(monkeypatch):
+    def mistake(found):
+        raise ValueError("ours")
+
+    for name, read in (("tensor_in", first_tensor), ("scalar_in", loss_in)):
+        with pytest.raises(SubjectError, match="the code"):
+            read(object())
+        monkeypatch.setattr(tensors, name, mistake)
+        with pytest.raises(ValueError, match="ours"):
+            read(object())

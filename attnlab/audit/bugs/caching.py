@@ -342,7 +342,40 @@ class BufferedAttention(Fused):
         return self.outer(y.transpose(1, 2).flatten(2))
 
 
+class TwiceWrong(Fused):
+    """A window of 5 keys, with two bugs: one in single steps, one in chunks on a warm cache."""
+
+    bias = False
+    window = 5
+
+    def new_cache(self) -> dict[str, Tensor]:
+        return {}
+
+    def forward(self, x: Tensor, cache: dict[str, Tensor] | None = None) -> Tensor:
+        q, k, v = self.inner(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        if cache is not None:
+            if cache:
+                k, v = torch.cat((cache["k"], k), dim=2), torch.cat((cache["v"], v), dim=2)
+            cache["k"], cache["v"] = k, v
+        t, s = q.shape[2], k.shape[2]
+        first, window = s - t, self.window
+        if self.wrong and first and t == 1:
+            window += 1  # the slot that should have been given up
+        if self.wrong and first and t > 1:
+            first = 0  # the chunk is taken for the beginning of the text
+        back = torch.arange(first, first + t)[:, None] - torch.arange(s)
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=(back >= 0) & (back < window))
+        return self.outer(y.transpose(1, 2).flatten(2))
+
+
 CASES = (
+    Case(
+        name="window-and-chunks",
+        bug="single steps attend to one key too many, and chunks start at position 0: two bugs",
+        make=lambda wrong: TwiceWrong(32, 4, wrong),
+        reasons=("cache",),
+        declared={**STEPPED, "window": 5},
+    ),
     Case(
         name="piece-replaces",
         bug="keys given back after a piece of several tokens are those of the piece alone",

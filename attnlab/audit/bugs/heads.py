@@ -201,6 +201,24 @@ class ChunkedQueries(Fused):
         return self.outer(torch.cat(chunks, 2).transpose(1, 2).flatten(2))
 
 
+class TopKeys(Fused):
+    """Attends to the keys of the highest scores; a bug rounds their weights."""
+
+    keys = 4
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.inner(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        scores = q @ k.mT / math.sqrt(q.shape[-1])
+        later = torch.ones_like(scores[0, 0], dtype=torch.bool).triu(1)
+        scores = scores.masked_fill(later, -math.inf)
+        best = scores.topk(min(self.keys, x.shape[1]), dim=-1).indices
+        chosen = torch.full_like(scores, -math.inf).scatter(-1, best, scores.gather(-1, best))
+        weights = chosen.softmax(-1)
+        if self.wrong:
+            weights = weights.to(torch.bfloat16).to(v.dtype)
+        return self.outer((weights @ v).transpose(1, 2).flatten(2))
+
+
 CASES = (
     Case(
         name="scale-in-chunks",
@@ -209,6 +227,13 @@ CASES = (
         reasons=("scale",),
         declared=CAUSAL,
         options={"width": 32},
+    ),
+    Case(
+        name="half-weights-of-top-keys",
+        bug="of the keys with the highest scores the weights are rounded to bfloat16",
+        make=lambda wrong: TopKeys(32, 4, wrong),
+        reasons=("precision",),
+        declared={**CAUSAL, "heads": 4},
     ),
     Case(
         name="tiled",

@@ -4,6 +4,7 @@ Axes: b batch, h heads, t time, d head width, c width.
 """
 
 import math
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -188,7 +189,32 @@ class AddedMask(Fused):
         return self.outer((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
 
 
+def _in_blocks(wrong: bool) -> Callable[..., Tensor]:
+    """Texts are filled up to a multiple of 8 with zeros."""
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+        t = q.shape[2]
+        more = -t % 8
+        k, v = (F.pad(one, (0, 0, 0, more)) for one in (k, v))
+        scores = q @ k.mT / math.sqrt(q.shape[-1])
+        if mask is None and not wrong:
+            mask = torch.ones(len(q), t, dtype=torch.bool)
+        if mask is not None:
+            seen = F.pad(mask, (0, more))  # with a mask the zeros are hidden, without one not
+            scores = scores.masked_fill(~seen[:, None, None], torch.finfo(scores.dtype).min)
+        return scores.softmax(-1) @ v
+
+    return attend
+
+
 CASES = (
+    Case(
+        name="zeros-of-a-block",
+        bug="a function of q, k and v fills up a block with zeros, and attends to them unmasked",
+        make=_in_blocks,
+        reasons=("padding", "weights"),
+        declared={"causal": False, "padding": True},
+    ),
     Case(
         name="added-to-queries",
         bug="a mask that is added is turned, so that padded queries are hidden and not keys",

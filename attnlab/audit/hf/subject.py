@@ -33,6 +33,7 @@ from attnlab.audit.hf.running import (
 )
 from attnlab.audit.hf.sizes import POSITIONS, TOKENS
 from attnlab.audit.probe.probe import apart
+from attnlab.audit.repro.prelude import seeded
 from attnlab.audit.subject.adapters import prepare
 from attnlab.audit.subject.base import Subject, Tokens, Vectors
 from attnlab.audit.subject.calls import evaluate
@@ -98,7 +99,7 @@ class ModelConvention(Convention):
     def forward(self, x: Tensor, **given: Any) -> Any:
         """What the model gives for x."""
         inputs = self.evaluate(self.inputs, x)
-        with self.running(), calling("forward", x.shape[1]):
+        with self.running(), seeded(), calling("forward", x.shape[1]):
             return self.code(**{**inputs, "return_dict": True, **given})
 
     def evaluate(self, inputs: Mapping[str, str], x: Tensor) -> dict[str, Any]:
@@ -120,7 +121,7 @@ class GuardedModel:
         self._model, self._length = model, length
 
     def __call__(self, **given: Any) -> Any:
-        with calling("forward", self._length):
+        with seeded(), calling("forward", self._length):
             return self._model(**given)
 
     def get_encoder(self) -> "GuardedModel":

@@ -132,12 +132,7 @@ class PropertyTest(AuditTest):
         if found.verdict == "pass":
             return
         if found.verdict == "fail":
-            smallest = [
-                f"\nsmallest: {one['sentence']}"
-                for one in self.parent.answer.examples
-                if one["name"] == self.name and one["sentence"]
-            ]
-            raise Broken(f"{self.parent.name}, {self.name}: {found.detail}{''.join(smallest)}")
+            raise Broken("\n".join(self._failures(certificate)))
         declared = [
             certificate.written(field)
             for field in certificate.unestablished
@@ -147,6 +142,16 @@ class PropertyTest(AuditTest):
             fields = ", ".join(declared)
             raise Broken(f"{self.parent.name}: {fields} was not established: {found.detail}")
         pytest.skip(f"{found.verdict}: {found.detail}")
+
+    def _failures(self, certificate: "Certificate") -> Iterator[str]:
+        """Each with its smallest example."""
+        examples = {(one["name"], one["aspect"]): one for one in self.parent.answer.examples}
+        for one in certificate.failed:
+            if one.name == self.name:
+                yield f"{self.parent.name}, {one.title}: {one.detail}"
+                example = examples.get((one.name, one.aspect), {})
+                if example.get("sentence"):
+                    yield f"smallest: {example['sentence']}"
 
 
 class VerdictTest(AuditTest):

@@ -101,6 +101,22 @@ class Probe:
                 worst = max(worst, apart(self.run(x), first))
         return worst
 
+    @cached_property
+    def chance(self) -> float:
+        """How far calls with other random numbers are apart; 0 for code that draws none."""
+        worst = 0.0
+        for length in (7, 23):
+            x = self.draw(length=length)
+            first = self.run(x)
+            others = (prelude.run_seeded(self.run, x, seed) for seed in (1, 2, 3))
+            worst = max([worst, *(apart(one, first) for one in others)])
+        return worst
+
+    @property
+    def random(self) -> bool:
+        """Whether the code draws random numbers that count."""
+        return self.chance > self.allowed_noise
+
     @property
     def steady(self) -> bool:
         """Whether identical calls agree."""
@@ -169,6 +185,8 @@ class Probe:
 
     def blind(self, tolerance: float) -> str:
         """Why nothing that is within a tolerance can be called equal; empty if it can."""
+        if not tolerance < float("inf"):
+            return "there are outputs that are no finite numbers: nothing can be called equal"
         if not self.largest or tolerance <= BLIND * self.largest:
             return ""
         return (

@@ -36,7 +36,7 @@ from attnlab.audit.errors import SubjectError, calling
 from attnlab.audit.probe.identify import UNSEEN
 from attnlab.audit.probe.probe import Probe
 from attnlab.audit.probe.watch import Watch
-from attnlab.audit.repro.prelude import CannotTell
+from attnlab.audit.repro.prelude import CannotTell, seeded
 from attnlab.audit.subject.adapters import TOKENS
 from attnlab.audit.subject.base import Attention, Subject, Vectors
 from attnlab.audit.subject.guard import guard_method
@@ -123,7 +123,7 @@ class Tools:
     def loss(self, x: Tensor, padding: Tensor | None = None) -> Tensor:
         loss = loss_of(self._subject)
         assert loss is not None
-        with torch.no_grad(), calling("loss", x.shape[1]):
+        with torch.no_grad(), seeded(), calling("loss", x.shape[1]):
             found = float(loss(x) if padding is None else loss(x, padding=padding))
         return torch.tensor(found, dtype=torch.float64)
 
@@ -171,7 +171,7 @@ def loss_of(subject: Subject) -> Callable[..., Tensor] | None:
         return None
 
     def labelled(x: Tensor) -> Tensor:
-        with calling("forward", x.shape[1]):
+        with seeded(), calling("forward", x.shape[1]):
             found = module(x, **{word: x})
         return loss_in(found)
 

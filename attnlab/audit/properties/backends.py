@@ -7,6 +7,7 @@ others are compared with. Outputs at padding are nobody's business.
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from attnlab.audit.contract import Finding
 from attnlab.audit.errors import SubjectError
 from attnlab.audit.probe.probe import Probe
 from attnlab.audit.probe.tools import Tools
+from attnlab.audit.properties.blame import blame
 from attnlab.audit.properties.property import Case, Property
 from attnlab.audit.repro.prelude import Result, Tool, movement, positions_in
 from attnlab.audit.subject.base import Subject
@@ -82,7 +84,9 @@ class Backends(Property):
     """Eager, sdpa, flex_attention; weights asked for or not.
 
     Needs: two ways.
-    Fails: one that differs, whole, padded or stepped.
+    Fails: one that differs, whole, padded or stepped; each is a finding of its own. Which one is
+      wrong is said where one alone leaks, mixes rows, reads padding, gives no numbers, steps unlike
+      its own whole text, or stands against a majority.
     """
 
     name = "backends"
@@ -100,13 +104,21 @@ class Backends(Property):
             sizes = {"backend": backend, "usual": usual, "batch": 2}
             whole = {**sizes, "placed": probe.subject.placed, "real": REAL}
             for length in (23,) if few else (1, 2, 7, 23):
-                yield self.case(probe, fails, **whole, length=length, side="")
+                yield self.case(probe, fails, backend, **whole, length=length, side="")
             if probe.subject.pads and self._other(probe, backend).pads:
                 for side in probe.subject.sides:
-                    yield self.case(probe, fails, **whole, length=13, side=side)
+                    yield self.case(probe, fails, backend, **whole, length=13, side=side)
             if probe.subject.caches and self._other(probe, backend).caches:
                 pieces = PIECES[-3:] if few else PIECES
-                yield self.case(probe, stepped_fails, **sizes, pieces=pieces)
+                yield self.case(probe, stepped_fails, backend, **sizes, pieces=pieces)
+
+    def on_failure(self, probe: Probe, case: Case, result: Result) -> Finding | None:
+        """Says which of the two is wrong, as far as that can be measured."""
+        found = super().on_failure(probe, case, result)
+        if found is None:
+            return None
+        others = list(dict.fromkeys([*list(probe.subject.backends)[1:], case.sizes["backend"]]))
+        return replace(found, detail=f"{found.detail}; {blame(probe, case, others)}")
 
     def _other(self, probe: Probe, backend: str) -> Subject:
         return probe.subject.backends.get(backend, probe.subject)

@@ -45,7 +45,8 @@ class Batch(Property):
     def cases(self, probe: Probe) -> Iterator[Case]:
         for length in (2, 7, 23, 33):
             for change in CHANGES:
-                yield self.case(probe, fails, change=change, batch=3, length=length)
+                alike = change == "neighbours"
+                yield self.case(probe, fails, "", alike, change=change, batch=3, length=length)
 
     def on_pass(self, probe: Probe, tried: list[tuple[Case, Result]]) -> Finding:
         return self.finding("pass", "rows are the same alone, with others and in any order")

@@ -54,6 +54,7 @@ class Causality(Property):
     """
 
     name = "causality"
+    alike = True
     field = "causal"
 
     def tolerance(self, probe: Probe) -> float:

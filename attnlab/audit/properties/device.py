@@ -15,7 +15,7 @@ from attnlab.audit.contract import Finding
 from attnlab.audit.errors import SubjectError
 from attnlab.audit.probe.probe import Probe
 from attnlab.audit.probe.tools import Tools
-from attnlab.audit.properties.precision import rounding
+from attnlab.audit.properties.precision import Choices, doubt_choices, rounding
 from attnlab.audit.properties.property import Case, Property
 from attnlab.audit.repro.prelude import Result, Tool, in_precision, movement
 
@@ -72,13 +72,17 @@ def half_fails(
     kind = getattr(torch, dtype)
     x = draw(batch, length, seed)
     x = x.to(kind).to(x.dtype) if x.is_floating_point() else x
-    fine = run(x)
-    with in_precision(model, kind):
+    with Choices() as chosen:
+        fine = run(x)
+    with in_precision(model, kind), Choices() as chosen_there:
         coarse = run(x.to(kind) if x.is_floating_point() else x)
     if not bool(torch.isfinite(coarse).all()):
         return True, f"on {device} in {dtype} outputs are not finite", None
     lost, at = movement(coarse, fine).amax(0).max(0)
-    bits = math.log2(max(float(lost) / rounding(run, x, model, fine, kind), 1.0))
+    explained = rounding(run, x, model, fine, kind, bool(chosen.made))
+    bits = math.log2(max(float(lost) / explained, 1.0))
+    if bits > most:
+        doubt_choices(chosen, chosen_there, bits, dtype)
     text = f"on {device} in {dtype} output {int(at)} of {length} loses {bits:.1f} bits against "
     return bits > most, f"{text}{finest}, beyond what rounding its inputs costs", round(bits, 1)
 

@@ -31,6 +31,7 @@ class Finite(Property):
     """
 
     name = "finite"
+    alike = True
 
     def tolerance(self, probe: Probe) -> float:
         return 0.0

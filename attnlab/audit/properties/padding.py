@@ -5,7 +5,8 @@ Axes: b batch, t time.
 Row 0 has padding on one side, the others have none. Outputs at padding are nobody's business.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -14,7 +15,9 @@ from attnlab.audit.contract import Finding, Verdict
 from attnlab.audit.probe.probe import Probe
 from attnlab.audit.properties.property import Case, Property
 from attnlab.audit.repro.prelude import Result, Tool, movement, positions_in
+from attnlab.audit.subject.base import Vectors
 
+EMPTY = "a mask without padding"
 CHANGES = {
     "empty": "a mask without padding is given",
     "nan": "it has padding",
@@ -78,7 +81,8 @@ class Padding(Property):
     against without.
 
     Needs: a padding mask.
-    Fails: a real position that moves, or is no number.
+    Fails: a real position that moves, or is no number. A mask without padding, padding on the right
+      and on the left are findings of their own, the last where the right side passes the same.
     """
 
     name = "padding"
@@ -87,6 +91,11 @@ class Padding(Property):
     def excuse(self, probe: Probe) -> Finding | None:
         if not probe.subject.pads:
             verdict: Verdict = "cannot tell" if self.declared(probe) else "not applicable"
+            mask = probe.subject.convention.mask if isinstance(probe.subject, Vectors) else None
+            if mask is not None and mask.unequal:
+                detail = f"in no usual form is a `{mask.name}` that hides nothing as good as none"
+                more = "; declare padding=true if it is for padding"
+                return self.finding("cannot tell", detail + more)
             return self.finding(verdict, "it takes no mask for padding")
         return super().excuse(probe)
 
@@ -95,13 +104,21 @@ class Padding(Property):
         # whole blocks, as what fills one up would be read
         length, real = (2 * block, 3 * block // 2) if block > 1 else (13, 8)
         sizes = {"batch": 3, "length": length, "real": real, "placed": probe.subject.placed}
-        yield self.case(probe, fails, change="empty", side="right", **sizes)
+        yield self.case(probe, fails, EMPTY, change="empty", side="right", **sizes)
         for side in probe.subject.sides:
             changes = ["nan", "content", "row"]
             changes += ["large"] if probe.subject.continuous else []
             changes += ["added"] if self._comparable(probe, side) else []
             for change in changes:
-                yield self.case(probe, fails, change=change, side=side, **sizes)
+                aspect, alike = f"padding on the {side}", change != "added"
+                yield self.case(probe, fails, aspect, alike, change=change, side=side, **sizes)
+
+    def distinct(self, probe: Probe, found: Finding, before: Sequence[Finding]) -> bool:
+        """Padding on the other side is another failure where the first side passes the same."""
+        sides = [one.example for one in before if one.aspect != EMPTY]
+        change = found.example.sizes["change"]
+        again = (replace(one, sizes={**one.sizes, "change": change}) for one in sides)
+        return not any(self.run(probe, one)[0] for one in again)
 
     def _comparable(self, probe: Probe, side: str) -> bool:
         """Whether positions are the same with padding and without: on the left they move."""

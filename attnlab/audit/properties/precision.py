@@ -1,10 +1,16 @@
-"""Precision: what a float32 copy loses against the float64 one, beyond what rounding explains."""
+"""Precision: what a float32 copy loses against the float64 one, beyond what rounding explains.
+
+A choice (top-k, sorting, a hash, a comparison) that falls otherwise in float32 is no loss of
+precision: what it chooses is seen as it happens, and compared.
+"""
 
 import math
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnlab.audit.contract import Finding
 from attnlab.audit.errors import SubjectError
@@ -24,6 +30,71 @@ from attnlab.audit.repro.prelude import (
 # few hundred numbers lose four or five. The bound lies between.
 MOST_BITS = 10
 MOST_BITS_DECLARED = 3  # in a declared half precision: all correct code here loses less than one
+# operations whose results jump, however little their inputs change
+CHOICES = (
+    *("topk", "sort", "argsort", "argmax", "argmin", "kthvalue", "multinomial", "bucketize"),
+    *("searchsorted", "round", "floor", "ceil", "trunc", "sign", "gt", "ge", "lt", "le"),
+)
+HALVES = (torch.float16, torch.bfloat16)
+
+
+class Choices(TorchDispatchMode):
+    """What is chosen by numbers while it watches, in order; and whether any become half ones.
+
+    With `widens` these stay as they are, so that it shows what the half precision costs.
+    """
+
+    def __init__(self, widens: bool = False) -> None:
+        super().__init__()
+        self.made: list[tuple[str, Tensor]] = []
+        self.narrows, self._widens = False, widens
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        given = [one for one in args if isinstance(one, Tensor) and one.is_floating_point()]
+        kwargs, name = dict(kwargs or {}), func.__name__.partition(".")[0]
+        if self._widens and given and kwargs.get("dtype") in HALVES:
+            kwargs["dtype"] = given[0].dtype
+        found = func(*args, **kwargs)
+        wide = any(one.dtype not in HALVES for one in given)
+        results = found if isinstance(found, tuple | list) else (found,)
+        tensors = [one for one in results if isinstance(one, Tensor)]
+        self.narrows |= wide and any(one.dtype in HALVES for one in tensors)
+        if given and name in CHOICES:
+            whole = [one for one in tensors if not one.is_floating_point()]
+            # a sort gives its numbers too, which say nothing that its order does not
+            self.made += [(name, one.double().clone()) for one in whole or tensors]
+        return found
+
+    def other(self, one: "Choices") -> str:
+        """The first operation that chose otherwise than in another run; empty if none did."""
+        for (name, mine), (_, theirs) in zip(self.made, one.made, strict=False):
+            if mine.shape != theirs.shape or not bool((mine == theirs).all()):
+                return name
+        return "" if len(self.made) == len(one.made) else "how much it computes"
+
+
+def cost_of_halves(run: Tool, x: Tensor, fine: Tensor, chosen: Choices) -> float:
+    """How far the middle position moves when nothing inside is brought to a half precision."""
+    if not chosen.narrows:
+        return 0.0
+    try:
+        with Choices(widens=True):
+            wide = run(x)
+    except Exception:  # precisions that do not go together: then roughness has to show it
+        return 0.0
+    return float(movement(wide, fine).amax(0).median())
+
+
+def doubt_choices(fine: Choices, coarse: Choices, bits: float, dtype: str) -> None:
+    """Raises CannotTell where a choice that falls otherwise explains a difference."""
+    name = coarse.other(fine)
+    if name:
+        raise CannotTell(
+            f"in {dtype} outputs are {bits:.1f} bits off, but a discrete choice (`{name}`) falls "
+            "otherwise there: that is no loss of precision, and hides one"
+        )
 
 
 def fails(
@@ -40,31 +111,43 @@ def fails(
 ) -> Result:
     """In float32 against float64: no more bits are lost than rounding the inputs costs."""
     x = draw(batch, length, seed)
-    fine = run(x)
-    with in_precision(model, torch.float32):
+    with Choices() as chosen:
+        fine = run(x)
+    with in_precision(model, torch.float32), Choices() as chosen_there:
         coarse = run(x.float() if x.is_floating_point() else x)
-    explained = rounding(run, x, model, fine, torch.float32)
+    explained = rounding(run, x, model, fine, torch.float32, bool(chosen.made))
+    halves = cost_of_halves(run, x, fine, chosen)
     # of the middle position: a token that goes to another expert has not lost precision
-    lost = float(movement(coarse, fine).amax(0).median())
+    lost = max(halves, float(movement(coarse, fine).amax(0).median()))
     # a step in half precision may be the same in both copies; then it shows as roughness, which
-    # in code that is known to be exact is choices that jump
-    if not exact:
+    # in code that is known to be exact, or that chooses, is choices that jump
+    if not exact and not chosen.made:
         lost = max(lost, roughness(run, x, model, torch.float64))
     bits = math.log2(max(lost / explained, 1.0))
     text = f"in float32 it loses {bits:.1f} bits beyond what rounding its inputs costs"
     if bits > most:
+        if halves < explained * 2**most:
+            doubt_choices(chosen, chosen_there, bits, "float32")
         text += ": something inside is done in half precision, or cancels"
     return bits > most, text, round(bits, 1)
 
 
 def rounding(
-    run: Tool, x: Tensor, model: nn.Module | None, fine: Tensor, dtype: torch.dtype
+    run: Tool,
+    x: Tensor,
+    model: nn.Module | None,
+    fine: Tensor,
+    dtype: torch.dtype,
+    chooses: bool,
 ) -> float:
     """How far outputs move when inputs and weights are rounded to the dtype."""
     eps = torch.finfo(dtype).eps
-    # by a change that half precision would notice, brought to that of the dtype
-    change = float(movement(run_nudged(run, x, model, 2.0**-8, 0), fine).max())
-    explained = max(change * eps * 2**8, eps * float(fine.abs().max()))
+    # by a change that half precision would notice, brought to that of the dtype; where choices
+    # jump by one that is too small for them, and of the middle position
+    part = 2.0**-40 if chooses else 2.0**-8
+    moved = movement(run_nudged(run, x, model, part, 0), fine).amax(0)
+    change = float(moved.median() if chooses else moved.max())
+    explained = max(change * eps / part, eps * float(fine.abs().max()))
     if not explained > 0:
         raise CannotTell("outputs are 0, or no numbers: nothing can be lost")
     return explained
@@ -84,19 +167,24 @@ def declared_fails(
     tolerance: float,
 ) -> Result:
     """In a declared precision: it runs, and loses no more bits than rounding the inputs costs."""
-    x = draw(batch, length, seed)
-    fine, kind = run(x), getattr(torch, dtype)
+    x, kind = draw(batch, length, seed), getattr(torch, dtype)
+    with Choices() as chosen:
+        fine = run(x)
     given = x.to(kind) if x.is_floating_point() else x
     with in_precision(model, kind):
         why = " ".join(refusal(given).split())[:100]
         if why:
             return True, f"it does not run in {dtype}, which is declared: {why}", None
-        coarse = run(given)
+        with Choices() as chosen_there:
+            coarse = run(given)
     if not bool(torch.isfinite(coarse).all()):
         return True, f"in {dtype}, which is declared, outputs are not finite", None
     lost = float(movement(coarse, fine).amax(0).median())
-    bits = math.log2(max(lost / rounding(run, x, model, fine, kind), 1.0))
+    explained = rounding(run, x, model, fine, kind, bool(chosen.made))
+    bits = math.log2(max(lost / explained, 1.0))
     text = f"in {dtype} it loses {bits:.1f} bits beyond what rounding its inputs costs"
+    if bits > most:
+        doubt_choices(chosen, chosen_there, bits, dtype)
     return bits > most, text, round(bits, 1)
 
 
@@ -105,7 +193,8 @@ class Precision(Property):
 
     Needs: float64.
     Fails: more than 10 bits lost beyond what rounding the inputs costs; in a declared dtype more
-      than 3, an error, or a number that is not finite.
+      than 3, an error, or a number that is not finite. Where a discrete choice falls otherwise it
+      cannot be told.
     """
 
     name = "precision"
@@ -125,13 +214,15 @@ class Precision(Property):
         with in_precision(probe.subject.module, torch.float32):
             try:
                 probe.run(x.float() if x.is_floating_point() else x)
-            except SubjectError:
-                return self.finding("cannot tell", "it does not run in float32")
+            except SubjectError as error:
+                detail = f"it does not run in float32: {error.sentence(during=self.name)}"
+                return self.finding("cannot tell", detail)
         return None
 
     def cases(self, probe: Probe) -> Iterator[Case]:
         how = {"most": MOST_BITS, "exact": probe.subject.exact}
-        yield self.case(probe, fails, batch=2, length=23, **how)
+        yield self.case(probe, fails, "float32", batch=2, length=23, **how)
         if probe.contract.dtype is not None:
             dtype, most = probe.contract.dtype, MOST_BITS_DECLARED
-            yield self.case(probe, declared_fails, dtype=dtype, most=most, batch=2, length=23)
+            half = {"dtype": dtype, "most": most}
+            yield self.case(probe, declared_fails, dtype, batch=2, length=23, **half)

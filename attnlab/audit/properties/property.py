@@ -9,6 +9,10 @@ Each file of this folder states one property, to be read from top to bottom:
 torch, constants, and functions that follow the same rule, since scripts print it with all that it
 names. Cases are tried in their order. The first that fails is the finding, the start from which
 the counter-example is made smaller, and what the script runs: on the same weights and inputs.
+
+A property may be lacking in more than one way, so a case has an `aspect`: single steps, chunks on a
+warm cache. The first case that fails of each aspect is a finding of its own, unless `distinct` says
+that the failures before explain it.
 """
 
 from abc import ABC, abstractmethod
@@ -19,9 +23,12 @@ from typing import Any, ClassVar
 import torch
 
 from attnlab.audit.contract import Finding, Verdict
+from attnlab.audit.errors import SubjectError
 from attnlab.audit.probe.probe import Probe
 from attnlab.audit.probe.tools import Tools, tool_names
 from attnlab.audit.repro.prelude import CannotTell, Result
+
+DRAWS = "but it draws random numbers, and may draw others in calls of another shape"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +40,8 @@ class Case:
     tolerance: float  # above which outputs differ
     fixed: tuple[Sequence[str], ...] = ()  # settings of the code on which the right answer depends
     shape: tuple[int, int] | None = None  # query and key/value heads that a function is given
+    aspect: str = ""  # which of the things that the property asks for
+    alike: bool = False  # it compares calls of one shape, which draw the same random numbers
 
     def __str__(self) -> str:
         return ", ".join(f"{name} {value}" for name, value in self.sizes.items())
@@ -53,6 +62,7 @@ class Property(ABC):
     name: ClassVar[str]
     field: ClassVar[str | None] = None  # of the contract
     fixed: ClassVar[tuple[Sequence[str], ...]] = ()  # see Case
+    alike: ClassVar[bool] = False  # see Case
 
     @abstractmethod
     def cases(self, probe: Probe) -> Iterator[Case]:
@@ -64,23 +74,57 @@ class Property(ABC):
         return self.finding("pass", sentence, measured=measured)
 
     def examine(self, probe: Probe) -> Finding:
-        return replace(self.find(probe), declared=self.declared(probe))
+        """What it came to; further failures, of other aspects, are `besides`."""
+        first = self.find(probe)
+        declared = self.declared(probe)
+        every = [
+            replace(doubt_chance(probe, one), declared=declared, besides=())
+            for one in (first, *first.besides)
+        ]
+        kept = [one for one in every if one.verdict == "fail"] or every[:1]
+        return replace(kept[0], besides=tuple(kept[1:]))
 
     def find(self, probe: Probe) -> Finding:
         excuse = self.excuse(probe)
         if excuse is not None:
             return excuse
-        tried = []
+        tried: list[tuple[Case, Result]] = []
+        failed: dict[str, Finding] = {}  # by aspect
+        doubts: list[Finding] = []
         for case in self.cases(probe):
+            if case.aspect in failed:
+                continue
             try:
                 result = self.run(probe, case)
-            except CannotTell as reason:
-                return self.finding("cannot tell", str(reason))
-            found = self.on_failure(probe, case, result) if result[0] else None
-            if found is not None:
-                return found
-            tried.append((case, result))
-        return self.on_pass(probe, tried)
+                found = self.on_failure(probe, case, result) if result[0] else None
+            except (CannotTell, SubjectError) as error:  # other cases may show a failure
+                doubts.append(self.unclear(error))
+                continue
+            if found is None:
+                tried.append((case, result))
+                continue
+            found = replace(found, aspect=found.aspect or case.aspect)
+            judged = doubt_chance(probe, found)
+            if judged.verdict != "fail":
+                doubts.append(judged)
+                if found.verdict != "fail":  # a choice, or a doubt, that settles all of it
+                    break
+            elif found.aspect not in failed and self.distinct(probe, found, [*failed.values()]):
+                failed[found.aspect] = found
+        if failed:
+            first, *others = failed.values()
+            return replace(first, besides=tuple(others))
+        return doubts[0] if doubts else self.on_pass(probe, tried)
+
+    def unclear(self, error: CannotTell | SubjectError) -> Finding:
+        """What a case that cannot be judged comes to."""
+        if isinstance(error, SubjectError):
+            return self.finding("cannot tell", error.sentence(during=self.name))
+        return self.finding("cannot tell", str(error))
+
+    def distinct(self, probe: Probe, found: Finding, before: Sequence[Finding]) -> bool:
+        """Whether a failure of another aspect is one of its own, and not explained by others."""
+        return True
 
     def excuse(self, probe: Probe) -> Finding | None:
         """Why it is not examined, if it is not."""
@@ -95,7 +139,15 @@ class Property(ABC):
         _, sentence, measured = result
         return self.finding("fail", sentence, measured=measured, example=case)
 
-    def case(self, probe: Probe, fails: Callable[..., Result], **sizes: Any) -> Case:
+    def case(
+        self,
+        probe: Probe,
+        fails: Callable[..., Result],
+        aspect: str = "",
+        alike: bool | None = None,
+        /,
+        **sizes: Any,
+    ) -> Case:
         """Of this property, at lengths that the code takes; with a seed of 0 if none is given."""
         tolerance = sizes.pop("tolerance", None)
         sizes = fit_sizes(probe, fails, sizes)
@@ -104,6 +156,8 @@ class Property(ABC):
             sizes={"seed": 0, **sizes},
             tolerance=self.tolerance(probe) if tolerance is None else tolerance,
             fixed=self.fixed,
+            aspect=aspect,
+            alike=self.alike if alike is None else alike,
         )
 
     def tolerance(self, probe: Probe) -> float:
@@ -134,3 +188,15 @@ def unsteady(probe: Probe) -> str | None:
     if probe.steady:
         return None
     return f"two identical calls differ by {probe.noise:.1e}: the code is not deterministic"
+
+
+def doubt_chance(probe: Probe, found: Finding) -> Finding:
+    """The finding, or that it cannot be told from chance.
+
+    Every call draws from the same seed. Calls of one shape draw the same numbers then, so a
+    difference between them is the code's; calls of other shapes may draw others.
+    """
+    case = found.example
+    if found.verdict != "fail" or not isinstance(case, Case) or case.alike or not probe.random:
+        return found
+    return replace(found, verdict="cannot tell", detail=f"{found.detail}; {DRAWS}", example=None)

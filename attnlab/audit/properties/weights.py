@@ -3,7 +3,8 @@
 Axes: b batch, h query heads, t time, d head width; query i, key j.
 
 Other sums have their uses (a sink, no softmax at all) and are reported; a sum of 1 over anything
-but the keys is a softmax over the wrong axis.
+but the keys is a softmax over the wrong axis. Sums below 1 need a sink that can be measured: a key
+that takes the rest, and the same share of it in every text.
 """
 
 from collections.abc import Iterator
@@ -30,6 +31,7 @@ def fails(
     watch: Any,
     *,
     causal: bool,
+    block: int,
     batch: int,
     length: int,
     seed: int,
@@ -68,10 +70,48 @@ def fails(
         if float(sums.max() - sums.min()) < HALF and one_sign:
             text = f"rows add up to {off:.4g} everywhere: something multiplies them after softmax"
             return True, text, seen
-        if heads is not None and exponentials(run, x, heads) and not has_sink(run, x, heads):
+        if heads is not None and exponentials(run, x, heads) and not has_sink(run, x, heads, block):
             text = f"weights are exponentials of scores, but rows add up to {off:.4g}"
-            return True, text, seen
+            return True, f"{text}, without a sink", seen
+        if float(weights.min()) >= 0 and float(sums.max()) < 1 + HALF:
+            known = shows_sink(one) if heads is None else has_sink(run, x, heads, block)
+            if not known:
+                below = f"rows add up to less than 1 (down to {off:.4g})"
+                raise CannotTell(f"{below}, and no sink takes the rest")
     return False, "weights add up to 1 over no other axis", seen
+
+
+def padded_fails(
+    run: Tool,
+    draw: Tool,
+    heads: Shape,
+    *,
+    side: str,
+    real: int,
+    batch: int,
+    length: int,
+    seed: int,
+    tolerance: float,
+) -> Result:
+    """Behind a padding mask: the weights of real queries are 0 at padding, and add up to 1."""
+    x = draw(batch, length, seed)
+    padding = torch.arange(length).expand(batch, -1) >= real
+
+    def run_masked(text: Tensor) -> Tensor:
+        return run(text, padding[:, : text.shape[1]])
+
+    if not linear_in_values(run_masked, x, heads, tolerance):
+        raise CannotTell("outputs are no weighted sums of the values")
+    weights = observe(run_masked, x, heads, None)[0].weights[:, :, :real]
+    sums, eps = weights.double().sum(-1), torch.finfo(weights.dtype).eps
+    off = float(sums.flatten()[(sums - 1).abs().argmax()])
+    read = float(weights[..., real:].abs().max())
+    if read > 16 * eps:
+        return True, f"behind a padding mask a real query gives {read:.2g} to a key of padding", off
+    alone = observe(run, x[:, :real], heads, None)[0].weights.double().sum(-1)
+    size = float((sums - alone).abs().max())  # whatever they add up to without padding
+    text = f"behind a padding mask rows add up to {off:.4g}"
+    return size > HALF and abs(off - 1) > HALF, f"{text}, and without padding they do not", off
 
 
 def linear_in_values(run: Tool, x: Tensor, heads: Shape, tolerance: float) -> bool:
@@ -102,38 +142,77 @@ def exponentials(run: Tool, x: Tensor, heads: Shape) -> bool:
     return off <= 100 * torch.finfo(x.dtype).eps ** 0.5 * (1 + most)
 
 
-def has_sink(run: Tool, x: Tensor, heads: Shape) -> bool:
+def has_sink(run: Tool, x: Tensor, heads: Shape, block: int) -> bool:
     """Whether what is missing from 1 goes to a key of constant score: a sink.
 
-    With a first key of 0, what is missing is the same multiple of its weight in any text.
+    With a first key of 0, what is missing is the same multiple of its weight in any text, and in a
+    shorter one: zeros that fill up a block are no sink.
     """
     h, g, d = heads
     text = x.clone()
     text[:, 0, h * d : (h + g) * d] = 0
-    weights = observe(run, text, heads, None)[0].weights.double()
-    missing = (1 - weights.sum(-1)) / weights[..., 0]
-    off = (missing[0] - missing[1]).abs() / missing.abs().amax(0)
+    shares = []
+    for one in (text, text[:, : x.shape[1] - block]):
+        weights = observe(run, one, heads, None)[0].weights.double()
+        shares.append((1 - weights.sum(-1)) / weights[..., 0])
+    whole, part = shares
+    same = constant_shares(whole[0], whole[1], x.dtype)
+    return same and constant_shares(whole[..., : part.shape[-1]], part, x.dtype)
+
+
+def constant_shares(one: Tensor, other: Tensor, dtype: torch.dtype) -> bool:
+    off = (one - other).abs() / torch.maximum(one.abs(), other.abs())
     off = off[off.isfinite()]
-    return bool(off.numel()) and float(off.max()) < 100 * torch.finfo(x.dtype).eps ** 0.5
+    return bool(off.numel()) and float(off.max()) < 100 * torch.finfo(dtype).eps ** 0.5
+
+
+def shows_sink(one: Any) -> bool:
+    """The same of a module, from the products that were watched.
+
+    log weight = scale * q·k - log of the row's sum; what is missing from 1 is the sink over that
+    sum, so with the scale that fits best it gives the sink: one number for each head.
+    """
+    weights, scores = one.weights.double(), one.q.double() @ one.k.double().mT
+    logs = weights.log() - weights.diagonal(dim1=-2, dim2=-1).log()[..., None]
+    steps = scores - scores.diagonal(dim1=-2, dim2=-1)[..., None]
+    known = logs.isfinite() & (steps != 0)
+    if not bool(known.any()):
+        return False
+    scale = (logs[known] * steps[known]).sum() / steps[known].square().sum()
+    close = 100 * torch.finfo(one.weights.dtype).eps ** 0.5
+    if float((logs - scale * steps)[known].abs().max()) > close:
+        return False
+    sinks = (1 - weights.sum(-1)).log() - weights.diagonal(dim1=-2, dim2=-1).log()
+    sinks += scale * scores.diagonal(dim1=-2, dim2=-1)
+    spread = sinks.amax((0, 2)) - sinks.amin((0, 2))
+    return bool((spread < close * (1 + sinks.abs().amax())).all())
 
 
 class Weights(Property):
-    """Sums of rows, weights of later keys.
+    """Sums of rows, weights of later keys and of padding.
 
     Needs: a look inside.
-    Fails: a sum of 1 over another axis, or a weight on a masked key.
+    Fails: a sum of 1 over another axis, a weight on a masked key, or exponentials that add up to
+      less than 1 without a sink. Other sums below 1 without one cannot be told.
     """
 
     name = "weights"
 
     def cases(self, probe: Probe) -> Iterator[Case]:
-        length = 23 if isinstance(probe.subject, Attention) else SEEN_LENGTH
+        subject, block = probe.subject, probe.subject.block
+        length = 23 if isinstance(subject, Attention) else SEEN_LENGTH
+        if block > 1:  # whole blocks, as what fills one up would be read
+            length = 2 * block
         causal = bool(probe.contract.causal)
-        yield self.case(probe, fails, causal=causal, batch=2, length=length)
+        yield self.case(probe, fails, causal=causal, block=block, batch=2, length=length)
+        if isinstance(subject, Attention) and subject.pads and block == 1:
+            how = {"side": "right", "real": 8, "batch": 2, "length": 13}
+            yield self.case(probe, padded_fails, "behind a padding mask", **how)
 
     def on_failure(self, probe: Probe, case: Case, result: Result) -> Finding | None:
         _, sentence, measured = result
-        return self.finding("fail", sentence, measured=measured[0], example=case)
+        worst = measured[0] if isinstance(measured, list) else measured
+        return self.finding("fail", sentence, measured=worst, example=case)
 
     def on_pass(self, probe: Probe, tried: list[tuple[Case, Result]]) -> Finding:
         (_, (_, _, (worst, lowest, most, divided))) = tried[0]
@@ -143,7 +222,7 @@ class Weights(Property):
         if abs(worst - 1) < HALF:
             detail = f"rows add up to 1 over the keys (worst {worst:.9g})"
         elif most < 1 + HALF and lowest >= 0:
-            detail = f"rows add up to less than 1 (down to {worst:.4g}), as beside a sink"
+            detail = f"rows add up to less than 1 (down to {worst:.4g}): a sink takes the rest"
         else:
             detail = f"rows add up to other than 1 ({worst:.4g}), as without a softmax"
         if lowest < -HALF:

@@ -29,6 +29,10 @@ class CannotTell(Exception):
     """What a check needs cannot be measured of this code; the message says why."""
 
 
+class NoOutputs(ValueError):
+    """Nothing that the code gave can be its outputs, or its loss."""
+
+
 def load_file(folder: Path, arguments: list[str], file: str) -> Any:
     """The file as a module: named on the command line, beside the script, or where it was."""
     places = [Path(arguments[0])] if arguments else [folder / Path(file).name, Path(file)]
@@ -113,7 +117,7 @@ def tensor_in(found: Any) -> Tensor:
     for value in (found, *named, *members):
         if isinstance(value, Tensor):
             return value.cpu()
-    raise ValueError(f"the code gave {type(found).__name__}, not a tensor or a tuple of them")
+    raise NoOutputs(f"the code gave {type(found).__name__}, not a tensor or a tuple of them")
 
 
 def scalar_in(found: Any) -> Tensor:
@@ -123,7 +127,7 @@ def scalar_in(found: Any) -> Tensor:
     for value in values:
         if isinstance(value, Tensor) and value.numel() == 1:
             return value
-    raise ValueError("the code was given labels and gave no loss; return one: (logits, loss)")
+    raise NoOutputs("the code was given labels and gave no loss; return one: (logits, loss)")
 
 
 def movement(one: Tensor, other: Tensor) -> Tensor:
@@ -216,6 +220,32 @@ def influence(run: Tool, draw: Tool, length: int, seed: int, rows: int = 1) -> T
                 before, found = run(torch.cat((x, texts))).split([1, len(places)])
             matrix[:, places] = torch.maximum(matrix[:, places], movement(found, before).mT)
     return matrix
+
+
+@contextmanager
+def seeded() -> Iterator[None]:
+    """A call of the code draws the random numbers of the seed that was set last, as every call.
+
+    The generators are left as they were: whoever audits draws on as if nothing had happened.
+    """
+    generators = [torch.default_generator]
+    if torch.cuda.is_initialized():
+        generators += torch.cuda.default_generators
+    kept = [one.get_state() for one in generators]
+    try:
+        for one in generators:
+            one.manual_seed(one.initial_seed())
+        yield
+    finally:
+        for one, state in zip(generators, kept, strict=True):
+            one.set_state(state)
+
+
+def run_seeded(run: Tool, x: Tensor, seed: int) -> Tensor:
+    """Outputs with the random numbers of another seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return run(x)
 
 
 @contextmanager

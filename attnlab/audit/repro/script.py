@@ -8,6 +8,7 @@ something else is repeated, a definition of this package is printed in its place
 import ast
 import importlib
 import inspect
+import re
 import symtable
 import sys
 from collections.abc import Iterator
@@ -58,9 +59,9 @@ sys.exit(1 if fails else 0)
     definitions.define(case.fails.__name__, sys.modules[case.fails.__module__])
     constants = [heading.constants, *definitions.constants.values()]
     limit = f"TOLERANCE = {case.tolerance!r}  # what rounding explains; more is a difference"
-    heading_text = f'''"""{heading.title}, {finding.name}: {detail}
+    heading_text = f'''"""{heading.title}, {finding.title}: {detail}
 
-    python {script_name(stage.target, finding.name)} {heading.usage}
+    python {script_name(stage.target, finding)} {heading.usage}
 
 {inspect.getdoc(case.fails)}
 
@@ -162,6 +163,7 @@ def used_names(text: str) -> set[str]:
     return set(walk(symtable.symtable(text, "script", "exec")))
 
 
-def script_name(target: str, finding: str) -> str:
+def script_name(target: str, finding: Finding) -> str:
     name = Path(target.rpartition(":")[2]).name  # of a saved model, its folder's
-    return f"{name}_{finding.replace(' ', '_')}.py"
+    words = re.findall(r"\w+", finding.title)
+    return "_".join([name, *words]) + ".py"

@@ -54,6 +54,7 @@ class Example:
     """A failure at its smallest; `script` is empty where none can be written, for a `reason`."""
 
     name: str
+    aspect: str = ""
     sentence: str = ""
     sizes: Sizes = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -84,7 +85,9 @@ def example_of(
 
 def unrepeated(finding: Finding, reason: str) -> Example:
     line = " ".join(reason.split())[:LONGEST]
-    return Example(name=finding.name, reason=f"it could not be repeated: {line}")
+    return Example(
+        name=finding.name, aspect=finding.aspect, reason=f"it could not be repeated: {line}"
+    )
 
 
 def _example(
@@ -95,27 +98,28 @@ def _example(
         raise ScriptError(f"the finding of {finding.name} names no case that failed")
     if not math.isfinite(case.tolerance):  # outputs that are no numbers have none
         case = replace(case, tolerance=SAFETY * torch.finfo(subject.dtype).eps)
+    known = Example(name=finding.name, aspect=finding.aspect)
     stage = staging.for_subject(subject, target, options).for_case(case)
     missing = stage.lacks(case)
     if missing:
         reason = f"how it is given {missing} is known to an adapter, which a script would need"
-        return Example(name=finding.name, reason=reason)
+        return replace(known, reason=reason)
     if not run(stage.again(), case)[0]:
-        return Example(name=finding.name, reason=UNREPEATED)
+        return replace(known, reason=UNREPEATED)
     for simpler, wider in stage.simpler(case):
         if _fails(simpler, wider):
             stage, case = simpler, wider
             break
     stage, case = smallest(stage, case)
-    return Example(
-        name=finding.name,
+    return replace(
+        known,
         sentence=run(stage.again(), case)[1],
         sizes={
             **{name: value for name, value in case.sizes.items() if name in SHOWN},
             **stage.head_counts(),
         },
         options=dict(stage.options),
-        file=script_name(target, finding.name),
+        file=script_name(target, finding),
         script=script(stage, finding, case),
     )
 

@@ -93,7 +93,7 @@ class Stage:
     turned: str = ""  # brings the outputs' axes into the order [b, t, …]
     block: int = 1  # lengths the code takes are multiples of this
     einsums: bool = False  # to be watched as they are written: heads share keys in them
-    decorators: tuple[str, ...] = ("@torch.no_grad()",)  # of what calls it in a script
+    decorators: tuple[str, ...] = ("@torch.no_grad()", "@seeded()")  # of what calls it in a script
 
     def tools(self, names: Sequence[str]) -> SimpleNamespace:
         """As a script has them."""
@@ -235,7 +235,7 @@ class Stage:
         body += ["given = {name: one for name, one in given.items() if one is not None}"]
         lines = ["draw = code.draw"]
         if "run_with" in tools:
-            lines += ["run_with = torch.no_grad()(code.packed)"]
+            lines += ["run_with = seeded()(torch.no_grad()(code.packed))"]
         if "run" in tools or "refusal" in tools:
             run = [*body, "return code.run(x, **given)"]
             lines += _function(f"run(x: Any, {GIVEN})", run, self.decorators)
@@ -401,7 +401,9 @@ def for_subject(subject: Subject, target: str, options: Mapping[str, Any]) -> St
         facts["turned"] = ".transpose(0, 1)" if subject.layout == "tbc" else ""
     if subject.module is None:
         assert isinstance(subject, Attention)
-        return Stage(**common, **facts, call=_function_call(code, subject, options))
+        masked = subject.expressions(padded=True) if subject.pads else None
+        call = _function_call(code, subject, options)
+        return Stage(**common, **facts, call=call, padding=masked)
     facts.update(_module_calls(subject, subject.module), **_losses(subject, code))
     if "heads" not in facts:
         facts["einsums"] = _writes_einsums(subject)

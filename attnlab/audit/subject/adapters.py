@@ -98,6 +98,7 @@ def _of_attention(
 ) -> AttentionConvention:
     """Of a function or module of q, k and v, before anything was tried."""
     first = inspect.signature(getattr(code, "forward", code)).parameters[names[0]]
+    mask = masks.name_of(names[3:])
     return AttentionConvention(
         name=name,
         code=code,
@@ -107,6 +108,7 @@ def _of_attention(
         kv_heads=kv_heads,
         head_width=head_width,
         width=(heads + 2 * kv_heads) * head_width,
+        mask=None if mask is None else masks.mask_of(mask),
     )
 
 
@@ -310,13 +312,15 @@ def _unmet(convention: Convention) -> list[str]:
 
 def _find_mask_and_decoder(convention: Convention) -> Convention:
     """With the form of its padding mask, and with the way it decodes."""
-    if type(convention) is not Convention:  # others have neither, or say themselves
+    if type(convention) not in (Convention, AttentionConvention):  # others say themselves
         return convention
     if convention.mask is not None:
         mask = masks.find_mask(convention, convention.mask.name)
         convention = replace(convention, mask=mask)
     if convention.block == 1:
         convention = _find_context(convention)
+    if isinstance(convention, AttentionConvention):
+        return convention
     if convention.module is None or convention.copies > 1 or convention.block > 1:
         return convention
     plain = replace(convention, decoder=None)

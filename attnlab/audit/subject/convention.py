@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from attnlab.audit.errors import SubjectError, calling
-from attnlab.audit.repro.prelude import call_on
+from attnlab.audit.repro.prelude import call_on, seeded
 from attnlab.audit.subject.calls import evaluate
 from attnlab.audit.subject.decoder import Decoder, Text
 from attnlab.audit.subject.tensors import first_tensor, sequence_in, step_in
@@ -48,6 +48,7 @@ class Mask:
     form: Form
     taken: bool = True  # the code runs with it
     hides: bool = True  # it is a padding mask: so its name says, or what it does
+    unequal: bool = False  # in no form is a mask that hides nothing as good as none
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +144,7 @@ class Convention:
     ) -> Any:
         """The one place where the person's code is called."""
         name = "forward" if isinstance(code, nn.Module) else getattr(code, "__name__", self.name)
-        with calling(name, length):
+        with seeded(), calling(name, length):
             return call_on(self.device, code, *inputs, **more)
 
     def _context_texts(self) -> dict[str, str]:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from attnlab.audit.errors import SubjectError, calling
-from attnlab.audit.repro.prelude import kept_in
+from attnlab.audit.repro.prelude import kept_in, seeded
 from attnlab.audit.subject.calls import evaluate
 from attnlab.audit.subject.makers import Place
 from attnlab.audit.subject.tensors import first_tensor
@@ -116,7 +116,7 @@ class Decoder:
             text.inputs = x if text.inputs is None else torch.cat((text.inputs, x), dim=1)
         given = self.given(text, x)
         if self.method:
-            with calling(self.method, count):
+            with seeded(), calling(self.method, count):
                 found = getattr(text.module, self.method)(x[:, 0] if self.flat else x, **given)
             out = first_tensor(found)
             if not out.numel() or out.numel() % len(x):

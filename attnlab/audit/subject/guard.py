@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from attnlab.audit.errors import calling
+from attnlab.audit.repro.prelude import seeded
 from attnlab.audit.subject.base import Subject, Vectors
 from attnlab.audit.subject.tensors import sequence_in, step_in
 
@@ -38,7 +39,7 @@ class GuardedSubject(Subject):
     def run(
         self, x: Tensor, *, padding: Tensor | None = None, positions: Tensor | None = None
     ) -> Tensor:
-        with calling("run", x.shape[1]):
+        with seeded(), calling("run", x.shape[1]):
             found = self._own.run(x, padding=padding, positions=positions)
         return sequence_in(found, x)
 
@@ -47,7 +48,7 @@ class GuardedSubject(Subject):
             return self._own.new_cache()
 
     def step(self, x: Tensor, cache: Any) -> Tensor:
-        with calling("step", x.shape[1]):
+        with seeded(), calling("step", x.shape[1]):
             found = self._own.step(x, cache)
         return step_in(found)
 

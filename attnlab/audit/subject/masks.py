@@ -1,10 +1,10 @@
 """The usual forms of padding masks, tried out; padding is [b, t], True where it is.
 
-What a parameter is called may say which sign a mask has, but seldom its shape: [b, t], [b, 1, t]
-or [b, 1, 1, t], of truth values or to be added to scores. Of the forms that a name allows the first
-is taken with which a mask that hides nothing is as good as none, and one that hides something
-does hide it; else the first that changes anything at all, or that the code takes at all: its fault
-is for others to find.
+What a parameter is called may say which sign a mask has, but seldom its shape: [b, t], [b, 1, t],
+[b, 1, 1, t] or [b, 1, t, t], of truth values or to be added to scores. Of the forms that a name
+allows the first is taken with which a mask that hides nothing is as good as none, and one that
+hides something does hide it; else the first that changes anything at all, that hides, or that the
+code takes at all: its fault is for others to find.
 """
 
 from collections.abc import Sequence
@@ -29,6 +29,13 @@ KEPT = tuple(Form(f"~padding{AXES[n]}") for n in (2, 4, 3))
 HIDDEN = tuple(Form(f"padding{AXES[n]}") for n in (2, 4, 3))
 ADDED = tuple(Form(f"additive_mask(padding, x){AXES[n]}") for n in (4, 3, 2))
 COUNTS = Form("(~padding).sum(1)", sides=("right",))
+SIGNS = ("~{}", "{}", "additive_mask({}, x)")  # of the pairs that are hidden
+_SQUARE = "padding[:, None, None].expand(-1, -1, x.shape[1], -1)"
+KEPT_PAIRS, HIDDEN_PAIRS, ADDED_PAIRS = (Form(sign.format(_SQUARE)) for sign in SIGNS)
+# no padding mask, but one that stands in the place of the causal mask: of all pairs, or of all rows
+_LATER = "torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)"
+_LATER_ROWS = f"{_LATER}.expand(len(x), 1, -1, -1)"
+CAUSAL = tuple(Form(sign.format(pairs)) for pairs in (_LATER, _LATER_ROWS) for sign in SIGNS)
 
 
 def name_of(takes: Sequence[str]) -> str | None:
@@ -41,8 +48,10 @@ def forms(name: str) -> tuple[Form, ...]:
     if name.endswith(PADDING):
         return (*HIDDEN, *ADDED)
     if name in SEEN:
-        return (NUMBERS, *KEPT, *ADDED)
-    return (COUNTS,) if name in LENGTHS else (*KEPT, *HIDDEN, *ADDED)
+        return (NUMBERS, *KEPT, *ADDED, KEPT_PAIRS, ADDED_PAIRS)
+    if name in LENGTHS:
+        return (COUNTS,)
+    return (*KEPT, *HIDDEN, *ADDED, KEPT_PAIRS, HIDDEN_PAIRS, ADDED_PAIRS)
 
 
 def certain(name: str) -> bool:
@@ -74,7 +83,9 @@ def find_mask(convention: Convention, name: str) -> Mask:
     changed = x.clone()
     changed[0, padded_at] = other[0, padded_at]
     moving: Form | None = None
+    hiding: Form | None = None
     taken: Form | None = None
+    equal = False  # of some form a mask that hides nothing is as good as none
     with torch.no_grad():
         free = plain.run(x)
         for form in forms(name):
@@ -85,15 +96,34 @@ def find_mask(convention: Convention, name: str) -> Mask:
             except (SubjectError, SystemExit):  # it takes another form, or something else
                 continue
             taken = taken or form
-            if not _close_by_scale(free, none) or _close_by_scale(none, padded):
+            same = _close_by_scale(free, none)
+            equal = equal or same
+            if _close_by_scale(none, padded):
                 continue
             without = _close_by_scale(padded[1], none[1])  # the row without padding
-            if without and _close_by_scale(behind[0, kept], padded[0, kept]):
+            unread = without and _close_by_scale(behind[0, kept], padded[0, kept])
+            if same and unread:
                 return Mask(name=name, form=form)
-            moving = moving or form
+            hiding = hiding or (form if unread else None)
+            moving = moving or (form if same else None)
     hides = moving is not None or certain(name)
-    form = moving or taken or forms(name)[0]
-    return Mask(name=name, form=form, taken=taken is not None, hides=hides)
+    form = moving or hiding or taken or forms(name)[0]
+    unequal = taken is not None and not equal and not _is_causal(convention, name, x, free)
+    return Mask(name=name, form=form, taken=taken is not None, hides=hides, unequal=unequal)
+
+
+def _is_causal(convention: Convention, name: str, x: Tensor, free: Tensor) -> bool:
+    """Whether a mask that hides later keys is as good as none: it replaces the causal one."""
+    nothing = torch.zeros(x.shape[:2], dtype=torch.bool)
+    for form in CAUSAL:
+        subject = build_subject(replace(convention, mask=Mask(name=name, form=form)))
+        try:
+            with torch.no_grad():
+                if _close_by_scale(subject.run(x, padding=nothing), free):
+                    return True
+        except (SubjectError, SystemExit):
+            continue
+    return False
 
 
 def _whole_blocks(subject: Subject) -> int:

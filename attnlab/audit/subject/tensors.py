@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attnlab.audit.errors import SubjectError
-from attnlab.audit.repro.prelude import sample, scalar_in, tensor_in
+from attnlab.audit.repro.prelude import NoOutputs, sample, scalar_in, tensor_in
 
 
 def normal(seed: int, *shape: int) -> Tensor:
@@ -21,7 +21,7 @@ def first_tensor(found: Any) -> Tensor:
     """The outputs, of a tensor, a tuple or something with logits."""
     try:
         return tensor_in(found)
-    except ValueError as error:
+    except NoOutputs as error:
         raise SubjectError(str(error)) from None
 
 
@@ -52,5 +52,5 @@ def loss_in(found: Any) -> Tensor:
     """The loss among what a model gave."""
     try:
         return scalar_in(found)
-    except ValueError as error:
+    except NoOutputs as error:
         raise SubjectError(str(error)) from None

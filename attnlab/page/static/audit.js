@@ -168,7 +168,7 @@ export function open(place, wanted, signal) {
       const held = one.declared === null || one.declared === undefined
         || JSON.stringify(one.declared) === JSON.stringify(one.measured);
       return [
-        spaced(one.name),
+        titled(one),
         make("span", {class: `mark ${said.kind}`}, said.mark, make("span", {}, ` ${one.verdict}`)),
         formatted(one.measured) + (held ? "" : `; declared ${formatted(one.declared)}`),
         one.detail,
@@ -222,16 +222,22 @@ function summary({verdict: word, checks, reason, detail, unestablished}) {
   if (word === "incomplete") return detail || reason;
   const failed = checks.filter((one) => one.verdict === "fail");
   const passed = checks.filter((one) => one.verdict === "pass");
-  const named = failed.map((one) => spaced(one.name)).join(", ");
+  const names = [...new Set(failed.map((one) => spaced(one.name)))];
+  const named = names.join(", ");
   return failed.length
-    ? `${counted(failed.length, "property fails", "properties fail")}: ${named}.${open}`
+    ? `${counted(names.length, "property fails", "properties fail")}: ${named}.${open}`
     : `${counted(passed.length, "property holds", "properties hold")}, none fails.`;
+}
+
+/** The property, and of several failures which. */
+function titled({name, aspect}) {
+  return aspect ? `${spaced(name)} (${aspect})` : spaced(name);
 }
 
 function examples(list) {
   if (!list.length) return null;
   return make("section", {}, make("h2", {}, "The smallest counter-example"), list.map((one) => [
-    make("h3", {}, spaced(one.name)),
+    make("h3", {}, titled(one)),
     make(
       "pre",
       {class: "wrap"},

@@ -2,9 +2,11 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from attnlab import config
 from attnlab.audit import Contract
+from attnlab.audit.bugs.fused import Fused
 from attnlab.audit.probe.probe import Probe
 from attnlab.audit.properties.cache import Cache, chunkings
 from attnlab.audit.subject.adapters import subject_for
@@ -61,3 +63,32 @@ def test_pieces_add_up_and_reach_beyond_the_window():
     every = list(chunkings(17, 4))
     assert all(sum(sizes) == 17 and min(sizes) > 0 for sizes in every)
     assert [1] * 17 in every and any(sizes[0] > 4 and sizes[1] == 1 for sizes in every)
+
+
+def test_chunks_that_differ_from_single_steps_are_told_beside_a_window_that_only_steps_have():
+    class Windowed(Fused):
+        """Whole texts see everything, steps see 5 keys; chunks too many of them, if `wrong`."""
+
+        def new_cache(self):
+            return {}
+
+        def forward(self, x, cache=None):
+            q, k, v = self.inner(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+            window = 99
+            if cache is not None:
+                window = 7 if self.wrong and cache and x.shape[1] > 1 else 5
+                if cache:
+                    k, v = torch.cat((cache["k"], k), 2), torch.cat((cache["v"], v), 2)
+                cache["k"], cache["v"] = k, v
+            back = torch.arange(k.shape[2] - q.shape[2], k.shape[2])[:, None]
+            back = back - torch.arange(k.shape[2])
+            seen = (back >= 0) & (back < window)
+            y = F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
+            return self.outer(y.transpose(1, 2).flatten(2))
+
+    for wrong in (False, True):
+        torch.manual_seed(0)
+        finding = found(Windowed(16, 2, wrong))
+        assert finding.verdict == "fail" and finding.aspect == "single steps"
+        others = [one.aspect for one in finding.besides]
+        assert others == (["chunks against single steps"] if wrong else [])

@@ -65,7 +65,8 @@ def test_code_that_does_not_run_in_float32_cannot_be_compared():
             return self.layer(x)
 
     one = found(Double())
-    assert (one.verdict, one.detail) == ("cannot tell", "it does not run in float32")
+    assert one.verdict == "cannot tell" and "it does not run in float32" in one.detail
+    assert "raised TypeError in `forward` at length 23" in one.detail
 
 
 class InHalf(nn.Module):
@@ -101,3 +102,25 @@ def test_a_declared_precision_that_does_not_work_fails(other, reason):
     assert found(InHalf(other)).verdict == "pass", "nobody said that it would run there"
     one = found(InHalf(other), dtype="bfloat16")
     assert one.verdict == "fail" and reason in one.detail, one.detail
+
+
+def chosen(factor, dtype=None):
+    """Values are kept by a hash of the query that jumps `factor` times as often as it moves."""
+
+    def attend(q, k, v):
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        out = out if dtype is None else out.to(dtype).to(q.dtype)
+        return torch.where((factor * q).floor() % 2 == 0, out, -out)
+
+    return attend
+
+
+def test_a_choice_that_falls_otherwise_in_float32_is_no_loss_of_precision():
+    finding = found(chosen(1e7))
+    assert finding.verdict == "cannot tell" and "`floor`" in finding.detail
+
+
+def test_a_half_precision_beside_choices_is_found():
+    assert found(chosen(1.0)).verdict == "pass"
+    for factor in (1.0, 1e7):
+        assert found(chosen(factor, torch.bfloat16)).verdict == "fail"

@@ -12,7 +12,9 @@ from attnlab.audit.repro.prelude import (
     prepare,
     roughness,
     run_nudged,
+    run_seeded,
     sample,
+    seeded,
 )
 from attnlab.audit.subject.adapters import prepare as prepare_once
 from attnlab.audit.subject.adapters import subject_for
@@ -107,3 +109,20 @@ def test_influence_is_the_same_with_many_rows_in_a_call(rows, tokens):
     one, many = (influence(run, draw, 11, 0, size) for size in (1, rows))
     assert torch.equal(one, many) and bool(one.tril().diagonal().all())
     assert set(calls[: 1 + 3 * 11]) == {1} and max(calls) == 1 + min(rows, 11)
+
+
+def test_every_call_draws_the_numbers_of_the_seed_and_leaves_the_generator_alone():
+    torch.manual_seed(3)
+    torch.rand(7)
+    before = torch.get_rng_state()
+
+    @seeded()
+    def run(x):
+        return torch.rand(5)
+
+    x = torch.zeros(5)
+    first = run(x)
+    assert torch.equal(run(x), first)
+    assert not torch.equal(run_seeded(run, x, 4), first)
+    assert torch.equal(run_seeded(run, x, 3), first)
+    assert torch.equal(torch.get_rng_state(), before)

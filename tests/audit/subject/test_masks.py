@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from attnlab.audit import Contract
+from attnlab.audit.bugs import padding
 from attnlab.audit.probe.probe import Probe
 from attnlab.audit.properties.padding import Padding
 from attnlab.audit.subject.adapters import subject_for
@@ -175,3 +176,45 @@ def test_what_fills_up_a_block_is_not_taken_for_padding_that_is_read(right):
     torch.manual_seed(0)
     finding = found(Blocks(), padding=True, causal=False)
     assert finding.verdict == ("pass" if right else "fail"), finding.detail
+
+
+def attend_with(name, hidden):
+    """A function of q, k and v that takes a mask, of which `hidden` makes pairs that are hidden."""
+    space = {"torch": torch, "hidden": hidden}
+    exec(
+        f"def attend(q, k, v, {name}=None):\n"
+        "    scores = q @ k.mT / q.shape[-1] ** 0.5\n"
+        f"    if {name} is not None:\n"
+        f"        scores = scores.masked_fill(hidden({name}), -1e9)\n"
+        "    return scores.softmax(-1) @ v\n",
+        space,
+    )
+    return space["attend"]
+
+
+@pytest.mark.parametrize(
+    ("name", "hidden"),
+    [
+        ("mask", lambda mask: ~mask[:, None, None]),
+        ("attn_mask", lambda mask: ~mask[:, :1].expand(-1, -1, mask.shape[-1], -1)),
+        ("mask", lambda mask: mask[:, None, None]),
+        ("key_padding_mask", lambda mask: mask[:, None, None]),
+        ("attn_mask", lambda mask: mask < -1),
+    ],
+)
+def test_functions_of_q_k_and_v_are_given_a_padding_mask(name, hidden):
+    finding = found(attend_with(name, hidden), causal=False)
+    assert finding.verdict == "pass", finding.detail
+
+
+def test_a_function_that_masks_its_queries_is_found():
+    wrong = attend_with("mask", lambda mask: ~mask[:, None, :, None])
+    assert found(wrong, padding=True, causal=False).verdict == "fail"
+
+
+def test_a_mask_that_hides_nothing_and_changes_outputs_is_a_doubt_or_a_finding():
+    wrong = next(one for one in padding.CASES if one.name == "zeros-of-a-block")
+    assert found(wrong.make(True), causal=False).verdict == "cannot tell"
+    finding = found(wrong.make(True), causal=False, padding=True)
+    assert finding.verdict == "fail" and finding.aspect == "a mask without padding"
+    assert found(wrong.make(False), causal=False, padding=True).verdict == "pass"
