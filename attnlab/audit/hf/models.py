@@ -287,6 +287,8 @@ def _convention(
     if part:
         with calling(part):
             model = getattr(model, part)()
+        if not hasattr(model, "config"):
+            raise InputError(f"{name} is not built: its encoder is no model of its own")
     known = describe(model, name, sizes, folder)
     known = replace(known, auto=AUTO[family], part=part, made_by=whole, role=family)
     if family == "seq2seq":  # some listed there go on with a text that begins with sound
