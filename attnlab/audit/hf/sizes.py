@@ -164,6 +164,7 @@ OWN: dict[str, dict[str, Any]] = {
         "index_n_heads": KV_HEADS,
     },
     "mpnet": {"relative_attention_num_buckets": 32},  # whatever it is told
+    "prophetnet": {"pad_token_id": 0},  # its steps are refused with any other
     "qwen4_exp_text": {
         "layer_types": ["linear_attention", "indexed_attention"],
         "ple_layer_ids": [1],
@@ -297,7 +298,7 @@ def _shorten(usual: Mapping[str, Any], wanted: int | None = None) -> dict[str, l
         if not kinds <= seen:
             seen |= kinds
             chosen.append(layer)
-    chosen = chosen if len(chosen) > 1 else [0, 1]
+    chosen = chosen if len(chosen) > 1 else [0, 1][:depth]
     if wanted:
         chosen = [chosen[layer % len(chosen)] for layer in range(wanted)]
     return {
