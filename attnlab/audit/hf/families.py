@@ -51,8 +51,8 @@ def classes(family: Family) -> dict[str, str]:
     if family != "encoder":
         return known
     speakers = {name for one in _SPEAKERS for name in _mapping(one)}
+    masked, pairs = _mapping(_MASKED), classes("seq2seq").keys() - speakers
     speakers |= classes("causal").keys()
-    masked, pairs = _mapping(_MASKED), classes("seq2seq")
     return {
         name: found
         for name, found in known.items()

@@ -271,7 +271,8 @@ def _make(
 
 def _check_inputs(family: Family, arch: str, model_class: Any) -> None:
     """An encoder of something else cannot be given anything."""
-    takes_first = getattr(model_class, "main_input_name", "input_ids")
+    with calling("import"):  # what stands for a class whose library is missing raises here
+        takes_first = getattr(model_class, "main_input_name", "input_ids")
     if family != "encoder" or takes_first in ("input_ids", "pixel_values"):
         return
     what = OTHER_INPUTS.get(takes_first, takes_first)
@@ -287,13 +288,16 @@ def _convention(
     if part:
         with calling(part):
             model = getattr(model, part)()
+        if not hasattr(model, "config"):
+            raise InputError(f"{name} is not built: its encoder is no model of its own")
     known = describe(model, name, sizes, folder)
     known = replace(known, auto=AUTO[family], part=part, made_by=whole, role=family)
     if family == "seq2seq":  # some listed there go on with a text that begins with sound
         return as_decoder(known) if pair else replace(known, role="causal")
     if family == "causal":
         return known
-    if getattr(model, "main_input_name", "input_ids") != "pixel_values":
+    images = takes(model, "pixel_values") and not takes(model, "input_ids")
+    if getattr(model, "main_input_name", "input_ids") != "pixel_values" and not images:
         return as_encoder(known)
     return as_patches(known, _patches(model))
 

@@ -111,16 +111,15 @@ DEPTHS = (
 KV_NAMES = ("num_key_value_heads", "num_kv_heads", "kv_n_heads")
 SWITCHES = {
     "use_sliding_window": True,
-    "add_cross_attention": False,
     # weights of the usual 0.02 would leave attention all but even over so few channels
     "initializer_range": 0.2,
     "init_std": 0.2,
 }
 # A model that can be either is made what its family is.
 ROLES: dict[str, dict[str, Any]] = {
-    "causal": {"is_decoder": True, "causal": True},
+    "causal": {"is_decoder": True, "causal": True, "add_cross_attention": False},
     "seq2seq": {},
-    "encoder": {"is_decoder": False, "causal": False},
+    "encoder": {"is_decoder": False, "causal": False, "add_cross_attention": False},
 }
 PATCH, SIDE = 2, 12  # of a picture: pixels along a patch, and patches along a side
 IMAGE = {"patch_size": PATCH, "image_size": PATCH * SIDE}
@@ -148,6 +147,8 @@ OWN: dict[str, dict[str, Any]] = {
     },
     # every checkpoint says rope_theta, and the class has no value for it
     "dbrx": {"attn_config": {"kv_n_heads": KV_HEADS, "rope_theta": 10000.0, "clip_qkv": 8}},
+    "distilbert": {"dim": WIDTH, "hidden_dim": 48},
+    "esm": {"vocab_size": SPECIAL[-1] + 1},
     "gemma4_text": GEMMA4,
     "gemma4_unified_text": GEMMA4,
     "granitemoehybrid": {"layer_types": ["linear_attention", "full_attention"]},
@@ -155,12 +156,15 @@ OWN: dict[str, dict[str, Any]] = {
     "laguna": {"layer_types": ["sliding_attention", "full_attention"]},
     "lfm2": {"layer_types": ["conv", "full_attention"], "full_attn_idxs": None},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
+    "luke": {"entity_vocab_size": SPECIAL[-1] + 1, "entity_emb_size": WIDTH},
     "mamba2": {"head_dim": 16},
     "mellum": {"layer_types": ["sliding_attention", "full_attention"]},
     "minimax_m3_vl_text": {
         "layer_types": ["full_attention", "minimax_m3_sparse"],
         "index_n_heads": KV_HEADS,
     },
+    "mpnet": {"relative_attention_num_buckets": 32},  # whatever it is told
+    "prophetnet": {"pad_token_id": 0},  # its steps are refused with any other
     "qwen4_exp_text": {
         "layer_types": ["linear_attention", "indexed_attention"],
         "ple_layer_ids": [1],
@@ -253,18 +257,18 @@ def _small(name: str, value: Any, depth: int, kv_heads: int, family: str) -> Any
         return SWITCHES[name]
     if name in ROLES[family]:
         return ROLES[family][name]
-    if isinstance(value, bool) or value == 0:
+    if isinstance(value, bool) or (value is None and name not in OPTIONAL):
+        return value
+    if name.endswith(("token_id", "token_index")):  # 0 too: some count it as padding in a text
+        return _special(name)
+    if value == 0:
         return value
     if name in DEPTHS:
         return depth
-    if value is None and name not in OPTIONAL:
-        return None
     if name in IMAGE and family == "encoder":
         return IMAGE[name] if isinstance(value, int) else type(value)([IMAGE[name]] * len(value))
     if name in KV_NAMES:
         return kv_heads
-    if name.endswith(("token_id", "token_index")):
-        return _special(name)
     if name == "rope_parameters" and isinstance(value, Mapping):
         return _rope(value)
     return SIZES[name] if name in SIZES and not isinstance(value, float | str) else value
@@ -287,14 +291,14 @@ def _shorten(usual: Mapping[str, Any], wanted: int | None = None) -> dict[str, l
         if isinstance(value, list | tuple) and len(value) == depth and not name.startswith("_")
     }
     indices = {name for name, value in lists.items() if value == list(range(len(value)))}
-    seen: set[tuple[str, Any]] = set()
+    seen: set[tuple[str, str]] = set()
     chosen: list[int] = []
     for layer in range(depth or 0):
-        kinds = {(name, lists[name][layer]) for name in lists.keys() - indices}
+        kinds = {(name, repr(lists[name][layer])) for name in lists.keys() - indices}
         if not kinds <= seen:
             seen |= kinds
             chosen.append(layer)
-    chosen = chosen if len(chosen) > 1 else [0, 1]
+    chosen = chosen if len(chosen) > 1 else [0, 1][:depth]
     if wanted:
         chosen = [chosen[layer % len(chosen)] for layer in range(wanted)]
     return {

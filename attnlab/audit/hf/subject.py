@@ -11,6 +11,7 @@ generation does it.
 
 import copy
 import inspect
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -375,18 +376,18 @@ def _with_cache(known: ModelConvention, made: "type[Model]") -> ModelConvention:
     if not known.steps:
         return known
     reason: str | None = None
-    for prepares in (True, False):
+    for first, prepares in itertools.product((4, 1), (True, False)):  # some take single steps only
         tried = replace(known, prepares=prepares)
         subject = made(tried)
         try:
-            cache, x = subject.new_cache(), subject.draw(2, 5, 0)
-            subject.step(x[:, :4], cache)
+            cache, x = subject.new_cache(), subject.draw(2, first + 1, 0)
+            subject.step(x[:, :first], cache)
             if not cache["kept"]:
                 return tried
-            subject.step(x[:, 4:], cache)
+            subject.step(x[:, first:], cache)
             return replace(tried, caches=True)
         except SubjectError as error:
-            reason = error.reason[:LONGEST]
+            reason = reason or error.reason[:LONGEST]
     return replace(tried, no_cache=reason)
 
 

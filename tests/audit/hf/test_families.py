@@ -84,5 +84,5 @@ def test_globs_are_over_families_and_names() -> None:
 
 def test_language_models_are_no_encoders_unless_they_fill_in_words() -> None:
     encoders = classes("encoder")
-    assert not {"llama", "llava", "whisper", "gpt2"} & encoders.keys()
+    assert not {"llama", "llava", "whisper", "gpt2", "voxtral"} & encoders.keys()
     assert {"bert", "roberta", "vit", "t5", "clip_text_model"} <= encoders.keys()

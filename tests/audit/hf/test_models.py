@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from attnlab.audit.contract import Certificate, Contract
+from attnlab.audit.errors import InputError
 from attnlab.audit.probe.probe import Probe, apart
 from attnlab.audit.properties.backends import Backends
 from attnlab.audit.properties.cache import Cache
@@ -263,3 +264,22 @@ def test_weights_at_0_in_a_folder_are_said_to_hide_what_they_gate(tmp_path: Path
     (found,) = hf._hidden(hf.subject_of(str(tmp_path)))
     assert found.verdict == "cannot tell"
     assert "transformer.h.1.attn.c_proj.weight" in found.detail
+
+
+def test_no_token_of_a_text_is_padding_to_a_model_that_looks_for_it() -> None:
+    """Some take the token 0 for padding wherever it stands, and count positions without it."""
+    for arch in ("t5gemma", "seamless_m4t", "bert"):
+        config: Any = hf.model_of(arch).config
+        every = [config, *(one for one in vars(config).values() if hasattr(one, "pad_token_id"))]
+        known = [one.pad_token_id for one in every if one.pad_token_id is not None]
+        assert known and min(known) >= 97, arch
+
+
+def test_what_cannot_be_built_says_so_and_is_no_error_of_ours() -> None:
+    for arch in ("encoder/fsmt", "dinat", "omdet-turbo"):
+        with pytest.raises(InputError, match=r"is not built|cannot be called"):
+            hf.subject_of(arch)
+
+
+def test_a_decoder_that_takes_single_steps_only_is_stepped() -> None:
+    assert hf.subject_of("seq2seq/prophetnet").caches
