@@ -151,9 +151,10 @@ def _flax_module(code: Any, options: Mapping[str, Any]) -> FlaxModule:
         value = options.get(name, getattr(code, name, None))
         if type(value) is int and not hasattr(found, name):
             setattr(found, name, value)
-    tables = (one.shape[0] for one in found.parameters() if one.dim() > 1)
+    weights = jax.tree_util.tree_flatten_with_path(jax.tree.unflatten(tree, leaves))[0]
+    tables = (one.shape[0] for path, one in weights if "kernel" in jax.tree_util.keystr(path))
     if not any(hasattr(found, name) for name in WIDTHS):
-        vars(found)["width"] = next(tables, 0)  # of what the first weight is multiplied with
+        vars(found)["width"] = next(tables, 0)  # of what the first table is multiplied with
     return found
 
 
