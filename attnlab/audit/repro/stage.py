@@ -401,7 +401,8 @@ def for_subject(subject: Subject, target: str, options: Mapping[str, Any]) -> St
         facts["turned"] = ".transpose(0, 1)" if subject.layout == "tbc" else ""
     if subject.module is None:
         assert isinstance(subject, Attention)
-        masked = subject.expressions(padded=True) if subject.pads else None
+        mask = subject.convention.mask  # that a contract may have taken for one for padding
+        masked = None if mask is None or not mask.taken else subject.expressions(padded=True)
         call = _function_call(code, subject, options)
         return Stage(**common, **facts, call=call, padding=masked)
     facts.update(_module_calls(subject, subject.module), **_losses(subject, code))
