@@ -35,7 +35,12 @@ LIMITS = Limits()
 START = 60.0  # seconds that the first target of a worker may take more, to import everything
 GLOBS = "*?["
 # These take longest, and begin first: both workers then end at about the same time.
-LONG = ("hf:seq2seq/granite_speech", "hf:seq2seq/granite_speech_plus", "hf:seq2seq/fsmt")
+LONG = (
+    "hf:seq2seq/vibevoice_asr",
+    "hf:seq2seq/granite_speech",
+    "hf:seq2seq/granite_speech_plus",
+    "hf:seq2seq/fsmt",
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -275,7 +275,8 @@ def _check_inputs(family: Family, arch: str, model_class: Any) -> None:
         takes_first = getattr(model_class, "main_input_name", "input_ids")
     if family != "encoder" or takes_first in ("input_ids", "pixel_values"):
         return
-    what = OTHER_INPUTS.get(takes_first, takes_first)
+    listed = takes_first if isinstance(takes_first, list | tuple) else [takes_first]
+    what = " and ".join(OTHER_INPUTS.get(one, one) for one in listed)
     raise InputError(f"{arch} is not built: it takes {what}, and is given tokens or images only")
 
 

@@ -148,7 +148,11 @@ OWN: dict[str, dict[str, Any]] = {
     # every checkpoint says rope_theta, and the class has no value for it
     "dbrx": {"attn_config": {"kv_n_heads": KV_HEADS, "rope_theta": 10000.0, "clip_qkv": 8}},
     "distilbert": {"dim": WIDTH, "hidden_dim": 48},
-    "esm": {"vocab_size": SPECIAL[-1] + 1},
+    "esm": {
+        "vocab_size": SPECIAL[-1] + 1,
+        "pad_token_id": SPECIAL[2],
+        "mask_token_id": SPECIAL[3],
+    },
     "gemma4_text": GEMMA4,
     "gemma4_unified_text": GEMMA4,
     "granitemoehybrid": {"layer_types": ["linear_attention", "full_attention"]},

@@ -276,7 +276,7 @@ def test_no_token_of_a_text_is_padding_to_a_model_that_looks_for_it() -> None:
 
 
 def test_what_cannot_be_built_says_so_and_is_no_error_of_ours() -> None:
-    for arch in ("encoder/fsmt", "dinat", "omdet-turbo"):
+    for arch in ("encoder/fsmt", "dinat", "omdet-turbo", "oneformer"):
         with pytest.raises(InputError, match=r"is not built|cannot be called"):
             hf.subject_of(arch)
 
