@@ -82,7 +82,10 @@ def _finding(examined: Property, probe: Probe) -> Finding:
     """What a property came to; an error of the code under audit is a finding too."""
     try:
         found = examined.examine(probe)
-        blind = probe.blind(examined.tolerance(probe)) if found.verdict == "pass" else ""
+        if found.verdict != "pass":
+            return found
+        blind = probe.blind(examined.tolerance(probe))
+        once = "; with one random seed" if probe.random else ""
     except CannotTell as reason:
         return Finding(name=examined.name, verdict="cannot tell", detail=str(reason))
     except SubjectError as error:
@@ -90,8 +93,7 @@ def _finding(examined: Property, probe: Probe) -> Finding:
         return Finding(name=examined.name, verdict="cannot tell", detail=detail)
     if blind:
         return replace(found, verdict="cannot tell", detail=blind)
-    once = found.verdict == "pass" and probe.random
-    return replace(found, detail=f"{found.detail}; with one random seed") if once else found
+    return replace(found, detail=found.detail + once)
 
 
 def _influence(probe: Probe) -> tuple[tuple[float, ...], ...]:

@@ -105,7 +105,7 @@ class Probe:
     def chance(self) -> float:
         """How far calls with other random numbers are apart; 0 for code that draws none."""
         worst = 0.0
-        for length in (7, 23):
+        for length in (self.taken.fit(7), self.usual):
             x = self.draw(length=length)
             first = self.run(x)
             others = (prelude.run_seeded(self.run, x, seed) for seed in (1, 2, 3))

@@ -81,7 +81,7 @@ def half_fails(
     lost, at = movement(coarse, fine).amax(0).max(0)
     explained = rounding(run, x, model, fine, kind, bool(chosen.made))
     bits = math.log2(max(float(lost) / explained, 1.0))
-    if bits > most:
+    if bits > most and chosen.made:  # else only the half precision chooses: its own way to round
         doubt_choices(chosen, chosen_there, bits, dtype)
     text = f"on {device} in {dtype} output {int(at)} of {length} loses {bits:.1f} bits against "
     return bits > most, f"{text}{finest}, beyond what rounding its inputs costs", round(bits, 1)

@@ -91,7 +91,7 @@ class Property(ABC):
         tried: list[tuple[Case, Result]] = []
         failed: dict[str, Finding] = {}  # by aspect
         doubts: list[Finding] = []
-        for case in self.cases(probe):
+        for case in self._cases(probe, doubts):
             if case.aspect in failed:
                 continue
             try:
@@ -115,6 +115,13 @@ class Property(ABC):
             first, *others = failed.values()
             return replace(first, besides=tuple(others))
         return doubts[0] if doubts else self.on_pass(probe, tried)
+
+    def _cases(self, probe: Probe, doubts: list[Finding]) -> Iterator[Case]:
+        """Those that can be had; why there are no more of them does not hide what they show."""
+        try:
+            yield from self.cases(probe)
+        except (CannotTell, SubjectError) as error:
+            doubts.append(self.unclear(error))
 
     def unclear(self, error: CannotTell | SubjectError) -> Finding:
         """What a case that cannot be judged comes to."""
