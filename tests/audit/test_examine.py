@@ -425,12 +425,28 @@ def test_what_is_declared_and_cannot_be_told_is_an_assertion_error():
         assert_contract(attend, causal=True, cache=True)
 
 
-def test_a_random_module_is_not_certified_as_causal():
-    """Nothing is known of its causality, which is declared."""
+def test_a_module_that_draws_random_numbers_fails_and_is_examined_with_one_seed():
 
     class Noisy(Plain):
         def forward(self, x):
             return self.attend(x) + torch.randn_like(x)
+
+    certificate = audit(Noisy(), causal=True)
+    found = {one.name: one for one in certificate.findings}
+    assert found["evaluation"].verdict == "fail" and certificate.verdict == "fail"
+    assert found["causality"].verdict == "pass"
+    assert found["causality"].detail.endswith("with one random seed")
+
+
+def test_a_module_with_random_numbers_of_its_own_is_not_certified_as_causal():
+    """Nothing is known of its causality, which is declared."""
+
+    class Noisy(Plain):
+        generator = torch.Generator()
+
+        def forward(self, x):
+            noise = torch.randn(x.shape, generator=self.generator, dtype=x.dtype)
+            return self.attend(x) + noise
 
     certificate = audit(Noisy(), causal=True)
     verdicts = {one.name: one.verdict for one in certificate.findings}

@@ -231,6 +231,8 @@ class HuggingFace(Model, Tokens):
 class Patches(Model):
     """Of an encoder of images; inputs are the patches of a square picture, one after another."""
 
+    parts = True
+
 
 def describe(model: nn.Module, name: str, sizes: Mapping[str, Any], folder: str) -> ModelConvention:
     """What its class and its configuration say of a model, before anything was tried."""

@@ -87,6 +87,12 @@ class Lengths:
             one for one in sorted({*TRIED, *near}) if least <= one <= most and self.takes(one)
         )
 
+    @property
+    def tried_text(self) -> str:
+        """As in a sentence: which lengths were tried."""
+        count, most = len(self.tried), self.tried[-1]
+        return f"{count} lengths up to {most}" if count > 1 else f"texts of {most}"
+
     def fit(self, length: int, low: int = 1, high: int | None = None) -> int:
         """The length, or the nearest that is taken, from low to high."""
         high = max(length, LONGEST) if high is None else high

@@ -60,7 +60,7 @@ class Probe:
         return None
 
     def _unfilled_refusal(self, length: int) -> SubjectError | None:
-        if not isinstance(self.subject, Vectors):
+        if not isinstance(self.subject, Vectors) or self.subject.parts:
             return None
         convention = replace(self.subject.convention, block=1)
         return Probe(self.subject.with_convention(convention), self.contract)._refusal(length)

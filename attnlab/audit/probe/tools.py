@@ -32,7 +32,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnlab.audit.errors import SubjectError, calling
+from attnlab.audit.errors import LONGEST, SubjectError, calling
 from attnlab.audit.probe.identify import UNSEEN
 from attnlab.audit.probe.probe import Probe
 from attnlab.audit.probe.watch import Watch
@@ -42,6 +42,8 @@ from attnlab.audit.subject.base import Attention, Subject, Vectors
 from attnlab.audit.subject.guard import guard_method
 from attnlab.audit.subject.tensors import loss_in, sequence_in
 
+# of kernels that are compiled, when they are watched
+REFUSALS = ("Unsupported", "NotImplementedError", "InternalTorchDynamoError")
 LABELS = ("labels", "targets")
 
 
@@ -57,7 +59,9 @@ class ProbeWatch(Watch):
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
         if isinstance(error[1], SubjectError):
-            raise CannotTell(UNSEEN) from error[1]
+            kernel = error[1].kind in REFUSALS  # with an address in the message, and much more
+            reason = "" if kernel else f" ({error[1].reason[:LONGEST]})"
+            raise CannotTell(UNSEEN + reason) from error[1]
 
 
 class Tools:

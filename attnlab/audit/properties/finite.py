@@ -48,5 +48,5 @@ class Finite(Property):
 
     def on_pass(self, probe: Probe, tried: list[tuple[Case, Result]]) -> Finding:
         largest = f" and inputs ×{SIZES[-1]:g}" if probe.subject.continuous else ""
-        lengths = f"{len(probe.lengths)} lengths up to {probe.lengths[-1]}"
+        lengths = probe.taken.tried_text
         return self.finding("pass", f"finite for {lengths}{largest}{probe.taken.note}")

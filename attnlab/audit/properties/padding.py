@@ -67,7 +67,10 @@ def fails(
         off = torch.where(lost & numbers, torch.inf, 0.0)
     else:
         # not NaN: a weight of 0 times NaN is NaN in plain PyTorch, and nobody's mistake
-        content = 1e3 * other if change == "large" and x.is_floating_point() else other
+        if change == "large" and x.is_floating_point():  # large scores beat a mask of −10⁴
+            x, content, tolerance = 1e3 * x, 1e3 * other, 1e3 * tolerance
+        else:
+            content = other
         changed = torch.where(mask if x.dim() == 2 else mask[..., None], content, x)
         off = movement(run_masked(changed, mask)[:1, kept], run_masked(x, mask)[:1, kept])
     size, at = float(off.max()), int(off.amax(0).argmax())

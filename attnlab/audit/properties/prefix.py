@@ -142,13 +142,14 @@ def counts_from_the_end(probe: Probe) -> bool:
     The texts say the same everywhere, so only positions and lengths tell their places apart.
     """
     tools, short, long = Tools(probe), 5, 7
-    parts = []
+    texts = []
     for length in (short, long):
         one = observe(tools.run, constant(probe, 2, length), tools.heads, tools.watch)[0]
-        parts.append(torch.cat((one.q, one.k, one.v), dim=-1).double())
-    floor = 1e-6 * float(parts[1].abs().max())
-    begins = float((parts[0] - parts[1][:, :, :short]).abs().max())
-    ends = float((parts[0] - parts[1][:, :, -short:]).abs().max())
+        texts.append([part.double() for part in (one.q, one.k, one.v)])  # heads may differ
+    floor = 1e-6 * max(float(part.abs().max()) for part in texts[1])
+    both = list(zip(*texts, strict=True))
+    begins = max(float((one - other[:, :, :short]).abs().max()) for one, other in both)
+    ends = max(float((one - other[:, :, -short:]).abs().max()) for one, other in both)
     return begins > floor and ends <= floor
 
 

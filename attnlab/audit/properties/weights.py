@@ -20,6 +20,7 @@ from attnlab.audit.properties.property import Case, Property
 from attnlab.audit.repro.prelude import CannotTell, Result, Shape, Tool
 from attnlab.audit.subject.base import Attention
 
+SMALL = 2.0**-9  # of scores that a cap leaves as they are
 HALF = 2**-8  # what a sum of weights in a half precision is off by
 AXES = {"queries": -2, "heads": 1, "rows of the batch": 0}  # over which sums of 1 are a mistake
 
@@ -128,18 +129,26 @@ def linear_in_values(run: Tool, x: Tensor, heads: Shape, tolerance: float) -> bo
 def exponentials(run: Tool, x: Tensor, heads: Shape) -> bool:
     """Whether logarithms of weights, against those of the own key, grow in step with the query."""
     h, _, d = heads
-    logs = []
-    for size in (0.0, 1.0, 2.0):
+
+    def logarithms(size: float) -> Tensor:
         text = x.clone()
         text[..., : h * d] *= size
         found = observe(run, text, heads, None)[0].weights.double().log()
-        logs.append(found - found.diagonal(dim1=-2, dim2=-1)[..., None])
-    once, twice = logs[1] - logs[0], logs[2] - logs[0]
-    known = once.isfinite() & twice.isfinite()
-    if not bool(known.any()) or not bool((once[known] != 0).any()):
-        return False
-    off, most = float((twice - 2 * once)[known].abs().max()), float(once[known].abs().max())
-    return off <= 100 * torch.finfo(x.dtype).eps ** 0.5 * (1 + most)
+        return found - found.diagonal(dim1=-2, dim2=-1)[..., None]
+
+    # a cap bends scores, but not small ones; where weights are no exponentials, they bend at once
+    for size, small in ((1.0, False), (SMALL, True))[: 2 if x.dtype is torch.float64 else 1]:
+        zero, once, twice = (logarithms(one) for one in (0.0, size, 2 * size))
+        once, twice = once - zero, twice - zero
+        known = once.isfinite() & twice.isfinite()
+        if not bool(known.any()) or not bool((once[known] != 0).any()):
+            return False
+        off, most = float((twice - 2 * once)[known].abs().max()), float(once[known].abs().max())
+        if off <= (
+            SMALL / 8 * most if small else 100 * torch.finfo(x.dtype).eps ** 0.5 * (1 + most)
+        ):
+            return True
+    return False
 
 
 def has_sink(run: Tool, x: Tensor, heads: Shape, block: int) -> bool:

@@ -46,6 +46,7 @@ class Subject(ABC):
     dtype: torch.dtype = torch.float64
     layout: str | None = None  # of a contract: in which order the code has its axes
     block: int = 1  # lengths the code takes are multiples of this
+    parts: bool = False  # a block is one thing, such as a picture, and inputs are parts of it
     sides: tuple[str, ...] = ("right", "left")  # on which padding can stand
     exact: bool = False  # known to compute in its own precision throughout
     device: str = ""  # on which the code runs; empty: the CPU

@@ -75,7 +75,8 @@ def test_a_value_error_that_is_no_slip_is_shown_with_its_traceback(run, monkeypa
 
     with monkeypatch.context() as patch:
         patch.setattr("attnlab.config.override", broken)
-        result = run("--attnlab-audit=theirs.py:Sees width=8", "-k", "causality")
+        declare = "--attnlab-declare=causal=true"
+        result = run("--attnlab-audit=theirs.py:Sees width=8", "-k", "causality", declare)
     result.stdout.fnmatch_lines(["*raise ValueError(*"])
     for words in (["--attnlab-declare=casual=true"], ["--attnlab-timeout=0"]):
         result = run("--attnlab-audit=theirs.py:Sees width=8", "-k", "causality", *words)

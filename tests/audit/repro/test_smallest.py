@@ -112,7 +112,7 @@ def examples(path, name, declared, *words):
     request = Request(target=f"{path}:{name}", options=words, contract=Contract(**declared))
     answer = audit_here(request)
     assert answer.certificate is not None, answer.detail
-    return {one["name"]: one for one in answer.examples}
+    return {one["name"]: one for one in reversed(answer.examples)}  # the first of each
 
 
 def exit_code(script, *words, monkeypatch, capsys):
