@@ -211,7 +211,7 @@ class Weights(Property):
         subject, block = probe.subject, probe.subject.block
         length = 23 if isinstance(subject, Attention) else SEEN_LENGTH
         if block > 1:  # whole blocks, as what fills one up would be read
-            length = 2 * block
+            length = block if subject.parts else 2 * block
         causal = bool(probe.contract.causal)
         yield self.case(probe, fails, causal=causal, block=block, batch=2, length=length)
         if isinstance(subject, Attention) and subject.pads and block == 1:

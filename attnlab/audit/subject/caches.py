@@ -169,7 +169,7 @@ class Trial:
             with torch.no_grad():
                 right, last = self._steps(convention, cut)
                 moved = not torch.equal(last, self._end(convention, cut, self.other, self.text))
-                if moved and not right and decoder.protocol.whole:
+                if moved and decoder.protocol.whole:
                     # only code that reads no more than the end of the text is meant to be given all
                     near = self._end(convention, cut, self.text, self.other)
                     moved = _close(near, last)

@@ -69,15 +69,22 @@ def test_an_error_of_ours_is_shown_with_its_traceback(run, pytester):
     result.stdout.fnmatch_lines(["*Traceback (most recent call last):"])
 
 
-def test_a_value_error_that_is_no_slip_is_shown_with_its_traceback(run, monkeypatch):
-    def broken(*given):
-        raise ValueError("ours")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("attnlab.config.override", broken)
-        declare = "--attnlab-declare=causal=true"
-        result = run("--attnlab-audit=theirs.py:Sees width=8", "-k", "causality", declare)
+def test_a_value_error_that_is_no_slip_is_shown_with_its_traceback(pytester):
+    pytester.makepyfile(theirs=CODE)
+    pytester.makeconftest(
+        """
+        from attnlab.audit import declaration
+        def broken(*given):
+            raise ValueError("ours")
+        declaration.read_contract = broken
+        """
+    )
+    code = "--attnlab-audit=theirs.py:Sees width=8"
+    result = pytester.runpytest_subprocess(*PLUGIN, code, "-k", "causality")
     result.stdout.fnmatch_lines(["*raise ValueError(*"])
+
+
+def test_a_slip_on_the_command_line_is_one_line(run):
     for words in (["--attnlab-declare=casual=true"], ["--attnlab-timeout=0"]):
         result = run("--attnlab-audit=theirs.py:Sees width=8", "-k", "causality", *words)
         result.stdout.fnmatch_lines(["*did you mean*" if "casual" in words[0] else "*use more*"])
