@@ -5,6 +5,9 @@ import sys
 
 import pytest
 
+from attnlab.audit import declaration, sandbox
+
+KEPT = (declaration, sandbox)  # a session inside this one forgets what it imports first
 pytest_plugins = ["pytester"]
 PLUGIN = ["-p", "no:attnlab", "-p", "attnlab.audit.plugins.pytest_plugin", "-p", "no:cacheprovider"]
 CODE = """
