@@ -41,6 +41,8 @@ CORE = {"torch", "numpy", "safetensors", "jaxtyping", "rich", "typer"}
 STANDARD_LIBRARY_ONLY = ("attnlab.registry", "attnlab.config", "attnlab.files")
 # each imported where it is used
 EXTRAS = {
+    "flax": {"attnlab.audit.subject.jax_code"},
+    "jax": {"attnlab.audit.subject.jax_code"},
     "local_attention": {"attnlab.bench.window"},
     "matplotlib": {"attnlab.reports.plots"},
     "ray": {"attnlab.experiments.on_ray"},
