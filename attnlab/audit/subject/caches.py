@@ -100,7 +100,9 @@ def _choose(trial: "Trial", ways: Sequence[Decoder], own: Sequence[str]) -> Deco
             break  # it says how a cache is made, and what it makes matters
         tried.append((decoder, trial.outcomes(decoder)))
         if set(tried[-1][1]) == {"right"}:
-            return decoder
+            untold = replace(decoder, start=None, end=None, places=None, counted=False)
+            needed = any(one == untold and "wrong" in found for one, found in tried[:-1])
+            return replace(decoder, needed=needed)
     working = [(one, found) for one, found in tried if _works(found)]
     if not working:
         promised = [one for one in tried if one[0].words and one[0].make in own]

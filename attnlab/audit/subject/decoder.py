@@ -68,6 +68,7 @@ class Decoder:
     method: str = ""  # takes one position; without one the module is called
     flat: bool = False  # that position as [b, …], without an axis of time
     doubt: str = ""  # why it may be called wrongly
+    needed: bool = False  # what tells it positions may be left out, and then it is wrong
 
     def __str__(self) -> str:
         """The protocol, and what the code is given by it."""
@@ -78,7 +79,8 @@ class Decoder:
         )
         parts += [f"`{self.method}`, one position a call"] * bool(self.method)
         parts += ["one position a call after the first"] * self.protocol.whole
-        parts += [f"told `{', '.join(told)}`"] * bool(told)
+        without = ", and wrong without" if self.needed else ""
+        parts += [f"told `{', '.join(told)}`{without}"] * bool(told)
         return f"{self.protocol.name} ({'; '.join(parts)})" if parts else self.protocol.name
 
     def in_dtype(self, dtype: torch.dtype) -> "Decoder":

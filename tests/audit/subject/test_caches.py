@@ -232,3 +232,30 @@ def test_a_cache_that_needs_what_nobody_knows_is_not_called_wrong():
             return super().forward(x, None if cache is None else cache["colour"])
 
     assert found(Needs).verdict == "cannot tell"
+
+
+class Placed(nn.Module):
+    """Positions may be told; left out, they are counted, or begin at 0 with every call."""
+
+    def __init__(self, counts):
+        super().__init__()
+        self.counts = counts
+
+    def new_cache(self):
+        return {"total": 0.0, "seen": 0}
+
+    def forward(self, x, cache=None, position_ids=None):
+        begin = cache["seen"] if cache is not None and self.counts else 0
+        if position_ids is None:
+            position_ids = torch.arange(begin, begin + x.shape[1])
+        summed = (x * (1 + position_ids[..., None])).cumsum(1)
+        if cache is not None:
+            summed = summed + cache["total"]
+            cache.update(total=summed[:, -1:], seen=cache["seen"] + x.shape[1])
+        return summed
+
+
+@pytest.mark.parametrize("counts", [True, False])
+def test_that_positions_must_be_told_is_said(counts):
+    decoder = subject_for(Placed(counts), {"width": 4}, "placed").decoder
+    assert ("and wrong without" in str(decoder)) is not counts
