@@ -6,6 +6,7 @@ For subjects with `backends`: by name, the same code run by other means. The fir
 others are compared with. Outputs at padding are nobody's business.
 """
 
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -98,7 +99,7 @@ class Backends(Property):
 
     def cases(self, probe: Probe) -> Iterator[Case]:
         usual = next(iter(probe.subject.backends), "usual")
-        flex = [FLEX] if flexible(probe) and not refusal(probe) else []
+        flex = [FLEX] if flexible(probe) and not flex_refusal(probe) else []
         for backend in [*list(probe.subject.backends)[1:], *flex]:
             few = backend == FLEX  # each takes long
             sizes = {"backend": backend, "usual": usual, "batch": 2}
@@ -125,7 +126,7 @@ class Backends(Property):
 
     def on_pass(self, probe: Probe, tried: list[tuple[Case, Result]]) -> Finding:
         others = list(dict.fromkeys(case.sizes["backend"] for case, _ in tried))
-        left = f"; {FLEX} was not tried ({refusal(probe)})" if flexible(probe) else ""
+        left = f"; {FLEX} was not tried ({flex_refusal(probe)})" if flexible(probe) else ""
         left = "" if FLEX in others else left
         if not others:
             return self.finding("not applicable", f"attention is computed in one way only{left}")
@@ -140,7 +141,8 @@ def flexible(probe: Probe) -> bool:
     return bool(getattr(probe.subject, "flexible", False))
 
 
-def refusal(probe: Probe) -> str:
+@functools.lru_cache(maxsize=1)
+def flex_refusal(probe: Probe) -> str:
     """Why it cannot, if it cannot."""
     try:
         Tools(probe).run_by(FLEX, probe.draw(2, 5))

@@ -16,6 +16,7 @@ from attnlab.audit.repro.prelude import CannotTell, Result, Tool, movement
 LONG = [31, 1, 1, 1, 29, 1, 1, 1, 1]
 STEPS, CHUNKS, AFTER = "single steps", "chunks on a warm cache", "a second text"
 AGAINST = "chunks against single steps"
+AFTER_BEGINNING = "single steps after a beginning"
 
 
 def fails(
@@ -98,7 +99,7 @@ def aspect_of(pieces: list[int]) -> str:
     """Which way to decode it is."""
     if max(pieces[1:], default=1) > 1:
         return CHUNKS
-    return STEPS if pieces[0] == 1 else "single steps after a beginning"
+    return STEPS if pieces[0] == 1 else AFTER_BEGINNING
 
 
 def shorten(pieces: list[int]) -> str:
@@ -130,10 +131,13 @@ class Cache(Property):
         return super().excuse(probe)
 
     def cases(self, probe: Probe) -> Iterator[Case]:
-        """After another text each: nothing may be left of it."""
+        """After another text, of which nothing may be left; single steps that follow a beginning
+        are many, and left over is what single steps show already."""
         window = probe.contract.window or 4
         for pieces in chunkings(3 * window + 5, window):
-            yield self.case(probe, fails, aspect_of(pieces), batch=2, pieces=pieces, warm=True)
+            aspect = aspect_of(pieces)
+            sizes = {"batch": 2, "pieces": pieces, "warm": aspect != AFTER_BEGINNING}
+            yield self.case(probe, fails, aspect, **sizes)
         if probe.lengths[-1] >= sum(LONG):
             yield self.case(probe, fails, aspect_of(LONG), batch=1, pieces=LONG, warm=False)
         length = 3 * window + 5
