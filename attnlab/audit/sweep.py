@@ -20,15 +20,17 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from attnlab import config
+from attnlab import config, files
 from attnlab.audit.errors import InputError, SubjectError
 from attnlab.audit.rows import Row, RowFile
 from attnlab.audit.sandbox import Limits, Request, audit_in_child
+from attnlab.audit.subject.load import parts_of
 
 WORKERS = 2
 LIMITS = Limits()
@@ -55,6 +57,20 @@ class Job:
             text = value if isinstance(value, str) else json.dumps(value)
             words += ["--declare", f"{name}={text}"]
         return shlex.join(words)
+
+    @cached_property
+    def code(self) -> str:
+        """The hash of the file that is named; empty if none is. Rows of another are not kept."""
+        path = Path(parts_of(self.request.target)[0])
+        return files.sha256(path) if path.suffix == ".py" and path.is_file() else ""
+
+    def row_in(self, out: RowFile | None) -> Row | None:
+        """The row of this very code, if it is there already; what was not audited is tried anew."""
+        row = None if out is None else out.known.get(self.line)
+        if row is None or row.get("code", "") != self.code:
+            return None
+        audited = "checks" in row or row["verdict"] not in ("incomplete", "error")
+        return row if audited else None
 
     @property
     def family(self) -> str:
@@ -147,8 +163,8 @@ def sweep(
     `tick` is told how many are done, of how many, the last row, and the seconds that are left.
     """
     by_line = {job.line: job for job in jobs}
-    known = {} if out is None else out.known
-    rows = {line: known[line] for line in by_line if line in known}
+    there = {line: job.row_in(out) for line, job in by_line.items()}
+    rows = {line: row for line, row in there.items() if row is not None}
     order = sorted(
         (line for line in by_line if line not in rows), key=lambda line: line not in LONG
     )
@@ -158,7 +174,8 @@ def sweep(
     with _interrupts(pool) as stopped:
 
         def keep(job: Job, found: Row) -> None:
-            row = rows[job.line] = {"line": job.line, "family": job.family, **found}
+            known = {"line": job.line, "family": job.family, "code": job.code}
+            row = rows[job.line] = {**known, **found}
             if out is not None:
                 out.write(row)
             done = len(rows) - ready

@@ -136,6 +136,8 @@ def _check_places(html: Path | None, repro: Path | None, sarif: Path | None) -> 
             continue
         if file.is_dir() or not file.parent.is_dir():
             raise ValueError(f"{option} {file} is no place for a file; name one in a folder")
+        if file.suffix == ".py" or (file.exists() and not file.is_file()):  # code, a device, a pipe
+            raise ValueError(f"{option} {file} would be replaced; name another file")
         if not os.access(file if file.exists() else file.parent, os.W_OK):
             raise ValueError(f"{option} {file} cannot be written; name another file")
     if repro is not None:
@@ -157,7 +159,7 @@ def _write(answer: "Answer", html: Path | None, repro: Path | None, console: "Co
             detail = f"attnlab itself failed to draw the page: {type(error).__name__}: {error}"
             answer = replace(answer, detail=detail, traceback=traceback.format_exc())
         else:
-            files.write_whole(html, text.encode())
+            files.write_whole(html.resolve(), text.encode())  # a link stays one
             _say_written(html, console)
     if repro is None:
         return answer
@@ -175,7 +177,7 @@ def _write(answer: "Answer", html: Path | None, repro: Path | None, console: "Co
 def _write_sarif(answer: "Answer", path: Path, options: Sequence[str], console: "Console") -> None:
     from attnlab.audit.sarif import sarif
 
-    files.write_whole(path, files.as_json(sarif(answer, _given(options))))
+    files.write_whole(path.resolve(), files.as_json(sarif(answer, _given(options))))
     _say_written(path, console)
 
 

@@ -28,7 +28,7 @@ def sweep_targets(
         raise ValueError("--resume needs the file to go on with; add --out rows.jsonl")
     jobs = jobs_of(request)
     file = None if out is None else RowFile(out, resume)
-    seen = [file.known[job.line] for job in jobs if file and job.line in file.known]
+    seen = [row for job in jobs if (row := job.row_in(file)) is not None]
     with file.writing() if file else nullcontext(), errors.status("starting") as status:
 
         def tick(done: int, total: int, row: dict[str, Any], left: float) -> None:

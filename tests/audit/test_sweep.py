@@ -218,3 +218,18 @@ def test_ctrl_c_stops_with_the_rows_that_are_there(tmp_path: Path) -> None:
             for _ in range(100):
                 os.kill(int((tmp_path / "pid").read_text()), 0)
                 time.sleep(0.1)
+
+
+def test_rows_of_other_code_and_of_none_are_made_again(tmp_path: Path) -> None:
+    code, path = tmp_path / "code.py", tmp_path / "rows.jsonl"
+    (job,) = jobs(f"{code}:Code")
+    path.write_text(json.dumps({"line": job.line, "verdict": "incomplete", "code": ""}) + "\n")
+    assert job.row_in(RowFile(path, True)) is None, "it was not audited"
+    code.write_text("first")
+    (job,) = jobs(f"{code}:Code")
+    row = {"line": job.line, "verdict": "pass", "checks": [], "code": job.code}
+    path.write_text(json.dumps(row) + "\n")
+    assert job.row_in(RowFile(path, True)) == row
+    code.write_text("second")
+    (job,) = jobs(f"{code}:Code")
+    assert job.row_in(RowFile(path, True)) is None, "it has changed"

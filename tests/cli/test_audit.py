@@ -304,3 +304,14 @@ def test_what_is_declared_and_not_established_is_exit_code_2_and_named(attnlab):
     code, out, _ = attnlab("audit", *words, "--declare", "cache=true", "--json")
     found = json.loads(out)
     assert (code, found["verdict"], found["unestablished"]) == (2, "incomplete", ["cache"])
+
+
+def test_what_is_no_file_of_ours_is_not_replaced(attnlab):
+    os.mkfifo("pipe")
+    Path("link.html").symlink_to("real.html")
+    Path("real.html").write_text("old")
+    for word in ("pipe", "/dev/null", LEAKY.partition(":")[0]):
+        code, _, err = attnlab("audit", LEAKY, "width=8", "--in-process", "--html", word)
+        assert code == 2 and "would be replaced" in err
+    attnlab("audit", LEAKY, "width=8", "--in-process", "--html", "link.html")
+    assert Path("link.html").is_symlink() and "old" not in Path("real.html").read_text()[:9]

@@ -189,6 +189,8 @@ def folding(letters: str, left: Tensor, right: Tensor, length: int) -> Folded | 
     shared = set(heads) - set(second)
     if len(summed) != 1 or not shared or set(given[:-2]) != set(heads):
         return None
+    if set(second) - set(given) - summed:  # summed on one side only: no product of q and k
+        return None
     d = summed.pop()
     sizes = dict(zip(first, left.shape, strict=True)) | dict(zip(second, right.shape, strict=True))
     if sizes[i] != length or sizes[j] != length or sizes[d] == length:

@@ -46,7 +46,7 @@ class Batch(Property):
         for length in (2, 7, 23, 33):
             for change in CHANGES:
                 alike = change == "neighbours"
-                yield self.case(probe, fails, "", alike, change=change, batch=3, length=length)
+                yield self.case(probe, fails, "", alike, change=change, batch=5, length=length)
 
     def on_pass(self, probe: Probe, tried: list[tuple[Case, Result]]) -> Finding:
         return self.finding("pass", "rows are the same alone, with others and in any order")

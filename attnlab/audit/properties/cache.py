@@ -13,6 +13,7 @@ from attnlab.audit.properties.property import Case, Property
 from attnlab.audit.repro.prelude import CannotTell, Result, Tool, movement
 
 # past blocks of 32 and 64, a single step at each edge
+LONGEST_BEGINNING = [124, 1, 1, 1, 1]  # where keys are dropped that the whole text has
 LONG = [31, 1, 1, 1, 29, 1, 1, 1, 1]
 STEPS, CHUNKS, AFTER = "single steps", "chunks on a warm cache", "a second text"
 AGAINST = "chunks against single steps"
@@ -136,10 +137,12 @@ class Cache(Property):
         window = probe.contract.window or 4
         for pieces in chunkings(3 * window + 5, window):
             aspect = aspect_of(pieces)
-            sizes = {"batch": 2, "pieces": pieces, "warm": aspect != AFTER_BEGINNING}
+            after = aspect == AFTER_BEGINNING
+            sizes = {"batch": 3 if after else 2, "pieces": pieces, "warm": not after}
             yield self.case(probe, fails, aspect, **sizes)
-        if probe.lengths[-1] >= sum(LONG):
-            yield self.case(probe, fails, aspect_of(LONG), batch=1, pieces=LONG, warm=False)
+        for pieces in (LONG, LONGEST_BEGINNING):
+            if probe.lengths[-1] >= sum(pieces):
+                yield self.case(probe, fails, aspect_of(pieces), batch=1, pieces=pieces, warm=False)
         length = 3 * window + 5
         yield self.case(probe, chunks_fail, AGAINST, batch=2, pieces=even(length, 3))
 

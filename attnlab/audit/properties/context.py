@@ -127,7 +127,10 @@ class ContextRows(Property):
                 continue
             for side in ("right", "left"):
                 for change in PADDED:
-                    # a context that begins later may stand elsewhere
+                    # a context that begins later may stand elsewhere; and where only a part of it
+                    # is read (as causally, from its end), which part depends on its length
+                    if change == "added" and not bool(_reads(probe, length, context).all()):
+                        continue
                     if side == "right" or change in ("content", "large"):
                         yield self.case(probe, fails, **sizes, change=change, side=side, factor=1.0)
 

@@ -115,6 +115,10 @@ class Padding(Property):
             for change in changes:
                 aspect, alike = f"padding on the {side}", change != "added"
                 yield self.case(probe, fails, aspect, alike, change=change, side=side, **sizes)
+        for length in (40, 127) if block == 1 and "right" in probe.subject.sides else ():
+            long = {**sizes, "batch": 2, "length": length, "real": length - 5}
+            aspect = "padding on the right"
+            yield self.case(probe, fails, aspect, True, change="content", side="right", **long)
 
     def distinct(self, probe: Probe, found: Finding, before: Sequence[Finding]) -> bool:
         """Padding on the other side is another failure where the first side passes the same."""
@@ -133,4 +137,8 @@ class Padding(Property):
         return side == "right" or probe.subject.placed or known or continued
 
     def on_pass(self, probe: Probe, tried: list[tuple[Case, Result]]) -> Finding:
-        return self.finding("pass", "padding is never read, and none is as good as no mask")
+        detail = "padding is never read, and none is as good as no mask"
+        mask = probe.subject.convention.mask if isinstance(probe.subject, Vectors) else None
+        if mask is not None:
+            detail += f" (`{mask.name}` given as {mask.form.text})"
+        return self.finding("pass", detail)

@@ -81,6 +81,7 @@ class Decoder:
         parts += ["one position a call after the first"] * self.protocol.whole
         without = ", and wrong without" if self.needed else ""
         parts += [f"told `{', '.join(told)}`{without}"] * bool(told)
+        parts += ["each text in a copy of the module"] * self.protocol.copies
         return f"{self.protocol.name} ({'; '.join(parts)})" if parts else self.protocol.name
 
     def in_dtype(self, dtype: torch.dtype) -> "Decoder":
