@@ -47,7 +47,7 @@ def train(
     processes. data=PATH trains on another text. The settings of a preset: attnlab list preset.tiny.
     """
     from attnlab.training import launch
-    from attnlab.training.loop import NotFinite
+    from attnlab.training.checkpoint import NotFinite
     from attnlab.training.report import Report, Terminal, duration
 
     if preset.startswith("-"):

@@ -46,6 +46,10 @@ class BrokenCheckpoint(ValueError):
     """A checkpoint that must not be used: what is wrong with it, in one line."""
 
 
+class NotFinite(RuntimeError):
+    """A NaN or Inf where training cannot go on with one; what is on the disk has none."""
+
+
 def name_of(step: int) -> str:
     return f"step_{step:06d}"
 
@@ -63,6 +67,13 @@ def save(parent: Path, step: int, checkpoint: Checkpoint) -> Path:
     One that is there already with the same tensors is left: going on from it leads to the same run.
     """
     folder = parent / name_of(step)
+    for kind, tensors in (("weights", checkpoint.model), ("optimiser", checkpoint.optimiser)):
+        name = _not_finite(tensors)
+        if name:
+            raise NotFinite(
+                f"step {step}: {name} of the {kind} holds NaN or Inf; not saved, earlier "
+                "checkpoints are as they were. --resume goes on from the newest of them"
+            )
     contents = {
         "model.safetensors": _tensor_bytes(checkpoint.model),
         "optimiser.safetensors": _tensor_bytes(checkpoint.optimiser),
@@ -101,12 +112,7 @@ def save(parent: Path, step: int, checkpoint: Checkpoint) -> Path:
 def load(folder: Path) -> Checkpoint:
     """Read a checkpoint after checking all of it; BrokenCheckpoint says what is wrong."""
     contents = read_verified(folder)
-    tensors = {}
-    for name in _TENSORS:
-        try:
-            tensors[name] = safetensors.torch.load(contents[name])
-        except (safetensors.SafetensorError, KeyError, ValueError) as error:
-            raise BrokenCheckpoint(f"{folder / name} is not safetensors: {error}") from None
+    tensors = {name: _tensors(contents[name], folder / name) for name in _TENSORS}
     plain = {}
     for name in _PLAIN:
         plain[name] = _object(contents[name], folder / name)
@@ -120,7 +126,7 @@ def load(folder: Path) -> Checkpoint:
 
 
 def read_verified(folder: Path) -> dict[str, bytes]:
-    """The bytes of every file, read once and held against the manifest."""
+    """The bytes of every file, read once and held against the manifest; tensors are finite."""
     if not folder.is_dir():
         raise BrokenCheckpoint(
             f"{folder} is not a folder; a checkpoint is one, such as step_000100"
@@ -151,6 +157,10 @@ def read_verified(folder: Path) -> dict[str, bytes]:
         if hashlib.sha256(content).hexdigest() != expected.get("sha256"):
             raise BrokenCheckpoint(f"{folder / name} is damaged: its hash does not match")
         contents[name] = content
+    for name in _TENSORS:
+        wrong = _not_finite(_tensors(contents[name], folder / name))
+        if wrong:
+            raise BrokenCheckpoint(f"{folder / name} holds NaN or Inf in {wrong}")
     return contents
 
 
@@ -223,6 +233,18 @@ def _tensor_bytes(tensors: dict[str, Tensor]) -> bytes:
     return safetensors.torch.save(
         {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
     )
+
+
+def _tensors(content: bytes, path: Path) -> dict[str, Tensor]:
+    try:
+        return safetensors.torch.load(content)
+    except (safetensors.SafetensorError, KeyError, ValueError) as error:
+        raise BrokenCheckpoint(f"{path} is not safetensors: {error}") from None
+
+
+def _not_finite(tensors: dict[str, Tensor]) -> str:
+    """The name of a tensor that holds a NaN or Inf; empty if none does."""
+    return next((name for name, one in tensors.items() if not bool(one.isfinite().all())), "")
 
 
 def _manifest(step: int, contents: dict[str, bytes]) -> bytes:

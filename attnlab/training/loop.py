@@ -31,7 +31,7 @@ from attnlab.kernels import dispatch, hardware
 from attnlab.models.model import parameters
 from attnlab.training import checkpoint, parallel, runs
 from attnlab.training.average import Average, split
-from attnlab.training.checkpoint import Checkpoint
+from attnlab.training.checkpoint import Checkpoint, NotFinite
 from attnlab.training.parallel import World
 from attnlab.training.report import Opening, Report
 from attnlab.training.setup import Setup
@@ -42,10 +42,6 @@ from attnlab.training.weights import build_model, load_weights, refuse_other_mod
 BUNCH = 50  # steps whose losses a GPU hands over together
 # in a batch of an evaluation: what keeps a GPU busy, and what stays in the caches of a CPU
 EVALUATION_TOKENS = {"cuda": 1 << 14, "cpu": 1 << 12}
-
-
-class NotFinite(RuntimeError):
-    """A NaN or Inf in the loss or the gradient: training has stopped before the update."""
 
 
 @dataclass

@@ -49,6 +49,24 @@ def test_damage_anywhere_is_found_and_the_older_one_is_used():
     assert report["passed"] and report["found"] == 60
 
 
+@pytest.mark.parametrize("kind", ["model", "optimiser"])
+@pytest.mark.parametrize("value", [float("nan"), float("-inf")])
+def test_what_is_not_finite_is_neither_saved_nor_loaded(tmp_path, monkeypatch, kind, value):
+    good = checkpoint.save(tmp_path, 1, example(0))
+    poisoned = example(1)
+    name, tensor = next(iter(getattr(poisoned, kind).items()))
+    tensor.view(-1)[-1] = value
+    with pytest.raises(checkpoint.NotFinite, match=rf"step 2: {name} of the .* not saved"):
+        checkpoint.save(tmp_path, 2, poisoned)
+    with monkeypatch.context() as blind:  # as one that was written without a look
+        blind.setattr(checkpoint, "_not_finite", lambda tensors: "")
+        folder = checkpoint.save(tmp_path, 2, poisoned)
+    with pytest.raises(BrokenCheckpoint, match=f"holds NaN or Inf in {name}"):
+        checkpoint.load(folder)
+    newest, broken = checkpoint.newest_good(tmp_path)
+    assert newest == good and len(broken) == 1
+
+
 def test_control_without_the_hashes_damage_goes_unnoticed(monkeypatch, tmp_path):
     folder = checkpoint.save(tmp_path, 1, example(0))
     path = folder / "model.safetensors"

@@ -14,7 +14,7 @@ from training.recipes import HERE, begin, final_bits, go_on, small, text_recipe
 
 from attnlab.data.batches import Batch
 from attnlab.training import checkpoint, loop, runs
-from attnlab.training.loop import NotFinite
+from attnlab.training.checkpoint import NotFinite
 from attnlab.training.report import Report
 from attnlab.training.setup import prepare
 from attnlab.training.step import Stepper
@@ -195,6 +195,24 @@ def test_a_nan_stops_before_the_update_and_names_step_and_batch(tmp_path, monkey
     assert newest.name == "step_000004" and not broken
     weights = checkpoint.load(newest).model
     assert all(tensor.isfinite().all() for tensor in weights.values())
+
+
+def test_a_nan_in_the_momentum_is_never_saved(tmp_path, monkeypatch):
+    take = Stepper.take
+
+    def poisoned(self, step, parts):
+        if step == 5:  # the sixth: the update makes NaN of weights, from a finite gradient
+            state = self.optimiser.state()
+            largest = max(state.values(), key=torch.Tensor.numel)
+            largest.view(-1)[0] = torch.nan
+        take(self, step, parts)
+
+    monkeypatch.setattr(Stepper, "take", poisoned)
+    run = runs.create(tmp_path, "nan")
+    with pytest.raises(NotFinite, match="step 6: .* holds NaN or Inf; not saved"):
+        go_on(run, small("save_every=2", "evaluate_every=none"), None)
+    newest, broken = checkpoint.newest_good(run.checkpoints)
+    assert newest.name == "step_000004" and not broken
 
 
 def test_early_stop_after_patience_evaluations_without_a_better_one(tmp_path, monkeypatch):
