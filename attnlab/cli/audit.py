@@ -120,7 +120,7 @@ def _sweep(as_json: bool, seconds: float) -> None:
 def _contract(path: Path | None, declare: list[str]) -> "Contract":
     from attnlab.audit.contract import Contract
 
-    declared: Any = {} if path is None else files.read_json(path)
+    declared: Any = {} if path is None else files.parse_json(path.read_bytes(), path)
     try:
         contract = config.from_dict(Contract, declared)
     except config.ConfigError as error:

@@ -9,12 +9,10 @@ It is written under another name, forced to the disk, and renamed. Without a val
 no checkpoint. Nothing here reads a pickle.
 """
 
-import errno
 import hashlib
 import json
 import os
 import re
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,18 +86,16 @@ def save(parent: Path, step: int, checkpoint: Checkpoint) -> Path:
     contents["manifest.json"] = _manifest(step, contents)
     temporary = parent / f".{folder.name}.{os.getpid()}.tmp"
     try:
-        parent.mkdir(parents=True, exist_ok=True)
+        files.make_folder(parent)
+        files.remove_folder(temporary)
         temporary.mkdir()
         for name, content in contents.items():  # the manifest is the last of them
-            with (temporary / name).open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
+            files.write_new(temporary / name, content)
         files.sync_folder(temporary)
         temporary.rename(folder)
         files.sync_folder(parent)
     except OSError as error:
-        shutil.rmtree(temporary, ignore_errors=True)
+        files.remove_folder(temporary)
         size = sum(map(len, contents.values()))
         raise OSError(
             error.errno,
@@ -216,9 +212,9 @@ def retain(parent: Path, keep: int, protected: set[int]) -> None:
 def discard(folder: Path) -> None:
     """Take a checkpoint away in one step, then delete what is left of it."""
     doomed = folder.with_name(f".{folder.name}.{os.getpid()}.old")
-    shutil.rmtree(doomed, ignore_errors=True)
+    files.remove_folder(doomed)
     folder.rename(doomed)
-    shutil.rmtree(doomed, ignore_errors=True)
+    files.remove_folder(doomed)
 
 
 def sweep(parent: Path) -> None:
@@ -226,7 +222,7 @@ def sweep(parent: Path) -> None:
     if parent.is_dir():
         for path in parent.iterdir():
             if path.name.startswith(".step_") and path.suffix in (".tmp", ".old"):
-                shutil.rmtree(path, ignore_errors=True)
+                files.remove_folder(path)
 
 
 def _tensor_bytes(tensors: dict[str, Tensor]) -> bytes:
@@ -275,11 +271,10 @@ def _read(path: Path, otherwise: str) -> bytes:
     try:
         if not path.is_file():  # opening a FIFO would wait for ever
             raise BrokenCheckpoint(f"{path} is missing; {otherwise}")
-        return path.read_bytes()
+        return files.read(path)
     except OSError as error:
         raise BrokenCheckpoint(f"{path} cannot be read: {error.strerror}") from None
 
 
 def _advice(error: OSError) -> str:
-    full = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    return "; free some space and resume with --resume" if error.errno in full else ""
+    return "; free some space and resume with --resume" if error.errno in files.FULL else ""

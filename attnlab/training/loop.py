@@ -206,8 +206,8 @@ class Training:
             if self.average is not None and averages:
                 self.average.load(averages)
         if world.first:
+            files.make_folder(self.run.checkpoints)
             checkpoint.sweep(self.run.checkpoints)
-            self.run.checkpoints.mkdir(exist_ok=True)
             (self.run.folder / "result.json").unlink(missing_ok=True)
             done = self.state.step
             # a sample due at this very step is written again
@@ -402,8 +402,7 @@ class Training:
 
     def _append(self, name: str, rows: Sequence[Mapping[str, float | str]]) -> None:
         if rows and self.world.first:
-            with self.run.log(name).open("ab") as file:
-                file.write(b"".join(map(runs.line, rows)))
+            files.append(self.run.log(name), b"".join(map(runs.line, rows)))
 
     def _speed(self, in_steps: float) -> dict[str, float]:
         tokens = self.state.step * self.recipe.batch * self.recipe.length
