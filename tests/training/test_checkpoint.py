@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from attnlab import files
 from attnlab.checks.corruption import CorruptionCheck, damage, example
 from attnlab.training import checkpoint
 from attnlab.training.checkpoint import BrokenCheckpoint
@@ -229,14 +230,14 @@ def test_a_full_disk_leaves_the_old_checkpoint_and_says_path_and_bytes(tmp_path)
     assert checkpoint.is_good(first)
 
 
-@pytest.mark.parametrize("where", ["mkdir", "open", "fsync", "rename"])
+@pytest.mark.parametrize("where", ["mkdir", "_open", "fsync", "rename"])
 def test_an_error_anywhere_in_a_save_leaves_the_old_checkpoint(tmp_path, monkeypatch, where):
     first = checkpoint.save(tmp_path, 1, example(0))
 
     def refuse(*args, **kwargs):
         raise OSError(errno.EROFS, "Read-only file system")
 
-    target = os if where == "fsync" else Path
+    target = {"fsync": os, "_open": files}.get(where, Path)
     with monkeypatch.context() as patch, pytest.raises(OSError, match="Read-only file system"):
         patch.setattr(target, where, refuse)
         checkpoint.save(tmp_path, 2, example(1))
