@@ -1,25 +1,111 @@
-"""Files that are there whole or not at all, and a private folder for what can be made again."""
+"""Files that are there whole or not at all, and a private folder for what can be made again.
 
+Whatever attnlab reads or writes in a folder of runs goes through this module. A folder may come
+from a stranger, so no link in it is followed, nothing is truncated, and nothing that is no plain
+file is opened: a FIFO would wait for ever. Errors name the path and, when writing, the bytes.
+"""
+
+import errno
 import hashlib
 import json
 import os
+import shutil
+import stat
+from io import BufferedReader
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+APPENDING = os.O_WRONLY | os.O_APPEND | os.O_CREAT
 
 
 def write_whole(path: Path, content: bytes) -> None:
     """Replace a file in one step; it survives a crash of the machine once this returns."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+        temporary.unlink(missing_ok=True)  # of a killed process, or a link that waits for us
+        write_new(temporary, content)
         temporary.replace(path)
-    except OSError:
+    except OSError as error:
         temporary.unlink(missing_ok=True)
-        raise
+        raise failed_write(path, len(content), error) from None
     sync_folder(path.parent)
+
+
+def write_new(path: Path, content: bytes) -> None:
+    """A file that is not there yet, forced to the disk."""
+    with os.fdopen(_open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def append(path: Path, content: bytes) -> None:
+    try:
+        with os.fdopen(_open(path, APPENDING), "ab") as file:
+            file.write(content)
+    except OSError as error:
+        raise failed_write(path, len(content), error) from None
+
+
+def open_log(path: Path) -> IO[str]:
+    """To append text to, by this process or one that it starts."""
+    return os.fdopen(_open(path, APPENDING), "a")
+
+
+def open_lock(path: Path) -> IO[bytes]:
+    """A file for `flock`, made if it is not there; what is in it stays."""
+    return os.fdopen(_open(path, os.O_RDWR | os.O_CREAT), "r+b")
+
+
+def read(path: Path) -> bytes:
+    """What a plain file holds; an OSError for anything else, a link among it."""
+    with open_plain(path) as file:
+        return file.read()
+
+
+def open_plain(path: Path) -> BufferedReader:
+    return os.fdopen(_open(path, os.O_RDONLY), "rb")
+
+
+def make_folder(path: Path) -> None:
+    """A folder, with those above it; a link in its place is refused."""
+    if path.is_symlink():
+        raise OSError(errno.ELOOP, f"{path} is a link, and links are not followed; remove it")
+    path.mkdir(parents=True, exist_ok=True)
+
+
+def remove_folder(path: Path) -> None:
+    """A folder and all in it, or the link in its place; what cannot be removed stays."""
+    if path.is_symlink():
+        path.unlink(missing_ok=True)
+    else:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def failed_write(path: Path, size: int, error: OSError) -> OSError:
+    """The same error with the path and the bytes that could not be written."""
+    reason = error.strerror or str(error)
+    if str(path) in reason:
+        return error
+    return OSError(error.errno, f"{path} could not be written ({size:,} bytes): {reason}")
+
+
+def _open(path: Path, flags: int) -> int:
+    """A plain file, not by way of a link; the descriptor is not left to child processes."""
+    safe = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # opening a FIFO would wait
+    try:
+        handle = os.open(path, flags | safe, 0o666)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise OSError(
+                errno.ELOOP, f"{path} is a link, and links are not followed; remove it"
+            ) from None
+        raise
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, f"{path} is no plain file; remove it")
+    return handle
 
 
 def sync_folder(folder: Path) -> None:
@@ -32,7 +118,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def sha256(path: Path) -> str:
-    with path.open("rb") as file:
+    with open_plain(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -42,9 +128,13 @@ def as_json(value: Any) -> bytes:
 
 
 def read_json(path: Path) -> Any:
-    """What a JSON file holds; a ValueError that names the file when it holds something else."""
+    """What a JSON file of ours holds; a ValueError that names it when it holds something else."""
+    return parse_json(read(path), path)
+
+
+def parse_json(content: bytes, path: Path) -> Any:
     try:
-        return json.loads(path.read_bytes())
+        return json.loads(content)
     except ValueError as error:  # also a number of more digits than Python will read
         raise ValueError(f"{path} is not JSON: {error}") from None
     except RecursionError:

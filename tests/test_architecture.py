@@ -138,6 +138,31 @@ def test_what_ships_patches_nothing(path):
     assert not any(name.split(".")[0] == "unittest" for name in imports_of(path))
 
 
+OPENS = re.compile(
+    r"\.(?:open|write_text|write_bytes|read_text|read_bytes|rmtree|mkdir)\(|(?<![\w.])open\("
+)
+RUN_FOLDERS = ("training", "experiments", "studies", "compare")
+# of the machine, or a file that a person named
+ELSEWHERE = {
+    "training/weights.py": 1,  # the memory that a container may take
+    "training/launch.py": 1,  # --config FILE
+    "training/examine.py": 1,  # --predict FILE
+    "training/report.py": 1,  # TensorBoard's own writer
+    "training/checkpoint.py": 1,  # a new folder, under a name of our own
+    "studies/rope_gqa/flawed.py": 1,  # the memory of this process
+}
+
+
+def test_files_of_runs_are_opened_in_one_place():
+    found = {}
+    for room in RUN_FOLDERS:
+        for path in sorted((ROOT / "attnlab" / room).rglob("*.py")):
+            count = len(OPENS.findall(path.read_text()))
+            if count:
+                found[path.relative_to(ROOT / "attnlab").as_posix()] = count
+    assert found == ELSEWHERE, "use attnlab.files, which follows no links"
+
+
 def test_files_stay_short():
     for path in [*FILES, *(ROOT / "tests").rglob("*.py"), *(ROOT / "attnlab").rglob("*.[ch]")]:
         lines = len(path.read_text().splitlines())

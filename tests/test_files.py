@@ -84,3 +84,63 @@ def test_the_cache_folder_follows_the_desktop_where_nothing_else_is_named(tmp_pa
     monkeypatch.delenv("ATTNLAB_CACHE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert files.cache_folder() == tmp_path / "attnlab"
+
+
+WRITERS = {
+    "append": lambda path: files.append(path, b"more"),
+    "open_log": lambda path: files.open_log(path).close(),
+    "open_lock": lambda path: files.open_lock(path).close(),
+    "write_new": lambda path: files.write_new(path, b"more"),
+    "read": files.read,
+    "make_folder": files.make_folder,
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize("there", [True, False], ids=["to a file", "to nothing"])
+def test_a_link_is_not_followed_and_its_target_not_touched(tmp_path, name, there):
+    target, link = tmp_path / "target", tmp_path / "link"
+    if there:
+        target.write_bytes(b"precious")
+    link.symlink_to(target)
+    with pytest.raises(OSError) as caught:
+        WRITERS[name](link)
+    assert name == "write_new" or "is a link" in str(caught.value)
+    assert target.exists() == there and (not there or target.read_bytes() == b"precious")
+
+
+def test_a_file_that_replaces_a_link_leaves_its_target(tmp_path):
+    target, link = tmp_path / "target", tmp_path / "link"
+    target.write_bytes(b"precious")
+    link.symlink_to(target)
+    (tmp_path / f".link.{os.getpid()}.tmp").symlink_to(target)
+    files.write_whole(link, b"new")
+    assert target.read_bytes() == b"precious" and link.read_bytes() == b"new"
+    assert not link.is_symlink()
+
+
+def test_removing_a_folder_that_is_a_link_removes_the_link(tmp_path):
+    target, link = tmp_path / "target", tmp_path / "link"
+    (target / "inside").mkdir(parents=True)
+    link.symlink_to(target)
+    files.remove_folder(link)
+    assert (target / "inside").is_dir() and not link.is_symlink()
+
+
+def test_a_fifo_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(OSError, match="no plain file"):
+        files.read(tmp_path / "fifo")
+
+
+def test_a_lock_and_a_log_keep_what_is_there(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(b"there")
+    files.open_lock(path).close()
+    files.append(path, b" and more")
+    assert path.read_bytes() == b"there and more"
+
+
+def test_a_full_disk_is_named_with_path_and_bytes(tmp_path):
+    error = files.failed_write(tmp_path / "a", 1234, OSError(errno.ENOSPC, "No space left"))
+    assert f"{tmp_path / 'a'} could not be written (1,234 bytes): No space left" in str(error)

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -47,7 +48,7 @@ def train(
     processes. data=PATH trains on another text. The settings of a preset: attnlab list preset.tiny.
     """
     from attnlab.training import launch
-    from attnlab.training.loop import NotFinite
+    from attnlab.training.checkpoint import NotFinite
     from attnlab.training.report import Report, Terminal, duration
 
     if preset.startswith("-"):
@@ -65,6 +66,8 @@ def train(
     except NotFinite as error:
         errors.print(f"[bold red]stopped:[/] {one_line(error)}", highlight=False, soft_wrap=True)
         raise typer.Exit(1) from None
+    if result.ending == "SIGPIPE":  # nobody reads any more: neither this nor what Python flushes
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if int(os.environ.get("RANK", 0)) == 0:
         loss = result.best_loss
         best = "" if loss is None else f", best validation loss {loss:.4f}"

@@ -4,7 +4,8 @@ Cost: about a microsecond a character to encode, a few to train.
 """
 
 import json
-from collections.abc import Iterable
+import threading
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
 import numpy as np
@@ -33,7 +34,8 @@ class Bpe:
             initial_alphabet=sorted(library.pre_tokenizers.ByteLevel.alphabet()),
             show_progress=False,
         )
-        blank.train_from_iterator(without_marks(pieces, special), trainer)
+        texts = without_marks(pieces, special)
+        _in_thread(lambda: blank.train_from_iterator(texts, trainer))
         model = json.loads(blank.to_str())["model"]
         merges = [(left, right) for left, right in model["merges"]]
         return BpeTokenizer(model["vocab"], merges, special)
@@ -103,3 +105,24 @@ def _library() -> Any:
     except ImportError:
         raise ValueError("BPE needs the tokenizers package; pip install tokenizers") from None
     return tokenizers
+
+
+def _in_thread(work: Callable[[], None]) -> None:
+    """Signals are heard between Python's own steps, and a call of the package is a single one.
+
+    Ctrl-C ends the wait for it; the thread goes with the process.
+    """
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    while thread.is_alive():
+        thread.join(0.1)
+    if raised:
+        raise raised[0]

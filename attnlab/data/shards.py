@@ -108,7 +108,7 @@ def shards_in(
             note(f"{error}; tokenizing again")
     else:
         note(f"tokenizing into {folder}")
-    folder.mkdir(parents=True, exist_ok=True)
+    files.make_folder(folder)
     make_shards(folder, tokens, dtype)
     return open_shards(folder)
 
@@ -145,7 +145,7 @@ def open_shards(folder: Path) -> Stream:
 
 def _open_array(path: Path, itemsize: int, row: dict[str, Any]) -> np.ndarray:
     try:
-        with path.open("rb") as file:
+        with files.open_plain(path) as file:
             header = file.read(_HEADER.size)
             digest = hashlib.file_digest(file, "sha256").digest()
             size = file.tell()

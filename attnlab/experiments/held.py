@@ -59,8 +59,7 @@ class Recorder(Report):
     def measured(self, step: int, evaluation: Evaluation) -> None:
         found = _stretches(np.array(evaluation.sums), np.array(evaluation.counts))
         row: Row = {"step": step, "sums": list(found.sums), "counts": list(found.counts)}
-        with self.run.log("held").open("ab") as file:
-            file.write(runs.line({**row}))
+        files.append(self.run.log("held"), runs.line({**row}))
 
 
 def read_log(run: Run) -> list[Row]:

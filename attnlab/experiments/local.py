@@ -18,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
+from attnlab import files
 from attnlab.experiments import pool
 from attnlab.experiments.pool import Ending, Endings, Interrupted, Task, Watch, steps_taken
 from attnlab.training.parallel import torch_device
@@ -157,7 +158,7 @@ class WorkerProcess:
     def _start(self) -> None:
         # one thread each; and Ctrl-C in a terminal reaches this process alone, which stops them
         one = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-        with self.log.open("ab") as log:
+        with files.open_log(self.log) as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "attnlab.experiments.worker"],
                 stdin=subprocess.PIPE,

@@ -42,7 +42,7 @@ class RayPool:
 
     def train(self, tasks: Sequence[Task], log: Path, watch: Watch) -> Endings:
         # Ray reports lost workers on stdout, where results belong
-        with log.open("a") as file, redirect_stdout(file):
+        with files.open_log(log) as file, redirect_stdout(file):
             with connected(self.address, self.processes) as ray:
                 refuse_unshared(ray, log.parent)
                 return _train(ray, tasks, watch)
@@ -142,6 +142,6 @@ def refuse_unshared(ray: Any, folder: Path) -> None:
 
 def _read(path: str) -> str:
     try:
-        return Path(path).read_text()
+        return files.read(Path(path)).decode()
     except OSError:
         return ""

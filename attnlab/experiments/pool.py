@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypedDict, runtime_checkable
 
-from attnlab import config
+from attnlab import config, files
 from attnlab.training.recipe import Recipe
 from attnlab.training.runs import Run
 
@@ -76,4 +76,4 @@ class Pool(Protocol):
 def steps_taken(tasks: Sequence[Task]) -> int:
     """By the lines in the logs, which every machine can read."""
     logs = [Run(task.folder).log("metrics") for task in tasks]
-    return sum(log.read_bytes().count(b"\n") for log in logs if log.exists())
+    return sum(files.read(log).count(b"\n") for log in logs if log.exists())

@@ -21,7 +21,7 @@ from attnlab import config, files
 from attnlab.experiments import held
 from attnlab.experiments.pool import Ending, Message
 from attnlab.training import launch, runs
-from attnlab.training.loop import NotFinite
+from attnlab.training.checkpoint import NotFinite
 from attnlab.training.parallel import torch_device
 from attnlab.training.recipe import Recipe
 

@@ -121,7 +121,7 @@ def open_workspace(
     folder = there[-1] if there and not again else numbered[len(there)]
     try:
         for inside in ("parts", "runs"):
-            (folder / inside).mkdir(parents=True, exist_ok=True)
+            files.make_folder(folder / inside)
     except OSError as error:
         reason = error.strerror or error
         raise ValueError(f"no {kind} can be made in {root}: {reason}; use --runs FOLDER") from None

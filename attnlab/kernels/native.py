@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from attnlab.files import cache_folder
+from attnlab.files import cache_folder, sha256, write_whole
 from attnlab.kernels.band import Band
 from attnlab.kernels.hardware import machine_id
 
@@ -222,7 +222,10 @@ def why_unavailable() -> str | None:
 @functools.cache
 def library(dtype: torch.dtype) -> ctypes.CDLL:
     path = _build(dtype)
-    loaded = ctypes.CDLL(str(path))
+    try:
+        loaded = ctypes.CDLL(str(path))
+    except OSError as error:  # a folder from which nothing may be executed, say
+        raise Unavailable(f"the compiled path cannot be loaded: {error}") from None
     for name in ("attnlab_lanes", "attnlab_key_tile", "attnlab_job_size", "attnlab_partial_stride"):
         getattr(loaded, name).restype = ctypes.c_long
     assert loaded.attnlab_job_size() == ctypes.sizeof(_JOBS[dtype]), "struct job differs from Job"
@@ -240,11 +243,23 @@ def _build(dtype: torch.dtype) -> Path:
     text = b"".join([*sources, repr((flags, MACHINES)).encode(), version, machine_id().encode()])
     try:
         target = cache_folder() / f"banded-{hashlib.sha256(text).hexdigest()[:16]}.so"
-        if not target.exists():
+        if not _is_whole(target):
             _compile(found, flags, target)
     except OSError as error:
         raise Unavailable(f"no place for compiled code: {error}") from None
     return target
+
+
+def _seal(target: Path) -> Path:
+    """Holds the hash of what was compiled: loading a damaged library ends the process."""
+    return target.with_suffix(".sha256")
+
+
+def _is_whole(target: Path) -> bool:
+    """Whether a compiled library is there, bit by bit as it was built."""
+    if not target.is_file() or not _seal(target).is_file():
+        return False
+    return _seal(target).read_bytes() == sha256(target).encode()
 
 
 def _compile(compiler: str, flags: list[str], target: Path) -> None:
@@ -264,7 +279,10 @@ def _compile(compiler: str, flags: list[str], target: Path) -> None:
         answer = subprocess.run(trial, capture_output=True, check=False, text=True, timeout=60)
         if answer.returncode:
             raise Unavailable(f"the compiled path failed its trial (exit {answer.returncode})")
-        built.replace(target)
+        # the seal last: without it the library is built again
+        _seal(target).unlink(missing_ok=True)
+        write_whole(target, built.read_bytes())
+        write_whole(_seal(target), sha256(target).encode())
 
 
 # Every vector instruction of the library is in its forward and backward passes: if they run in a

@@ -22,5 +22,5 @@ def write(report: Report, results: Any, folder: Path) -> None:
     contents |= {"report.md": text.encode(), "report.html": as_html(report).encode()}
     for name, content in contents.items():
         path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
+        files.make_folder(path.parent)
         files.write_whole(path, content)

@@ -9,12 +9,10 @@ It is written under another name, forced to the disk, and renamed. Without a val
 no checkpoint. Nothing here reads a pickle.
 """
 
-import errno
 import hashlib
 import json
 import os
 import re
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,6 +44,10 @@ class BrokenCheckpoint(ValueError):
     """A checkpoint that must not be used: what is wrong with it, in one line."""
 
 
+class NotFinite(RuntimeError):
+    """A NaN or Inf where training cannot go on with one; what is on the disk has none."""
+
+
 def name_of(step: int) -> str:
     return f"step_{step:06d}"
 
@@ -63,6 +65,13 @@ def save(parent: Path, step: int, checkpoint: Checkpoint) -> Path:
     One that is there already with the same tensors is left: going on from it leads to the same run.
     """
     folder = parent / name_of(step)
+    for kind, tensors in (("weights", checkpoint.model), ("optimiser", checkpoint.optimiser)):
+        name = _not_finite(tensors)
+        if name:
+            raise NotFinite(
+                f"step {step}: {name} of the {kind} holds NaN or Inf; not saved, earlier "
+                "checkpoints are as they were. --resume goes on from the newest of them"
+            )
     contents = {
         "model.safetensors": _tensor_bytes(checkpoint.model),
         "optimiser.safetensors": _tensor_bytes(checkpoint.optimiser),
@@ -77,18 +86,16 @@ def save(parent: Path, step: int, checkpoint: Checkpoint) -> Path:
     contents["manifest.json"] = _manifest(step, contents)
     temporary = parent / f".{folder.name}.{os.getpid()}.tmp"
     try:
-        parent.mkdir(parents=True, exist_ok=True)
+        files.make_folder(parent)
+        files.remove_folder(temporary)
         temporary.mkdir()
         for name, content in contents.items():  # the manifest is the last of them
-            with (temporary / name).open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
+            files.write_new(temporary / name, content)
         files.sync_folder(temporary)
         temporary.rename(folder)
         files.sync_folder(parent)
     except OSError as error:
-        shutil.rmtree(temporary, ignore_errors=True)
+        files.remove_folder(temporary)
         size = sum(map(len, contents.values()))
         raise OSError(
             error.errno,
@@ -101,12 +108,7 @@ def save(parent: Path, step: int, checkpoint: Checkpoint) -> Path:
 def load(folder: Path) -> Checkpoint:
     """Read a checkpoint after checking all of it; BrokenCheckpoint says what is wrong."""
     contents = read_verified(folder)
-    tensors = {}
-    for name in _TENSORS:
-        try:
-            tensors[name] = safetensors.torch.load(contents[name])
-        except (safetensors.SafetensorError, KeyError, ValueError) as error:
-            raise BrokenCheckpoint(f"{folder / name} is not safetensors: {error}") from None
+    tensors = {name: _tensors(contents[name], folder / name) for name in _TENSORS}
     plain = {}
     for name in _PLAIN:
         plain[name] = _object(contents[name], folder / name)
@@ -120,7 +122,7 @@ def load(folder: Path) -> Checkpoint:
 
 
 def read_verified(folder: Path) -> dict[str, bytes]:
-    """The bytes of every file, read once and held against the manifest."""
+    """The bytes of every file, read once and held against the manifest; tensors are finite."""
     if not folder.is_dir():
         raise BrokenCheckpoint(
             f"{folder} is not a folder; a checkpoint is one, such as step_000100"
@@ -151,6 +153,10 @@ def read_verified(folder: Path) -> dict[str, bytes]:
         if hashlib.sha256(content).hexdigest() != expected.get("sha256"):
             raise BrokenCheckpoint(f"{folder / name} is damaged: its hash does not match")
         contents[name] = content
+    for name in _TENSORS:
+        wrong = _not_finite(_tensors(contents[name], folder / name))
+        if wrong:
+            raise BrokenCheckpoint(f"{folder / name} holds NaN or Inf in {wrong}")
     return contents
 
 
@@ -206,9 +212,9 @@ def retain(parent: Path, keep: int, protected: set[int]) -> None:
 def discard(folder: Path) -> None:
     """Take a checkpoint away in one step, then delete what is left of it."""
     doomed = folder.with_name(f".{folder.name}.{os.getpid()}.old")
-    shutil.rmtree(doomed, ignore_errors=True)
+    files.remove_folder(doomed)
     folder.rename(doomed)
-    shutil.rmtree(doomed, ignore_errors=True)
+    files.remove_folder(doomed)
 
 
 def sweep(parent: Path) -> None:
@@ -216,13 +222,25 @@ def sweep(parent: Path) -> None:
     if parent.is_dir():
         for path in parent.iterdir():
             if path.name.startswith(".step_") and path.suffix in (".tmp", ".old"):
-                shutil.rmtree(path, ignore_errors=True)
+                files.remove_folder(path)
 
 
 def _tensor_bytes(tensors: dict[str, Tensor]) -> bytes:
     return safetensors.torch.save(
         {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
     )
+
+
+def _tensors(content: bytes, path: Path) -> dict[str, Tensor]:
+    try:
+        return safetensors.torch.load(content)
+    except (safetensors.SafetensorError, KeyError, ValueError) as error:
+        raise BrokenCheckpoint(f"{path} is not safetensors: {error}") from None
+
+
+def _not_finite(tensors: dict[str, Tensor]) -> str:
+    """The name of a tensor that holds a NaN or Inf; empty if none does."""
+    return next((name for name, one in tensors.items() if not bool(one.isfinite().all())), "")
 
 
 def _manifest(step: int, contents: dict[str, bytes]) -> bytes:
@@ -253,11 +271,10 @@ def _read(path: Path, otherwise: str) -> bytes:
     try:
         if not path.is_file():  # opening a FIFO would wait for ever
             raise BrokenCheckpoint(f"{path} is missing; {otherwise}")
-        return path.read_bytes()
+        return files.read(path)
     except OSError as error:
         raise BrokenCheckpoint(f"{path} cannot be read: {error.strerror}") from None
 
 
 def _advice(error: OSError) -> str:
-    full = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    return "; free some space and resume with --resume" if error.errno in full else ""
+    return "; free some space and resume with --resume" if error.errno in files.FULL else ""

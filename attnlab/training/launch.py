@@ -1,7 +1,6 @@
 """From a preset and some overrides to a run: a new one, or one to resume."""
 
 import json
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,7 +33,7 @@ def _settings_in(file: Path) -> Any:
     if file.exists() and not file.is_file():  # opening a FIFO would wait for ever
         raise ValueError(f"{file} is no file; --config needs settings as JSON")
     try:
-        return files.read_json(file)
+        return files.parse_json(file.read_bytes(), file)
     except OSError as error:
         raise ValueError(f"--config {file} cannot be read: {error.strerror}") from None
 
@@ -100,7 +99,7 @@ def train_in(run: runs.Run, recipe: Recipe, *, report: Report) -> Result:
         begin, _ = checkpoint.newest_good(run.checkpoints)
         setup = prepare(recipe, run.folder.parent, begin, report.note)
         refuse_large_step(setup.recipe, world)
-        run.checkpoints.mkdir(parents=True, exist_ok=True)
+        files.make_folder(run.checkpoints)
         return _train(setup, run, world, report, begin)
 
 
@@ -128,14 +127,14 @@ def _undo_if_refused(run: runs.Run, new: bool, world: World) -> Iterator[None]:
     except Exception:
         if world.first and _bytes(manifest) == begun:
             if new:
-                shutil.rmtree(run.folder, ignore_errors=True)
+                files.remove_folder(run.folder)
             elif settings is not None:
                 files.write_whole(kept, settings)
         raise
 
 
 def _bytes(path: Path) -> bytes | None:
-    return path.read_bytes() if path.is_file() else None
+    return files.read(path) if path.is_file() else None
 
 
 def _find_resumable(

@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,9 +31,9 @@ from attnlab.kernels import dispatch, hardware
 from attnlab.models.model import parameters
 from attnlab.training import checkpoint, parallel, runs
 from attnlab.training.average import Average, split
-from attnlab.training.checkpoint import Checkpoint
+from attnlab.training.checkpoint import Checkpoint, NotFinite
 from attnlab.training.parallel import World
-from attnlab.training.report import Opening, Report
+from attnlab.training.report import Attended, Opening, Report
 from attnlab.training.setup import Setup
 from attnlab.training.signals import StopNow, Stopping, stopping
 from attnlab.training.step import Outcome, Stepper
@@ -42,10 +42,6 @@ from attnlab.training.weights import build_model, load_weights, refuse_other_mod
 BUNCH = 50  # steps whose losses a GPU hands over together
 # in a batch of an evaluation: what keeps a GPU busy, and what stays in the caches of a CPU
 EVALUATION_TOKENS = {"cuda": 1 << 14, "cpu": 1 << 12}
-
-
-class NotFinite(RuntimeError):
-    """A NaN or Inf in the loss or the gradient: training has stopped before the update."""
 
 
 @dataclass
@@ -105,7 +101,7 @@ def train(
 ) -> Result:
     """Train in a run folder, from the beginning or from one of its checkpoints."""
     with stopping() as stop, run.locked() if world.first else nullcontext():
-        return Training(setup, run, world, report, stop).go(resume)
+        return Training(setup, run, world, Attended(report, stop), stop).go(resume)
 
 
 class Training:
@@ -122,8 +118,13 @@ class Training:
         recipe, world = self.recipe, self.world
         hardware.require(getattr(torch, recipe.dtype), world.device)
         self._refuse_other_text()
-        self._prepare(resume)
-        opening = self._rehearsal()
+        try:
+            with self.stop.at_once():  # compiling takes long, and nothing has been done yet
+                self._prepare(resume)
+                opening = self._rehearsal()
+        except StopNow:
+            self.clock = Clock(self.state.seconds, self.state.step_seconds)
+            return self._end(signal.Signals(self.stop.signal).name)
         self.clock = Clock(self.state.seconds, self.state.step_seconds)
         with self.report.training(opening, self.state.step, recipe.batch * recipe.length):
             with torch.random.fork_rng(devices=self._cuda()), _no_garbage_walks():
@@ -161,8 +162,9 @@ class Training:
             if not received and (last or best or due(recipe.save_every, state.step)):
                 self._save()
         if not received and due(recipe.sample_every, state.step):
-            with self.clock.aside(), self._weights_to_use():
+            with self.clock.aside(), self._weights_to_use(), suppress(StopNow):
                 self._sample()
+            received = self.world.all_reduce_max(self.stop.signal)
         if received:
             self._log()
             if state.step > 0:
@@ -210,8 +212,8 @@ class Training:
             if self.average is not None and averages:
                 self.average.load(averages)
         if world.first:
+            files.make_folder(self.run.checkpoints)
             checkpoint.sweep(self.run.checkpoints)
-            self.run.checkpoints.mkdir(exist_ok=True)
             (self.run.folder / "result.json").unlink(missing_ok=True)
             done = self.state.step
             # a sample due at this very step is written again
@@ -357,7 +359,14 @@ class Training:
         sampling = Sampling(
             temperature=0.8, seed=counter_rng.number(recipe.seed, "text", self.state.step)
         )
-        new = generate(model, [prompt], tokens=recipe.sample_tokens, sampling=sampling)[0]
+
+        def on_token(row: int, token: int) -> None:
+            if self.stop.signal:
+                raise StopNow
+
+        new = generate(
+            model, [prompt], tokens=recipe.sample_tokens, sampling=sampling, on_token=on_token
+        )[0]
         before, text = self.tokenizer.decode(prompt), self.tokenizer.decode(new)
         self._append("samples", [{"step": self.state.step, "prompt": before, "text": text}])
         self.report.sampled(self.state.step, before, text)
@@ -406,8 +415,7 @@ class Training:
 
     def _append(self, name: str, rows: Sequence[Mapping[str, float | str]]) -> None:
         if rows and self.world.first:
-            with self.run.log(name).open("ab") as file:
-                file.write(b"".join(map(runs.line, rows)))
+            files.append(self.run.log(name), b"".join(map(runs.line, rows)))
 
     def _speed(self, in_steps: float) -> dict[str, float]:
         tokens = self.state.step * self.recipe.batch * self.recipe.length

@@ -86,7 +86,13 @@ class Recipe:
     sample_every: int | None = setting(
         None, low=1, none="never", about="steps between samples of generated text"
     )
-    sample_tokens: int = setting(200, low=1, about="tokens in a sample of generated text")
+    sample_tokens: int = setting(
+        200,
+        low=1,
+        high=10_000,
+        because="training waits for it; attnlab generate writes longer texts",
+        about="tokens in a sample of generated text",
+    )
     tensorboard: bool = setting(False, about="write curves for TensorBoard as well")
 
     def check(self) -> None:

@@ -1,7 +1,8 @@
 """What a person sees of a training run: on the terminal, in TensorBoard, or nothing."""
 
+import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from attnlab.evaluate import Evaluation
+from attnlab.training.signals import Stopping
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,54 @@ class Report:
 
     def sampled(self, step: int, prompt: str, text: str) -> None:
         pass
+
+
+class Attended(Report):
+    """Another report, for as long as anybody reads it: `| head` is a wish to stop, not an error."""
+
+    def __init__(self, then: Report, stop: Stopping) -> None:
+        self.then, self.stop = then, stop
+
+    def note(self, text: str) -> None:
+        with self._reader():
+            self.then.note(text)
+
+    @contextmanager
+    def training(self, opening: Opening, step: int, tokens_per_step: int) -> Iterator[None]:
+        with ExitStack() as stack:
+            with self._reader():
+                stack.enter_context(self.then.training(opening, step, tokens_per_step))
+            yield
+
+    def stepped(self, step: int, loss: float, rate: float) -> None:
+        with self._reader():
+            self.then.stepped(step, loss, rate)
+
+    @contextmanager
+    def waiting(self, what: str, total: int) -> Iterator[Callable[[int], None]]:
+        with self.then.waiting(what, total) as advance:
+            yield advance
+
+    def evaluated(
+        self, step: int, loss: float, better: bool, seconds: float, accuracy: float | None
+    ) -> None:
+        with self._reader():
+            self.then.evaluated(step, loss, better, seconds, accuracy)
+
+    def measured(self, step: int, evaluation: Evaluation) -> None:
+        self.then.measured(step, evaluation)
+
+    def sampled(self, step: int, prompt: str, text: str) -> None:
+        with self._reader():
+            self.then.sampled(step, prompt, text)
+
+    @contextmanager
+    def _reader(self) -> Iterator[None]:
+        try:
+            yield
+        except (BrokenPipeError, SystemExit):  # rich makes the second of the first
+            self.stop.signal = self.stop.signal or signal.SIGPIPE
+            self.then = Report()
 
 
 class Terminal(Report):

@@ -63,7 +63,7 @@ class Run:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """One process writes in a run folder; the lock goes with the process, however it ends."""
-        with (self.folder / "lock").open("w") as file:
+        with files.open_lock(self.folder / "lock") as file:
             for _ in range(5):  # whoever only looks has it for a moment
                 if _try_lock(file, fcntl.LOCK_EX):
                     break
@@ -78,7 +78,7 @@ class Run:
         lock = self.folder / "lock"
         if not lock.is_file():
             return False
-        with lock.open("rb") as file:
+        with files.open_plain(lock) as file:
             return not _try_lock(file, fcntl.LOCK_SH)
 
     @property
@@ -111,7 +111,7 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
     """The whole lines of a log: a process may have been killed in the middle of the last one."""
     if not path.is_file():
         return
-    for text in path.read_bytes().split(b"\n"):
+    for text in files.read(path).split(b"\n"):
         try:
             row = json.loads(text)
         except (ValueError, RecursionError):
@@ -124,7 +124,7 @@ def create(root: Path, preset: str) -> Run:
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
     folder = root / f"{stamp}-{preset}-{secrets.token_hex(3)}"
     try:
-        (folder / "checkpoints").mkdir(parents=True)
+        files.make_folder(folder / "checkpoints")
     except OSError as error:
         reason = error.strerror or error
         raise ValueError(f"no run can be made in {root}: {reason}; use --runs FOLDER") from None

@@ -1,4 +1,8 @@
-"""Stopping when asked: SIGINT and SIGTERM are noted, and the loop stops at the next safe place."""
+"""Stopping when asked: a signal is noted, and the loop stops at the next safe place.
+
+Ctrl-C, `kill`, a terminal that is closed (SIGHUP), a batch system that warns (SIGUSR1, as Slurm
+sends), and a reader that goes away (`| head`): all lead to a checkpoint and an end.
+"""
 
 import signal
 import threading
@@ -6,21 +10,37 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+
+
+class StopNow(Exception):
+    """Raised in what can be done again: an evaluation, a sample, getting ready."""
+
 
 class Stopping:
     """Whether the process has been asked to stop, and by which signal (0: it has not)."""
 
     def __init__(self) -> None:
         self.signal = 0
+        self._at_once = False
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         if self.signal and number == signal.SIGINT:
             raise KeyboardInterrupt  # a second Ctrl-C: at once
-        self.signal = number
+        self.signal = self.signal or number
+        if self._at_once:
+            raise StopNow
 
-
-class StopNow(Exception):
-    """Raised in an evaluation or while sampling, which can be done again."""
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """Nothing here is lost when a signal ends it in the middle."""
+        self._at_once = True
+        try:
+            if self.signal:
+                raise StopNow
+            yield
+        finally:
+            self._at_once = False
 
 
 @contextmanager
@@ -29,8 +49,9 @@ def stopping() -> Iterator[Stopping]:
     if threading.current_thread() is not threading.main_thread():  # signals go to the main thread
         yield stop
         return
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.signal(number, stop) for number in numbers}
+    # what is ignored stays so: SIGHUP under nohup
+    heard = [one for one in NUMBERS if signal.getsignal(one) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, stop) for number in heard}
     try:
         yield stop
     finally:

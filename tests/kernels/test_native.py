@@ -157,6 +157,29 @@ def test_the_library_is_built_once(monkeypatch, fresh_library):
 
 
 @needs_compiler
+@pytest.mark.parametrize("damage", ["empty", "cut", "flipped", "unsealed"])
+def test_a_damaged_library_is_built_again(damage, fresh_library):
+    built = native._build(torch.float32)
+    content, seal = bytearray(built.read_bytes()), native._seal(built)
+    if damage == "unsealed":
+        seal.unlink()
+    else:
+        content[len(content) // 2] ^= 255
+        built.write_bytes({"empty": b"", "cut": content[:4000], "flipped": content}[damage])
+    native._build(torch.float32)
+    assert native._is_whole(built)
+    assert native.library(torch.float32).attnlab_lanes() > 0
+
+
+@needs_compiler
+def test_a_library_that_cannot_be_loaded_is_a_reason(monkeypatch, fresh_library):
+    (fresh_library / "no.so").write_bytes(b"no library")
+    monkeypatch.setattr(native, "_build", lambda dtype: fresh_library / "no.so")
+    choice = _pick()
+    assert choice.path == "tiled" and "cannot be loaded" in choice.reason
+
+
+@needs_compiler
 def test_torch_compile_takes_it_as_one_operation():
     from torch.library import opcheck
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from attnlab import files
 from attnlab.checks.corruption import CorruptionCheck, damage, example
 from attnlab.training import checkpoint
 from attnlab.training.checkpoint import BrokenCheckpoint
@@ -47,6 +48,24 @@ def test_every_single_bit_of_the_small_files_is_guarded(tmp_path):
 def test_damage_anywhere_is_found_and_the_older_one_is_used():
     report = CorruptionCheck(trials=60).run(lambda text: None)
     assert report["passed"] and report["found"] == 60
+
+
+@pytest.mark.parametrize("kind", ["model", "optimiser"])
+@pytest.mark.parametrize("value", [float("nan"), float("-inf")])
+def test_what_is_not_finite_is_neither_saved_nor_loaded(tmp_path, monkeypatch, kind, value):
+    good = checkpoint.save(tmp_path, 1, example(0))
+    poisoned = example(1)
+    name, tensor = next(iter(getattr(poisoned, kind).items()))
+    tensor.view(-1)[-1] = value
+    with pytest.raises(checkpoint.NotFinite, match=rf"step 2: {name} of the .* not saved"):
+        checkpoint.save(tmp_path, 2, poisoned)
+    with monkeypatch.context() as blind:  # as one that was written without a look
+        blind.setattr(checkpoint, "_not_finite", lambda tensors: "")
+        folder = checkpoint.save(tmp_path, 2, poisoned)
+    with pytest.raises(BrokenCheckpoint, match=f"holds NaN or Inf in {name}"):
+        checkpoint.load(folder)
+    newest, broken = checkpoint.newest_good(tmp_path)
+    assert newest == good and len(broken) == 1
 
 
 def test_control_without_the_hashes_damage_goes_unnoticed(monkeypatch, tmp_path):
@@ -211,14 +230,14 @@ def test_a_full_disk_leaves_the_old_checkpoint_and_says_path_and_bytes(tmp_path)
     assert checkpoint.is_good(first)
 
 
-@pytest.mark.parametrize("where", ["mkdir", "open", "fsync", "rename"])
+@pytest.mark.parametrize("where", ["mkdir", "_open", "fsync", "rename"])
 def test_an_error_anywhere_in_a_save_leaves_the_old_checkpoint(tmp_path, monkeypatch, where):
     first = checkpoint.save(tmp_path, 1, example(0))
 
     def refuse(*args, **kwargs):
         raise OSError(errno.EROFS, "Read-only file system")
 
-    target = os if where == "fsync" else Path
+    target = {"fsync": os, "_open": files}.get(where, Path)
     with monkeypatch.context() as patch, pytest.raises(OSError, match="Read-only file system"):
         patch.setattr(target, where, refuse)
         checkpoint.save(tmp_path, 2, example(1))

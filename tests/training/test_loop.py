@@ -14,7 +14,7 @@ from training.recipes import HERE, begin, final_bits, go_on, small, text_recipe
 
 from attnlab.data.batches import Batch
 from attnlab.training import checkpoint, loop, runs
-from attnlab.training.loop import NotFinite
+from attnlab.training.checkpoint import NotFinite
 from attnlab.training.report import Report
 from attnlab.training.setup import prepare
 from attnlab.training.step import Stepper
@@ -195,6 +195,65 @@ def test_a_nan_stops_before_the_update_and_names_step_and_batch(tmp_path, monkey
     assert newest.name == "step_000004" and not broken
     weights = checkpoint.load(newest).model
     assert all(tensor.isfinite().all() for tensor in weights.values())
+
+
+def test_a_nan_in_the_momentum_is_never_saved(tmp_path, monkeypatch):
+    take = Stepper.take
+
+    def poisoned(self, step, parts):
+        if step == 5:  # the sixth: the update makes NaN of weights, from a finite gradient
+            state = self.optimiser.state()
+            largest = max(state.values(), key=torch.Tensor.numel)
+            largest.view(-1)[0] = torch.nan
+        take(self, step, parts)
+
+    monkeypatch.setattr(Stepper, "take", poisoned)
+    run = runs.create(tmp_path, "nan")
+    with pytest.raises(NotFinite, match=r"step 6: .* holds NaN or Inf; not saved"):
+        go_on(run, small("save_every=2", "evaluate_every=none"), None)
+    newest, broken = checkpoint.newest_good(run.checkpoints)
+    assert newest.name == "step_000004" and not broken
+
+
+def test_a_signal_while_sampling_stops_with_a_checkpoint(tmp_path, monkeypatch):
+    written = []
+
+    def sampling(model, prompts, *, tokens, sampling, on_token):
+        for number in range(tokens):
+            written.append(number)
+            if number == 3:
+                os.kill(os.getpid(), signal.SIGUSR1)
+            on_token(0, number)
+        return [written]
+
+    monkeypatch.setattr(loop, "generate", sampling)
+    run, result = begin(tmp_path, small("sample_every=2", "sample_tokens=999"))
+    assert (result.ending, result.step) == ("SIGUSR1", 2) and len(written) == 4
+    assert checkpoint.newest_good(run.checkpoints)[0].name == "step_000002"
+    assert not run.read("samples")
+
+
+def test_a_signal_while_getting_ready_ends_before_the_first_step(tmp_path, monkeypatch):
+    def rehearse(self, parts):
+        os.kill(os.getpid(), signal.SIGTERM)
+        signal.sigtimedwait([], 1)
+        pytest.fail("it went on")
+
+    monkeypatch.setattr(Stepper, "rehearse", rehearse)
+    run, result = begin(tmp_path, small())
+    assert (result.ending, result.step) == ("SIGTERM", 0) and not run.finished
+
+
+@pytest.mark.parametrize("error", [BrokenPipeError, SystemExit])
+def test_a_reader_that_goes_away_stops_with_a_checkpoint(tmp_path, error):
+    class Closed(Report):
+        def stepped(self, step, loss, rate):
+            if step == 3:
+                raise error
+
+    run, result = begin(tmp_path, small(), report=Closed())
+    assert (result.ending, result.step) == ("SIGPIPE", 3)
+    assert checkpoint.newest_good(run.checkpoints)[0].name == "step_000003"
 
 
 def test_early_stop_after_patience_evaluations_without_a_better_one(tmp_path, monkeypatch):

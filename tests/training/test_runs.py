@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from training.recipes import begin, small
+from training.recipes import begin, go_on, small
 
 from attnlab import files
 from attnlab.training import checkpoint, runs
@@ -177,3 +177,22 @@ def test_a_best_step_that_leads_nowhere_is_not_followed(tmp_path, best):
     folder = checkpoint.save(run.checkpoints, 5, kept)
     files.sync_folder(run.folder)
     assert runs.open_checkpoint(str(run.folder), tmp_path, best=True) == (folder, [])
+
+
+@pytest.mark.parametrize("name", ["lock", "metrics.jsonl", "checkpoints"])
+def test_a_link_in_a_run_folder_is_refused_and_its_target_left(tmp_path, name):
+    """As in a folder that a stranger made: resuming it must not write anywhere else."""
+    run, _ = begin(tmp_path, small("steps=3", "evaluate_every=none", "save_every=2"))
+    newest, _ = checkpoint.newest_good(run.checkpoints)
+    target = tmp_path / "target"
+    if name == "checkpoints":
+        run.checkpoints.rename(target)
+    else:
+        target.write_bytes(b"precious")
+        (run.folder / name).unlink()
+    before = sorted(path.name for path in target.iterdir()) if target.is_dir() else b"precious"
+    (run.folder / name).symlink_to(target)
+    with pytest.raises(OSError, match="is a link"):
+        go_on(run, small("steps=9", "keep=1", "save_every=2"), newest)
+    after = sorted(path.name for path in target.iterdir()) if target.is_dir() else b""
+    assert (after or target.read_bytes()) == before

@@ -6,10 +6,10 @@ import threading
 
 import pytest
 
-from attnlab.training.signals import stopping
+from attnlab.training.signals import NUMBERS, StopNow, stopping
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", NUMBERS)
 def test_a_signal_is_noted_and_the_work_goes_on(number):
     with stopping() as stop:
         assert stop.signal == 0
@@ -50,3 +50,25 @@ def test_another_thread_leaves_the_handlers_alone():
     thread.start()
     thread.join()
     assert seen == [(0, before)]
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_a_signal_ends_at_once_what_can_be_done_again(number):
+    with stopping() as stop:
+        with pytest.raises(StopNow), stop.at_once():
+            os.kill(os.getpid(), number)
+            signal.sigtimedwait([], 1)
+        assert stop.signal == number
+        os.kill(os.getpid(), signal.SIGTERM)  # and is noted only, afterwards
+        with pytest.raises(StopNow), stop.at_once():
+            pytest.fail("what begins after a signal is not begun")
+
+
+def test_a_signal_that_is_ignored_stays_so(monkeypatch):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup has it
+    try:
+        with stopping() as stop:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert stop.signal == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)

@@ -336,7 +336,7 @@ def _judged(
 
 
 def _predict(path: Path, saved: Saved, corpus: Corpus) -> None:
-    path.parent.mkdir(exist_ok=True)
+    files.make_folder(path.parent)
     answers = answer_questions(saved.model, saved.tokenizer, corpus.questions["test"], batch=512)
     files.write_whole(path, "".join(f"{answer.given}\n" for answer in answers).encode())
 
