@@ -108,7 +108,7 @@ def save(parent: Path, step: int, checkpoint: Checkpoint) -> Path:
 def load(folder: Path) -> Checkpoint:
     """Read a checkpoint after checking all of it; BrokenCheckpoint says what is wrong."""
     contents = read_verified(folder)
-    tensors = {name: _tensors(contents[name], folder / name) for name in _TENSORS}
+    tensors = {name: _tensors(contents.get(name, b""), folder / name) for name in _TENSORS}
     plain = {}
     for name in _PLAIN:
         plain[name] = _object(contents[name], folder / name)
