@@ -13,6 +13,7 @@ import itertools
 import re
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -262,6 +263,29 @@ def _of_module(
 
 
 def _try_out(convention: Convention) -> Convention:
+    """As it runs; code that cannot do without its padding mask is given one that hides nothing."""
+    try:
+        return _run_out(convention)
+    except InputError:
+        for tried in _with_masks(convention):
+            with suppress(InputError):
+                return _run_out(tried)
+        raise
+
+
+def _with_masks(convention: Convention) -> Iterator[Convention]:
+    """With a mask that hides nothing in every form, if the code has no default for it."""
+    name = "" if convention.mask is None else convention.mask.name
+    code = getattr(convention.code, "forward", convention.code)
+    takes = inspect.signature(code).parameters
+    if name not in takes or takes[name].default is not inspect.Parameter.empty:
+        return
+    rest = {key: value for key, value in convention.constants.items() if key != name}
+    for form in masks.forms(name):
+        yield replace(convention, constants=rest, given={name: form.hiding_nothing})
+
+
+def _run_out(convention: Convention) -> Convention:
     """In the precision, and for blocks, with which the code runs; an InputError if in none."""
     first: SubjectError | SystemExit | None = None
     dtypes: tuple[torch.dtype, ...] = (torch.float64, torch.float32)
@@ -317,6 +341,9 @@ def _find_mask_and_decoder(convention: Convention) -> Convention:
     if convention.mask is not None:
         mask = masks.find_mask(convention, convention.mask.name)
         convention = replace(convention, mask=mask)
+        if mask.name in convention.given and mask.taken:
+            given = {**convention.given, mask.name: mask.form.hiding_nothing}
+            convention = replace(convention, given=given)
     if convention.block == 1:
         convention = _find_context(convention)
     if isinstance(convention, AttentionConvention):

@@ -35,6 +35,11 @@ class Form:
     text: str
     sides: tuple[str, ...] = ("right", "left")
 
+    @property
+    def hiding_nothing(self) -> str:
+        """The same of a text without padding."""
+        return re.sub(r"\bpadding\b", "torch.zeros(x.shape[:2], dtype=torch.bool)", self.text)
+
     def make(self, padding: Tensor, x: Tensor) -> Tensor:
         made: Tensor = evaluate(self.text, padding=padding, x=x)
         return made

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from attnlab.audit import Contract
+from attnlab.audit import Contract, audit
 from attnlab.audit.bugs import padding
 from attnlab.audit.probe.probe import Probe
 from attnlab.audit.properties.padding import Padding
@@ -218,3 +218,34 @@ def test_a_mask_that_hides_nothing_and_changes_outputs_is_a_doubt_or_a_finding()
     finding = found(wrong.make(True), causal=False, padding=True)
     assert finding.verdict == "fail" and finding.aspect == "a mask without padding"
     assert found(wrong.make(False), causal=False, padding=True).verdict == "pass"
+
+
+class Needed(nn.Module):
+    """As course code has it: no default for its mask, 0 and −inf to be added, or 1 to attend to."""
+
+    def __init__(self, added, wrong=False, width=16):
+        super().__init__()
+        self.width, self.added, self.wrong = width, added, wrong
+        self.qkv = nn.Linear(width, 3 * width)
+
+    def forward(self, hidden_states, attention_mask):
+        q, k, v = self.qkv(hidden_states).chunk(3, -1)
+        scores = q @ k.mT / self.width**0.5
+        if self.added:
+            weights = (scores + attention_mask[:, 0]).softmax(-1)
+        else:
+            keep = attention_mask[:, None].bool()
+            weights = scores.masked_fill(~keep, float("-inf")).softmax(-1)
+            weights = torch.where(keep, scores.softmax(-1), 0) if self.wrong else weights
+        return weights @ v
+
+
+@pytest.mark.parametrize("added", [True, False])
+def test_a_mask_that_must_be_given_is_given(added):
+    certificate = audit(Needed(added), padding=True)
+    assert certificate.verdict == "pass", certificate
+
+
+def test_a_mask_after_the_softmax_is_found_in_code_that_must_be_given_one():
+    certificate = audit(Needed(added=False, wrong=True), padding=True)
+    assert "padding" in {one.name for one in certificate.failed}
