@@ -88,7 +88,8 @@ def pick(target: str) -> tuple[Family, str]:
         others = " or ".join(f"hf:{one}/{name}" for one in FAMILIES if name in classes(one))
         raise InputError(f"{name} is not of the family {named!r}; write {others}")
     hint = registry.suggest(name, sorted(_names(named) if named else _every()))
-    raise InputError(f"transformers has no {name!r}; {hint}")
+    more = "; nothing is downloaded: a folder that save_pretrained made is as good"
+    raise InputError(f"transformers has no {name!r}; {hint}{more if '/' in name else ''}")
 
 
 def matching(pattern: str) -> list[str]:

@@ -301,7 +301,7 @@ class Training(Property):
             if before is None or before.verdict == "pass":
                 findings[case.fails] = self._one(probe, case)
         if not findings:
-            detail = "no loss, accumulate or corrupt was found; see audit/properties"
+            detail = "no loss, accumulate or corrupt was found"
             return self.finding("not applicable", detail)
         verdicts = [one.verdict for one in findings.values()]
         every: tuple[Verdict, ...] = ("fail", "cannot tell", "pass")
