@@ -348,7 +348,7 @@ class _Worker:
 
 def _work(connection: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with suppress(EOFError):
+    with suppress(EOFError, BrokenPipeError):  # nobody asks any more
         while True:
             given: Mapping[str, Any] = connection.recv()
             request = Request.of(given)
@@ -361,7 +361,9 @@ def _work(connection: Connection) -> None:
                 torch.set_num_threads(1)
             limits = Limits(seconds=given["seconds"], gibibytes=given["gibibytes"])
             connection.send(row_of(request, limits))
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it is on its way out
 
 
 def _leave(*_: Any) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise SystemExit(0)
