@@ -10,6 +10,7 @@ Models are audited in the worker, which has the library loaded; a file in a chil
 (`audit/sandbox.py`), as it is without a sweep.
 """
 
+import hashlib
 import json
 import multiprocessing
 import shlex
@@ -26,7 +27,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from attnlab import config, files
+from attnlab import config
 from attnlab.audit.errors import InputError, SubjectError
 from attnlab.audit.rows import Row, RowFile
 from attnlab.audit.sandbox import Limits, Request, audit_in_child
@@ -62,7 +63,9 @@ class Job:
     def code(self) -> str:
         """The hash of the file that is named; empty if none is. Rows of another are not kept."""
         path = Path(parts_of(self.request.target)[0])
-        return files.sha256(path) if path.suffix == ".py" and path.is_file() else ""
+        if path.suffix != ".py" or not path.is_file():
+            return ""
+        return hashlib.sha256(path.read_bytes()).hexdigest()  # a person's file may be a link
 
     def row_in(self, out: RowFile | None) -> Row | None:
         """The row of this very code, if it is there already; what was not audited is tried anew."""

@@ -233,3 +233,10 @@ def test_rows_of_other_code_and_of_none_are_made_again(tmp_path: Path) -> None:
     code.write_text("second")
     (job,) = jobs(f"{code}:Code")
     assert job.row_in(RowFile(path, True)) is None, "it has changed"
+
+
+def test_code_behind_a_link_is_known_by_what_it_holds(tmp_path: Path) -> None:
+    (tmp_path / "real.py").write_text("code")
+    (tmp_path / "link.py").symlink_to(tmp_path / "real.py")
+    real, link = jobs(f"{tmp_path / 'real.py'}:Code", f"{tmp_path / 'link.py'}:Code")
+    assert link.code == real.code != ""

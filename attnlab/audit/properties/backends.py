@@ -6,7 +6,6 @@ For subjects with `backends`: by name, the same code run by other means. The fir
 others are compared with. Outputs at padding are nobody's business.
 """
 
-import functools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -126,8 +125,8 @@ class Backends(Property):
 
     def on_pass(self, probe: Probe, tried: list[tuple[Case, Result]]) -> Finding:
         others = list(dict.fromkeys(case.sizes["backend"] for case, _ in tried))
-        left = f"; {FLEX} was not tried ({flex_refusal(probe)})" if flexible(probe) else ""
-        left = "" if FLEX in others else left
+        untried = flexible(probe) and FLEX not in others  # asked again only where it is refused
+        left = f"; {FLEX} was not tried ({flex_refusal(probe)})" if untried else ""
         if not others:
             return self.finding("not applicable", f"attention is computed in one way only{left}")
         names = ", ".join([tried[0][0].sizes["usual"], *others])
@@ -141,7 +140,6 @@ def flexible(probe: Probe) -> bool:
     return bool(getattr(probe.subject, "flexible", False))
 
 
-@functools.lru_cache(maxsize=1)
 def flex_refusal(probe: Probe) -> str:
     """Why it cannot, if it cannot."""
     try:
