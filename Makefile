@@ -1,5 +1,6 @@
 # Two commands: `make lab` shows the laboratory at work, `make test` proves it.
 # Both set themselves up in .venv; with nothing changed that takes no time.
+# In another order: `make test PYTEST=--random-order`, which says its seed.
 # While you work: `make check` is lint, types and the quick tests, in under three minutes.
 
 PYTHON ?= python3
@@ -16,7 +17,7 @@ test: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest --numprocesses auto --dist loadfile
+	$(BIN)/pytest --numprocesses auto --dist loadfile $(PYTEST)
 
 check: $(READY)
 	$(BIN)/ruff check .

@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+import torch._dynamo  # noqa: F401  pytester forgets what is imported within it; this cannot come twice
 
 from attnlab.audit import declaration, sandbox
 
