@@ -101,7 +101,6 @@ def test_bytes_that_are_not_utf8_are_located(tmp_path, small_chunks, wrong):
         assert f"a.txt is not UTF-8 text: wrong byte at offset {len(start)}" in refused(path)
 
 
-@pytest.mark.timeout(10)
 def test_what_is_no_file_is_refused_without_waiting(tmp_path):
     os.mkfifo(tmp_path / "fifo")
     assert "is a FIFO; text comes from" in refused(tmp_path / "fifo")

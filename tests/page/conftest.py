@@ -14,7 +14,7 @@ from attnlab import files
 
 LONG = 100_000  # logged steps of a run that was never trained
 WIDE = (1280, 860)
-PATIENCE = 20_000  # milliseconds to wait for what appears; a machine may be busy
+PATIENCE = 90_000  # milliseconds to wait for what appears; a machine may be busy
 SAMPLE = "The list holds the items in the order in which they came. "
 
 

@@ -114,17 +114,17 @@ def test_a_full_queue_is_429_and_soon_there_is_room_again(server, opened):
 
     server.page.claims._answers.clear()
     original = server.page.claims.answer
-    server.page.claims.answer = lambda question: (gate.wait(30), original(question))[1]
+    server.page.claims.answer = lambda question: (gate.wait(200), original(question))[1]
     try:
         threads = [threading.Thread(target=ask) for _ in range(12)]
         for thread in threads:
             thread.start()
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 100
         while len(answers) < 4 and time.monotonic() < deadline:
             time.sleep(0.05)
         gate.set()
         for thread in threads:
-            thread.join(30)
+            thread.join(100)
     finally:
         server.page.claims.answer = original
     statuses = [status for status, _ in answers]
