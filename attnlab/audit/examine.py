@@ -1,5 +1,6 @@
 """The audit itself: every registered property of a subject, held to a contract."""
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -7,7 +8,7 @@ from typing import Any
 
 from attnlab import config, registry
 from attnlab.audit.contract import Certificate, Contract, Finding
-from attnlab.audit.errors import AuditError, OutOfMemory, SubjectError
+from attnlab.audit.errors import AuditError, InputError, OutOfMemory, SubjectError
 from attnlab.audit.partial import UNDER_WAY, Keep, unexamined
 from attnlab.audit.probe.layouts import unclear
 from attnlab.audit.probe.probe import Probe
@@ -34,6 +35,11 @@ def audit(
     audit(module, causal=True, window=8)
     """
     contract = config.from_dict(Contract, declared)
+    if inspect.isclass(code):
+        made = f"audit({code.__name__}(…))"
+        raise InputError(f"{code.__name__} is a class; audit takes what it makes, as {made}")
+    if isinstance(code, str):
+        raise InputError(f"{code!r} is a text; audit takes a module or a function of q, k and v")
     named = name or str(getattr(code, "__name__", type(code).__name__))
     subject = subject_for(code, options or {}, named, device)
     return examine(subject, contract, tick, more=[Device()] if subject.device else [])

@@ -172,12 +172,15 @@ def _audit_file(request: Request, tick: Tick, keep: Keep) -> "Audited":
     from attnlab.audit.examine import examine
     from attnlab.audit.properties.device import Device
     from attnlab.audit.subject.adapters import arrange, subject_for
-    from attnlab.audit.subject.load import from_file, options_of
+    from attnlab.audit.subject.load import from_file, options_of, text_hint
 
     options = options_of(request.options, request.target)
     code = from_file(request.target, options)
     tick(CALLED)
-    subject = subject_for(code, options, request.target.rpartition(":")[2], request.device)
+    try:
+        subject = subject_for(code, options, request.target.rpartition(":")[2], request.device)
+    except InputError as error:
+        raise InputError(f"{error}{text_hint(request.target, options)}") from error
     subject = arrange(subject, request.contract)
     more = [Device()] if subject.device else []
     return examine(subject, request.contract, tick, more=more, keep=keep), subject, options

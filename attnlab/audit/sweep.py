@@ -107,6 +107,8 @@ def jobs_of(request: Request) -> list[Job]:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror}); name a text file") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path} is no text in UTF-8; write a target a line into it") from None
     found = []
     for number, text in enumerate(lines, 1):
         try:

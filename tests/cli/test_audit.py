@@ -100,7 +100,26 @@ def test_code_that_crashes_gives_json_and_one_line(attnlab):
     ("words", "said"),
     [
         (["absent.py:Code"], "absent.py is no file"),
-        (["theirs.py"], "write file.py:Name"),
+        (["theirs"], "write file.py:Name"),
+        (
+            ["theirs.py"],
+            "write theirs.py:Code or theirs.py:Gpu or theirs.py:Two or theirs.py:Exits",
+        ),
+        (["package.theirs.Code"], "names no code; write package.theirs:Code"),
+        (["work.ipynb"], "it is a notebook: call attnlab.audit.audit(module) in it, or save"),
+        (["work.ipynb:Code"], "it is a notebook: call attnlab.audit.audit(module) in it, or save"),
+        (
+            ["torch.nn:TransformerDecoder", "num_layers=2"],
+            "decoder_layer, which is a module and no",
+        ),
+        (["torch.nn:TransformerDecoder", "num_layers=2"], "(decoder_layer=…, num_layers=2)"),
+        (["theirs.py:Still"], "Still has no forward, so it cannot be called; name a module that"),
+        (["theirs.py:Holds", "layer=Good"], "(layer=Good is the text 'Good', not the Good of the"),
+        (["theirs.py:Code", "--declare", "positions=rope"], "'rope'; did you mean 'rotary'?"),
+        (
+            ["theirs.py:Code", "--declare", "positions=x"],
+            "it must be one of none, absolute, relative, rotary, alibi",
+        ),
         (["theirs.py:Cod"], "has no 'Cod'; did you mean 'Code'?"),
         (["theirs.py:Code"], "needs width; add width=…"),
         (["theirs.py:Code", "width=8", "wide=3"], "takes no 'wide'"),
@@ -133,6 +152,10 @@ def test_code_that_crashes_gives_json_and_one_line(attnlab):
             "--sarif no/such.sarif: there is no folder no",
         ),
         (["theirs.py:Code", "--contract", "broken.py"], "broken.py is not JSON"),
+        (
+            ["theirs.py:Code", "--contract", "broken.py"],
+            'write it as {"causal": true, "window": 8}',
+        ),
         (["theirs.py:Code", "--contract", "contract.json"], "contract.json: colour: no such"),
         (["theirs.py:Code", "--html", "no/such/page.html"], "no folder no/such; make it first"),
         (["theirs.py:Code", "--html", "."], "--html . is a folder; name a file in it"),
@@ -170,6 +193,13 @@ def test_a_slip_is_one_line_and_exit_code_2(attnlab, words, said):
         "        Exits.calls += 1\n"
         "        return super().forward(x) if Exits.calls < 9 else exit(3)\n"
         "class Plain: pass\n"
+        "class Still(nn.Module): pass\n"
+        "class Holds(nn.Module):\n"
+        "    def __init__(self, layer):\n"
+        "        super().__init__()\n"
+        "        self.layer = layer\n"
+        "    def forward(self, x):\n"
+        "        return self.layer(x)\n"
         "def attend(q, k, v): return v\n"
         "nothing = 3\n"
     )

@@ -19,6 +19,7 @@ LIST = "code.py:Tall\ncode.py:Tall width=5\ncode.py:Missing\n"
 def listed(attnlab):
     Path("code.py").write_text(MODULE)
     Path("list.txt").write_text(LIST)
+    Path("bytes.txt").write_bytes(b"\xff\xfe")
     return attnlab
 
 
@@ -49,6 +50,7 @@ def test_rows_come_as_a_table_then_from_the_file_as_json(listed):
         (["@list.txt", "--sarif", "x"], "--sarif is for one target; many have --json and --out"),
         (["@list.txt", "width=3"], "is for one target; write it into list.txt"),
         (["@none.txt"], "none.txt cannot be read"),
+        (["@bytes.txt"], "bytes.txt is no text in UTF-8; write a target a line into it"),
     ],
 )
 def test_a_slip_is_answered_with_a_line(listed, words, reason):
