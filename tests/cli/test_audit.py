@@ -106,6 +106,7 @@ def test_code_that_crashes_gives_json_and_one_line(attnlab):
             "write theirs.py:Code or theirs.py:Gpu or theirs.py:Two or theirs.py:Exits",
         ),
         (["package.theirs.Code"], "names no code; write package.theirs:Code"),
+        (["nowhere.deep:Code"], "such as nowhere/deep.py, or install the package (pip install no"),
         (["work.ipynb"], "it is a notebook: call attnlab.audit.audit(module) in it, or save"),
         (["work.ipynb:Code"], "it is a notebook: call attnlab.audit.audit(module) in it, or save"),
         (
