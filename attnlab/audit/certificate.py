@@ -25,7 +25,7 @@ MARKS: dict[Verdict, str] = {
     "not applicable": "– n/a",
     "cannot tell": "? unclear",
 }
-# two pictures of one section stand beside each other where there is room
+# two pictures of one section stand beside each other where there is room; sentences wrap
 BESIDE = """
 @media (min-width: 44rem) {
   main { max-width: 54rem; }
@@ -33,6 +33,15 @@ BESIDE = """
     display: grid; grid-template-columns: 1fr 1fr; column-gap: 1.6rem;
   }
   section:has(> figure + figure svg) > :not(figure) { grid-column: 1 / -1; }
+}
+pre { white-space: pre-wrap; overflow-wrap: anywhere; }
+/* on a narrow screen a finding is a block of its cells */
+@media (max-width: 43.99rem) {
+  td, th { white-space: normal; overflow-wrap: anywhere; }
+  thead { display: none; }
+  tr { display: block; padding: .4rem 0; }
+  tr > th { font-weight: 600; }
+  tr > td, tr > th { display: block; min-width: 0; padding: .1rem 0; border: 0; text-align: left; }
 }
 """
 

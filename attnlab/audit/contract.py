@@ -108,14 +108,16 @@ class Certificate:
     findings: tuple[Finding, ...]
     influence: tuple[tuple[float, ...], ...] = ()  # how much output i moves with input j
     layers: int = 1  # applications of attention: a window reaches further through each
+    unfinished: str = ""  # why the audit ended before everything was examined
 
     @property
     def verdict(self) -> Conclusion:
-        """A pass needs a property that passes, none that fails, and every demanded field."""
+        """A pass needs a property that passes, none that fails, every demanded field, an end."""
         verdicts = {finding.verdict for finding in self.findings}
         if "fail" in verdicts:
             return "fail"
-        return "pass" if "pass" in verdicts and not self.unestablished else "incomplete"
+        whole = not self.unestablished and not self.unfinished
+        return "pass" if "pass" in verdicts and whole else "incomplete"
 
     @property
     def exit_code(self) -> int:
@@ -144,10 +146,11 @@ class Certificate:
 
     @property
     def shortfall(self) -> str:
-        """Which declared fields were not established, and why; empty if none."""
+        """Why the audit ended early, and which declared fields were not established; or empty."""
         every = (f"{self.written(name)} ({self._open(name)[0]})" for name in self.unestablished)
         listed = ", ".join(every)
-        return f"declared and not established: {listed}" if listed else ""
+        lacks = [f"declared and not established: {listed}"] if listed else []
+        return "; ".join([*([self.unfinished] if self.unfinished else []), *lacks])
 
     @property
     def reason(self) -> str:
@@ -196,6 +199,7 @@ class Certificate:
             "target": self.target,
             "verdict": self.verdict,
             "reason": self.reason,
+            **({"unfinished": self.unfinished} if self.unfinished else {}),
             "contract": self.contract.declared(),
             "unestablished": list(self.unestablished),
             "layers": self.layers,

@@ -21,6 +21,8 @@ def read_contract(path: Path | None, words: Sequence[str]) -> Contract:
         raise InputError(
             f'--contract {path} {what}; give a JSON file such as {{"causal": true}}'
         ) from None
+    except ValueError as error:
+        raise InputError(f'{error}; write it as {{"causal": true, "window": 8}}') from None
     try:
         contract = config.from_dict(Contract, declared)
     except config.ConfigError as error:

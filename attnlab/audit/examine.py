@@ -1,5 +1,6 @@
 """The audit itself: every registered property of a subject, held to a contract."""
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -7,7 +8,8 @@ from typing import Any
 
 from attnlab import config, registry
 from attnlab.audit.contract import Certificate, Contract, Finding
-from attnlab.audit.errors import AuditError, OutOfMemory, SubjectError
+from attnlab.audit.errors import AuditError, InputError, OutOfMemory, SubjectError
+from attnlab.audit.partial import UNDER_WAY, Keep, unexamined
 from attnlab.audit.probe.layouts import unclear
 from attnlab.audit.probe.probe import Probe
 from attnlab.audit.properties.device import Device
@@ -33,6 +35,11 @@ def audit(
     audit(module, causal=True, window=8)
     """
     contract = config.from_dict(Contract, declared)
+    if inspect.isclass(code):
+        made = f"audit({code.__name__}(…))"
+        raise InputError(f"{code.__name__} is a class; audit takes what it makes, as {made}")
+    if isinstance(code, str):
+        raise InputError(f"{code!r} is a text; audit takes a module or a function of q, k and v")
     named = name or str(getattr(code, "__name__", type(code).__name__))
     subject = subject_for(code, options or {}, named, device)
     return examine(subject, contract, tick, more=[Device()] if subject.device else [])
@@ -45,15 +52,19 @@ def examine(
     *,
     properties: Sequence[Property] | None = None,
     more: Sequence[Property] = (),
+    keep: Keep = lambda certificate: None,
 ) -> Certificate:
     """All registered properties unless some are given, and `more` that only some subjects have.
 
-    An error that is not the subject's raises AuditError.
+    An error that is not the subject's raises AuditError. After each property `keep` is given what
+    is known by then.
     """
     probe = Probe(subject, contract)
+    known = Certificate(target=subject.name, contract=contract, findings=(), layers=subject.layers)
     findings: list[Finding] = []
     doubt: str | None = None
-    for examined in (*(all_properties() if properties is None else properties), *more):
+    every = [*(all_properties() if properties is None else properties), *more]
+    for number, examined in enumerate(every, 1):
         tick(examined.name)
         with _during(examined.name):
             if doubt is None:
@@ -63,15 +74,11 @@ def examine(
             else:
                 found = _finding(examined, probe)
                 findings += [replace(found, besides=()), *found.besides]
+        rest = unexamined(one.name for one in every[number:])
+        keep(replace(known, findings=(*findings, *rest), unfinished=UNDER_WAY))
     with _during("the influence matrix"):
         influence = _influence(probe)
-    return Certificate(
-        target=subject.name,
-        contract=contract,
-        findings=tuple(findings),
-        influence=influence,
-        layers=subject.layers,
-    )
+    return replace(known, findings=tuple(findings), influence=influence)
 
 
 def all_properties() -> list[Property]:

@@ -2,9 +2,9 @@
 
     {line, target, family, verdict, checks, seconds}      or without checks, {…, detail}
 
-A row's verdict is that of its certificate. Without one it is "not built" where the library refuses
-an architecture, "incomplete" if nothing could be audited or the process was lost, and "error" if
-attnlab itself failed.
+A row's verdict is that of its certificate; if the audit ended early, "unfinished" says why. Without
+a certificate it is "not built" where the library refuses an architecture, "incomplete" if nothing
+could be audited or the process was lost, and "error" if attnlab itself failed.
 """
 
 import json
@@ -20,7 +20,6 @@ from attnlab.audit.errors import InputError
 
 Row = dict[str, Any]
 VERDICTS = ("pass", "fail", "incomplete", "not built", "error")
-INTERRUPTED = 130  # the exit code of what Ctrl-C has ended
 
 
 def exit_code(rows: Iterable[Mapping[str, Any]]) -> int:

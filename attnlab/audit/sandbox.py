@@ -4,7 +4,8 @@
 
 The request goes in on the child's standard input as JSON. Lines of JSON come back on a pipe of
 their own, so whatever the code prints stays out of them; of that, the end is kept, to be shown
-when the process dies. Nothing is unpickled: what comes back is plain data, whoever wrote it.
+when the process dies. Nothing is unpickled: what comes back is plain data, whoever wrote it. What
+is known comes after each property, so that an audit that ends early loses nothing.
 
 The time is limited by the parent, the memory in the child once torch is loaded, so that what torch
 itself takes does not count. Where the system does not tell how much that is (it does on Linux),
@@ -28,8 +29,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from attnlab import config
-from attnlab.audit.contract import Certificate, Contract, Finding, finite
+from attnlab.audit.answer import Answer as Answer
+from attnlab.audit.answer import answer_of, ended, plain_of, stopped
+from attnlab.audit.contract import Certificate, Contract, finite
 from attnlab.audit.errors import NEEDS_MEMORY, AuditError, InputError, SubjectError
+from attnlab.audit.partial import UNEXAMINED, Keep
 
 if TYPE_CHECKING:
     from attnlab.audit.subject.base import Subject
@@ -43,6 +47,14 @@ PATIENCE = 2  # seconds that Python may take to end, after which it is killed
 GRACE = 10  # seconds after its limit when a child without a parent ends itself
 LONGEST = 600  # letters of a reason
 SHORT = "memory ran out"
+# activities that are no examination of a property, as the end of "while it …"
+BUILT, CALLED, EXAMPLES = "build", "how it is called", "smaller cases of its failures"
+PHRASES = {
+    "": "was loaded",
+    BUILT: "was built",
+    CALLED: "was called for the first time, to find out how",
+    EXAMPLES: "was run again to make its failures smaller",
+}
 NEEDS_GPU = (
     "Found no NVIDIA driver",
     "not compiled with CUDA",
@@ -98,34 +110,6 @@ class Request:
         )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Answer:
-    """A certificate, or in one line why there is none; `examples` are of its failures.
-
-    With a traceback attnlab itself failed: before the certificate, or on the way to its examples.
-    """
-
-    target: str
-    certificate: Certificate | None = None
-    detail: str = ""
-    traceback: str = ""  # of an error of attnlab itself
-    examples: tuple[dict[str, Any], ...] = ()
-
-    @property
-    def verdict(self) -> str:
-        if self.traceback:
-            return "error"
-        return "incomplete" if self.certificate is None else self.certificate.verdict
-
-    def plain(self) -> dict[str, Any]:
-        """For `--json`: the verdict is that of the certificate, if there is one."""
-        known = {"target": self.target, "verdict": self.verdict, "checks": []}
-        if self.certificate is not None:
-            known = self.certificate.plain()
-        more = {"detail": self.detail, "traceback": self.traceback}
-        return {**known, **{name: text for name, text in more.items() if text}}
-
-
 def audit_in_child(request: Request, limits: Limits, tick: Tick = lambda text: None) -> Answer:
     """The audit of a file, made in a child process that ends before this returns."""
     try:
@@ -139,81 +123,108 @@ def _audit_in_child(request: Request, limits: Limits, tick: Tick) -> Answer:
     with _child(limits) as (process, messages):
         assert process.stdin is not None and process.stdout is not None
         monitor = _Monitor(process, messages, limits, tick)
-        # a child that dies at once does not read
-        with suppress(BrokenPipeError), process.stdin:
-            process.stdin.write(json.dumps({**request.plain(), **vars(limits)}).encode())
-        found = monitor.answer()
+        try:
+            # a child that dies at once does not read
+            with suppress(BrokenPipeError), process.stdin:
+                process.stdin.write(json.dumps({**request.plain(), **vars(limits)}).encode())
+            found = monitor.answer()
+        except KeyboardInterrupt:
+            return stopped(request.target, monitor.known(request.target), monitor.where)
         if found is not None:
-            return _answer_of(request.target, found)
+            return answer_of(request.target, found)
         _kill(process, 0 if monitor.late else PATIENCE)  # its own exit code if possible
-        return Answer(target=request.target, detail=monitor.reason(request.target))
+        cause, reason = monitor.reason(request.target)
+        return ended(request.target, monitor.known(request.target), cause, reason)
 
 
-def audit_here(request: Request, tick: Tick = lambda text: None) -> Answer:
-    """The same in this process: nothing protects it from the code."""
+def audit_here(
+    request: Request,
+    tick: Tick = lambda text: None,
+    keep: Callable[[Answer], None] = lambda answer: None,
+) -> Answer:
+    """The same in this process: nothing protects it from the code. `keep` gets what is known."""
     import torch
+
+    known: Answer | None = None
+
+    def hold(certificate: Certificate) -> None:
+        nonlocal known
+        known = Answer(target=request.target, certificate=certificate)
+        keep(known)
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)  # the same weights in every audit of the same code
         try:
             audit = _audit_model if request.target.startswith("hf:") else _audit_file
-            certificate, subject, options = audit(request, tick)
+            certificate, subject, options = audit(request, tick, hold)
         except KeyboardInterrupt:  # a person's, most likely; `main` knows better
             raise
         except BaseException as error:  # code may raise what is no Exception
             detail, trace = _account(error)
-            return Answer(target=request.target, detail=detail, traceback=trace)
-        tick("smaller cases of its failures")
-        return with_examples(request.target, certificate, subject, options)
+            if trace:
+                return Answer(target=request.target, detail=detail, traceback=trace)
+            return ended(request.target, known, detail, detail)
+        tick(EXAMPLES)
+        return with_examples(request.target, certificate, subject, options, keep)
 
 
-def _audit_file(request: Request, tick: Tick) -> "Audited":
+def _audit_file(request: Request, tick: Tick, keep: Keep) -> "Audited":
     from attnlab.audit.examine import examine
     from attnlab.audit.properties.device import Device
     from attnlab.audit.subject.adapters import arrange, subject_for
-    from attnlab.audit.subject.load import from_file, options_of
+    from attnlab.audit.subject.load import from_file, options_of, text_hint
 
     options = options_of(request.options, request.target)
     code = from_file(request.target, options)
-    subject = subject_for(code, options, request.target.rpartition(":")[2], request.device)
+    tick(CALLED)
+    try:
+        subject = subject_for(code, options, request.target.rpartition(":")[2], request.device)
+    except InputError as error:
+        raise InputError(f"{error}{text_hint(request.target, options)}") from error
     subject = arrange(subject, request.contract)
     more = [Device()] if subject.device else []
-    return examine(subject, request.contract, tick, more=more), subject, options
+    return examine(subject, request.contract, tick, more=more, keep=keep), subject, options
 
 
-def _audit_model(request: Request, tick: Tick) -> "Audited":
+def _audit_model(request: Request, tick: Tick, keep: Keep) -> "Audited":
     from attnlab.audit.hf.models import certificate_of, subject_of
     from attnlab.audit.subject.load import options_of
 
     options = options_of(request.options)
-    tick(f"{request.target}: build")
+    tick(BUILT)
     subject = subject_of(request.target.removeprefix("hf:"), **options)
-    return certificate_of(subject, tick, **request.contract.declared()), subject, options
+    certificate = certificate_of(subject, tick, keep, **request.contract.declared())
+    return certificate, subject, options
 
 
 def with_examples(
-    target: str, certificate: Certificate, subject: "Subject", options: Mapping[str, Any]
+    target: str,
+    certificate: Certificate,
+    subject: "Subject",
+    options: Mapping[str, Any],
+    keep: Callable[[Answer], None] = lambda answer: None,
 ) -> Answer:
     """The certificate is finished: an error of ours on the way to an example goes beside it."""
     from attnlab.audit.repro.smallest import example_of, unrepeated
 
-    examples, ours = [], ("", "")
-    for finding in certificate.failed:
+    known = Answer(target=target, certificate=certificate)
+    examples = [unrepeated(finding, UNEXAMINED) for finding in certificate.failed]
+    for number, finding in enumerate(certificate.failed):
+        known = dataclasses.replace(
+            known, examples=tuple(finite(dataclasses.asdict(one)) for one in examples)
+        )
+        keep(known)
         try:
-            examples.append(example_of(finding, subject, target, options))
+            examples[number] = example_of(finding, subject, target, options)
         except KeyboardInterrupt:
             raise
         except BaseException as error:
             detail, trace = _account(error)
-            examples.append(unrepeated(finding, detail))
-            if trace and not ours[1]:  # the first will do
-                ours = detail, trace
-    return Answer(
-        target=target,
-        certificate=certificate,
-        detail=ours[0],
-        traceback=ours[1],
-        examples=tuple(finite(dataclasses.asdict(one)) for one in examples),
+            examples[number] = unrepeated(finding, detail)
+            if trace and not known.traceback:  # the first will do
+                known = dataclasses.replace(known, detail=detail, traceback=trace)
+    return dataclasses.replace(
+        known, examples=tuple(finite(dataclasses.asdict(one)) for one in examples)
     )
 
 
@@ -247,20 +258,6 @@ def one_line(error: BaseException) -> str:
 def _needs(text: str, signs: Sequence[str]) -> bool:
     """Whether a library says that something is missing; it has no code for that, only words."""
     return any(sign in text for sign in signs)
-
-
-def _answer_of(target: str, plain: Mapping[str, Any]) -> Answer:
-    found, said = plain["certificate"], {name: plain[name] for name in ("detail", "traceback")}
-    if found is None:
-        return Answer(target=target, **said)
-    fields = {
-        **found,
-        "contract": config.from_dict(Contract, found["contract"]),
-        "findings": tuple(Finding(**finding) for finding in found["findings"]),
-        "influence": tuple(tuple(row) for row in found["influence"]),
-    }
-    certificate, examples = Certificate(**fields), tuple(plain["examples"])
-    return Answer(target=target, certificate=certificate, examples=examples, **said)
 
 
 @contextmanager
@@ -314,6 +311,7 @@ class _Monitor:
         self._process, self._limits, self._tick = process, limits, tick
         self._messages = messages
         self._activity, self.late = "", False
+        self._so_far: dict[str, Any] | None = None
         self._output, self._unread = b"", b""
         self._until = time.monotonic() + limits.seconds
 
@@ -347,16 +345,27 @@ class _Monitor:
             message = json.loads(line)
             if "answer" in message:
                 return message["answer"]  # type: ignore[no-any-return]
-            self._activity = message["activity"]
-            self._tick(self._activity)
+            if "so_far" in message:
+                self._so_far = message["so_far"]
+            else:
+                self._activity = message["activity"]
+                self._tick(self._activity)
         return None
 
-    def reason(self, target: str) -> str:
-        """Why it did not answer."""
+    def known(self, target: str) -> Answer | None:
+        """What it has said that it found."""
+        return None if self._so_far is None else answer_of(target, self._so_far)
+
+    @property
+    def where(self) -> str:
+        return f" while it {PHRASES.get(self._activity, f'examined {self._activity}')}"
+
+    def reason(self, target: str) -> tuple[str, str]:
+        """Why it did not answer: in short, and with what it did then and what to do."""
         code = self._process.returncode
         advice = ""
         if self.late:
-            what = f"no answer within {self._limits.seconds:g} s"
+            what = f"time ran out after {self._limits.seconds:g} s"
             longer = max(60, 2 * math.ceil(self._limits.seconds))
             advice = f"; allow more with --timeout {longer}"
         elif code == -signal.SIGKILL:
@@ -365,9 +374,8 @@ class _Monitor:
             what = f"the code crashed: {signal.strsignal(-code)} ({signal.Signals(-code).name})"
         else:
             what = f"the code ended its process with exit code {code}, as os._exit does"
-        where = f" while it examined {self._activity}" if self._activity else " while it was loaded"
         file = Path(target.rpartition(":")[0].removesuffix(":")).name
-        return f"{what}{where}{advice}{self._last_lines(file)}"
+        return what, f"{what}{self.where}{advice}{self._last_lines(file)}"
 
     def _last_lines(self, file: str) -> str:
         text, crash, dump = self._output.decode(errors="replace").partition("Fatal Python error")
@@ -392,33 +400,22 @@ def main() -> None:
         signal.alarm(math.ceil(given["seconds"]) + GRACE)
         _limit_memory(given["gibibytes"])
         _use_one_thread()
-        request = Request.of(given)
+        request, known = Request.of(given), None
+
+        def keep(answer: Answer) -> None:
+            nonlocal known
+            known = answer
+            say(so_far=plain_of(answer))
+
         try:
-            answer = audit_here(request, lambda text: say(activity=text))
+            answer = audit_here(request, lambda text: say(activity=text), keep)
         except KeyboardInterrupt:  # no terminal reaches a session of its own
-            detail = "the code raised KeyboardInterrupt, as if somebody had pressed Ctrl-C"
-            answer = Answer(target=request.target, detail=detail)
+            reason = "the code raised KeyboardInterrupt, as if somebody had pressed Ctrl-C"
+            answer = ended(request.target, known, reason, reason)
         if answer.detail.startswith(SHORT):
             limit = f"the audit took more than {given['gibibytes']:g} GiB: {answer.detail}"
-            answer = dataclasses.replace(answer, detail=limit)
-        certificate = None
-        if answer.certificate is not None:
-            certificate = {
-                **{
-                    field.name: finite(getattr(answer.certificate, field.name))
-                    for field in dataclasses.fields(answer.certificate)
-                },
-                "contract": answer.certificate.contract.declared(),
-                "findings": [finite(vars(one)) for one in answer.certificate.findings],
-            }
-        say(
-            answer={
-                "certificate": certificate,
-                "detail": answer.detail,
-                "traceback": answer.traceback,
-                "examples": list(answer.examples),
-            }
-        )
+            answer = ended(request.target, answer, answer.detail, limit)
+        say(answer=plain_of(answer))
     os._exit(0)  # threads and exit handlers of the code have no say
 
 

@@ -12,6 +12,7 @@ Models are audited in the worker, which has the library loaded; a file in a chil
 
 import hashlib
 import json
+import math
 import multiprocessing
 import shlex
 import signal
@@ -28,6 +29,8 @@ from pathlib import Path
 from typing import Any
 
 from attnlab import config
+from attnlab.audit.answer import Answer, answer_of, ended, plain_of
+from attnlab.audit.contract import Certificate
 from attnlab.audit.errors import InputError, SubjectError
 from attnlab.audit.rows import Row, RowFile
 from attnlab.audit.sandbox import Limits, Request, audit_in_child
@@ -57,6 +60,8 @@ class Job:
         for name, value in sorted(self.request.contract.declared().items()):
             text = value if isinstance(value, str) else json.dumps(value)
             words += ["--declare", f"{name}={text}"]
+        if self.request.device != "cpu":
+            words += ["--device", self.request.device]
         return shlex.join(words)
 
     @cached_property
@@ -72,8 +77,8 @@ class Job:
         row = None if out is None else out.known.get(self.line)
         if row is None or row.get("code", "") != self.code:
             return None
-        audited = "checks" in row or row["verdict"] not in ("incomplete", "error")
-        return row if audited else None
+        audited = bool(row.get("checks")) or row["verdict"] not in ("incomplete", "error")
+        return row if audited and not row.get("unfinished") else None
 
     @property
     def family(self) -> str:
@@ -102,6 +107,8 @@ def jobs_of(request: Request) -> list[Job]:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror}); name a text file") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path} is no text in UTF-8; write a target a line into it") from None
     found = []
     for number, text in enumerate(lines, 1):
         try:
@@ -116,8 +123,8 @@ def jobs_of(request: Request) -> list[Job]:
 
 
 def _request(words: Sequence[str], every: Request) -> Request:
-    """Of the words of a line: TARGET key=value … --declare key=value …"""
-    target, options, declared = words[0], [], []
+    """Of the words of a line: TARGET key=value … --declare key=value … --device cuda"""
+    target, options, declared, device = words[0], [], [], every.device
     if target.startswith("@"):
         raise InputError(f"{target} stands in a list itself; name its targets here")
     rest = iter(words[1:])
@@ -126,12 +133,14 @@ def _request(words: Sequence[str], every: Request) -> Request:
             declared.append(next(rest, ""))
         elif word.startswith("--declare="):
             declared.append(word.removeprefix("--declare="))
+        elif word == "--device":
+            device = next(rest, "")
         elif "=" in word:
             options.append(word)
         else:
             raise InputError(f"{word!r} is neither key=value nor --declare key=value")
     contract = config.override(every.contract, declared)
-    return Request(target=target, options=tuple(options), contract=contract)
+    return Request(target=target, options=tuple(options), contract=contract, device=device)
 
 
 def _models(request: Request) -> list[Request]:
@@ -220,17 +229,22 @@ def _interrupts(pool: "_Pool") -> Iterator[Callable[[], bool]]:
         signal.signal(signal.SIGINT, before)
 
 
-def row_of(request: Request, limits: Limits) -> Row:
-    """The audit of one target: of a model here, of a file in a child."""
+def row_of(
+    request: Request, limits: Limits, keep: Callable[[Answer], None] = lambda answer: None
+) -> Row:
+    """The audit of one target: of a model here, of a file in a child.
+
+    Of a model `keep` is given what is known so far; a child has a limit of its own.
+    """
     begin = time.monotonic()
     if request.target.startswith("hf:"):
-        found = _model_row(request)
+        found = _model_row(request, keep)
     else:
         found = audit_in_child(request, limits).plain()
     return {**found, "target": request.target, "seconds": round(time.monotonic() - begin, 2)}
 
 
-def _model_row(request: Request) -> Row:
+def _model_row(request: Request, keep: Callable[[Answer], None]) -> Row:
     from attnlab.audit.hf.families import pick
     from attnlab.audit.hf.models import audit_hf
     from attnlab.audit.subject.load import options_of
@@ -241,7 +255,12 @@ def _model_row(request: Request) -> Row:
         options = options_of(request.options)
         backend = options.pop("attn_implementation", None)
         name, declared = request.target.removeprefix("hf:"), request.contract.declared()
-        return {**known, **audit_hf(name, backend, options=options, **declared).plain()}
+
+        def hold(certificate: Certificate) -> None:
+            keep(Answer(target=request.target, certificate=certificate))
+
+        found = audit_hf(name, backend, options=options, keep=hold, **declared)
+        return {**known, **found.plain()}
     except (InputError, SubjectError) as error:  # of the library's, or of the architecture's
         return {**known, "verdict": "not built", "detail": _line(error)}
     except Exception as error:  # of ours: said in its row, and by the exit code
@@ -269,16 +288,21 @@ class _Pool:
     def answers(self) -> Iterator[tuple[Job, Row]]:
         for answered in wait(list(self.busy), timeout=0.2):
             assert isinstance(answered, Connection)
-            worker = self.busy.pop(answered)
-            yield worker.job, worker.answer()
+            worker = self.busy[answered]
+            row = worker.answer()
+            if row is None:
+                continue
+            del self.busy[answered]
+            yield worker.job, row
             if worker.alive:
                 self._idle.append(worker)
             else:
                 worker.end()
         for worker in [one for one in self.busy.values() if one.age > self._patience(one.job)]:
             self.busy.pop(worker.here)
-            reason = f"took more than {self._limits.seconds:g} s; allow more with --timeout"
-            yield worker.job, _lost(worker.job, reason, worker.age)
+            cause = f"time ran out after {self._limits.seconds:g} s"
+            longer = max(60, 2 * math.ceil(self._limits.seconds))
+            yield worker.job, worker.lost(cause, f"{cause}; allow more with --timeout {longer}")
             worker.end()
 
     def _patience(self, job: Job) -> float:
@@ -293,11 +317,6 @@ class _Pool:
     def kill(self) -> None:
         for worker in (*self.busy.values(), *self._idle):
             worker.process.kill()
-
-
-def _lost(job: Job, reason: str, seconds: float) -> Row:
-    row = {"target": job.request.target, "verdict": "incomplete", "detail": reason}
-    return {**row, "seconds": round(seconds, 2)}
 
 
 class _Worker:
@@ -320,6 +339,7 @@ class _Worker:
         self.alive, self._more = True, start
 
     def take(self, job: Job, limits: Limits) -> None:
+        self._so_far: Mapping[str, Any] | None = None
         self.job, self.since = job, time.monotonic() + self._more
         self._more = 0.0
         try:
@@ -331,15 +351,26 @@ class _Worker:
     def age(self) -> float:
         return max(time.monotonic() - self.since, 0.0)
 
-    def answer(self) -> Row:
+    def answer(self) -> Row | None:
+        """The row; None if it has only said what is known so far."""
         try:
             found: Row = self.here.recv()
         except (EOFError, OSError):
             self.alive = False
             self.process.join(1)
             reason = f"the process ended with code {self.process.exitcode}"
-            return _lost(self.job, reason, self.age)
-        return found
+            return self.lost(reason, reason)
+        if "so_far" not in found:
+            return found
+        self._so_far = found["so_far"]
+        return None
+
+    def lost(self, cause: str, reason: str) -> Row:
+        """The row of an audit that ended early: what was known, the rest for this cause not."""
+        target = self.job.request.target
+        known = None if self._so_far is None else answer_of(target, self._so_far)
+        row = ended(target, known, cause, reason).plain()
+        return {**row, "target": target, "seconds": round(self.age, 2)}
 
     def end(self) -> None:
         self.here.close()
@@ -363,8 +394,12 @@ def _work(connection: Connection) -> None:
 
                 torch.set_num_threads(1)
             limits = Limits(seconds=given["seconds"], gibibytes=given["gibibytes"])
-            connection.send(row_of(request, limits))
+            connection.send(row_of(request, limits, lambda known: _send(connection, known)))
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it is on its way out
+
+
+def _send(connection: Connection, known: Answer) -> None:
+    connection.send({"so_far": plain_of(known)})
 
 
 def _leave(*_: Any) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from attnlab.audit.contract import Certificate, Finding, Verdict
 
+MOST_SETTINGS = 8  # that a line names
 LENGTH = re.compile(r" at length (\d+)")
 
 
@@ -77,6 +78,8 @@ def smallest(example: Mapping[str, Any], given: Mapping[str, Any]) -> str:
     made = [
         f"{name}={value}" for name, value in example["options"].items() if given.get(name) != value
     ]
+    if len(made) > MOST_SETTINGS:  # the whole configuration of a model
+        made = [f"{len(made)} settings, which its script has"]
     shown = [*counts, *([f"made with {' '.join(made)}"] if made else [])]
     return f"{example['sentence']} ({', '.join(shown)})" if shown else str(example["sentence"])
 

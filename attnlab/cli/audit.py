@@ -1,8 +1,10 @@
 """The verb that puts somebody's attention code on the bench: attnlab audit."""
 
+import inspect
 import os
 import shlex
 import sys
+import tempfile
 import traceback
 from collections.abc import Sequence
 from contextlib import redirect_stdout
@@ -13,14 +15,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from attnlab import files
+from attnlab import files, registry
 from attnlab.cli.app import SETTINGS, AsJson, Overrides, app, errors, print_json, progress, screen
-from attnlab.cli.sweep import COLOURS, sweep_targets
+from attnlab.cli.sweep import COLOURS, INTERRUPTED, sweep_targets
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from attnlab.audit.sandbox import Answer
+    from attnlab.audit.sandbox import Answer, Limits, Request
 
 
 @app.command(
@@ -72,46 +74,86 @@ def audit(
     nothing could be audited or something declared could not be established, 3 if attnlab itself
     failed.
     """
-    from attnlab.audit import sandbox
-    from attnlab.audit.declaration import read_contract
-    from attnlab.audit.sweep import is_sweep
+    try:
+        from attnlab.audit import sandbox
+        from attnlab.audit.declaration import read_contract
+        from attnlab.audit.sweep import is_sweep
 
-    limits = sandbox.Limits(seconds=timeout, gibibytes=memory)
-    request = sandbox.Request(
-        target=target,
-        options=tuple(options or ()),
-        contract=read_contract(contract, declare or []),
-        device=device,
-    )
-    _check_places(html, repro, sarif)
-    if is_sweep(target):
-        if sarif is not None:
-            raise ValueError("--sarif is for one target; a sweep has --json")
-        sweep_targets(request, limits, as_json, out, resume)
-    if out is not None or resume:
-        raise ValueError(f"--out and --resume are for many targets, and {target} is one")
+        _check_words(options or [])
+        limits = sandbox.Limits(seconds=timeout, gibibytes=memory)
+        request = sandbox.Request(
+            target=target,
+            options=tuple(options or ()),
+            contract=read_contract(contract, declare or []),
+            device=device,
+        )
+        many = is_sweep(target)
+        for option, given in (("html", html), ("repro", repro), ("sarif", sarif)):
+            if many and given is not None:
+                raise ValueError(
+                    f"--{option} is for one target; many have --json and --out rows.jsonl"
+                )
+        if not many and (out is not None or resume):
+            raise ValueError(f"--out and --resume are for many targets, and {target} is one")
+        _check_places(html, repro, sarif, out)
+        if many:
+            sweep_targets(request, limits, as_json, out, resume)
+        answer = _audit(request, None if in_process else limits)
+        _tell(answer, request.options, as_json)
+        if not answer.interrupted:
+            answer = _write(answer, html, repro, sarif, request.options, as_json)
+        raise typer.Exit(_conclude(answer))
+    except KeyboardInterrupt:  # before there is anything to show, or after it was shown
+        errors.print("stopped by Ctrl-C")
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _audit(request: "Request", limits: "Limits | None") -> "Answer":
+    """In a process of its own; without limits, in this one."""
+    from attnlab.audit import sandbox
+    from attnlab.audit.answer import stopped
+
+    known: list[Answer] = []
     with progress() as tick:
-        if in_process:
+        if limits is not None:
+            return sandbox.audit_in_child(request, limits, tick)
+        try:
             with redirect_stdout(sys.stderr):  # what the code prints is not the answer
-                answer = sandbox.audit_here(request, tick)
-        else:
-            answer = sandbox.audit_in_child(request, limits, tick)
+                return sandbox.audit_here(request, tick, known.append)
+        except KeyboardInterrupt:
+            return stopped(request.target, known[-1] if known else None)
+
+
+def _tell(answer: "Answer", options: Sequence[str], as_json: bool) -> None:
     if as_json:
         print_json(answer.plain())
-    if answer.certificate is not None:
-        if not as_json:
-            _show(answer, request.options)
-        answer = _write(answer, html, repro, errors if as_json else screen)
-    if sarif is not None:
-        _write_sarif(answer, sarif, request.options, errors if as_json else screen)
+    elif answer.certificate is not None:
+        _show(answer, options)
+
+
+def _conclude(answer: "Answer") -> int:
+    """Says on the standard error why it is no pass, if that needs saying; the exit code."""
+    certificate, line = answer.certificate, answer.detail
     if answer.traceback:
-        raise typer.Exit(_report_failure(answer))
-    if answer.certificate is None:
+        return _report_failure(answer)
+    if certificate is None and not answer.interrupted:
         raise ValueError(answer.detail)
-    if answer.certificate.verdict == "incomplete":
-        line = f"the audit of {target} is incomplete: {answer.certificate.reason}"
+    if certificate is not None and certificate.verdict == "incomplete":
+        line = f"the audit of {answer.target} is incomplete: {certificate.reason}"
+    elif certificate is not None and certificate.unfinished and not answer.interrupted:
+        line = ""  # it is said beside the verdict
+    if line:
         errors.print(escape(line), highlight=False, soft_wrap=True)
-    raise typer.Exit(answer.certificate.exit_code)
+    return INTERRUPTED if certificate is None or answer.interrupted else certificate.exit_code
+
+
+def _check_words(words: Sequence[str]) -> None:
+    """A slip in an option of ours is not one of the code's: those have a value."""
+    own = [name.removeprefix("as_") for name in inspect.signature(audit).parameters]
+    known = [f"--{name.replace('_', '-')}" for name in own if name not in ("target", "options")]
+    for word in words:
+        if word.startswith("-") and "=" not in word:
+            raise ValueError(f"there is no option {word}; {registry.suggest(word, known)}")
 
 
 def _report_failure(answer: "Answer") -> int:
@@ -125,44 +167,76 @@ def _report_failure(answer: "Answer") -> int:
     return EXIT_CODES["error"]
 
 
-def _check_places(html: Path | None, repro: Path | None, sarif: Path | None) -> None:
+def _check_places(
+    html: Path | None, repro: Path | None, sarif: Path | None, out: Path | None
+) -> None:
     """What cannot be written is said before the work, not after it."""
     if html is not None:
         from attnlab.reports import plots
 
         plots.require()
-    for option, file in (("--html", html), ("--sarif", sarif)):
+    for option, file in (("--html", html), ("--sarif", sarif), ("--out", out)):
         if file is None:
             continue
-        if file.is_dir() or not file.parent.is_dir():
-            raise ValueError(f"{option} {file} is no place for a file; name one in a folder")
+        if file.is_dir():
+            raise ValueError(f"{option} {file} is a folder; name a file in it")
+        if not file.parent.is_dir():
+            raise ValueError(f"{option} {file}: there is no folder {file.parent}; make it first")
         if file.suffix == ".py" or (file.exists() and not file.is_file()):  # code, a device, a pipe
             raise ValueError(f"{option} {file} would be replaced; name another file")
-        if not os.access(file if file.exists() else file.parent, os.W_OK):
+        shut = file.exists() and not os.access(file, os.W_OK)
+        if shut or not _takes_files(file.resolve().parent):
             raise ValueError(f"{option} {file} cannot be written; name another file")
     if repro is not None:
         above = next(one for one in (repro, *repro.parents) if one.exists())
-        if not above.is_dir() or not os.access(above, os.W_OK):
+        if not above.is_dir() or not _takes_files(above):
             raise ValueError(f"--repro {repro} is no folder that can be written; name another")
 
 
-def _write(answer: "Answer", html: Path | None, repro: Path | None, console: "Console") -> "Answer":
-    """The answer, with what went wrong on our side while it was written, if anything did."""
-    assert answer.certificate is not None
-    if html is not None:
-        from attnlab.audit.certificate import page
+def _takes_files(folder: Path) -> bool:
+    """Tried, since permissions do not tell of every folder, such as those below /proc."""
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
 
-        command = shlex.join(["attnlab", *sys.argv[1:]])
-        try:
-            text = page(answer.certificate, answer.examples, command)
-        except Exception as error:
-            detail = f"attnlab itself failed to draw the page: {type(error).__name__}: {error}"
-            answer = replace(answer, detail=detail, traceback=traceback.format_exc())
-        else:
-            files.write_whole(html.resolve(), text.encode())  # a link stays one
-            _say_written(html, console)
-    if repro is None:
-        return answer
+
+def _write(
+    answer: "Answer",
+    html: Path | None,
+    repro: Path | None,
+    sarif: Path | None,
+    options: Sequence[str],
+    as_json: bool,
+) -> "Answer":
+    """The answer, with what went wrong on our side while it was written, if anything did."""
+    console = errors if as_json else screen
+    if html is not None and answer.certificate is not None:
+        answer = _write_page(answer, html, console)
+    if repro is not None and answer.certificate is not None:
+        _write_scripts(answer, repro, console)
+    if sarif is not None:
+        _write_sarif(answer, sarif, options, console)
+    return answer
+
+
+def _write_page(answer: "Answer", html: Path, console: "Console") -> "Answer":
+    from attnlab.audit.certificate import page
+
+    assert answer.certificate is not None
+    command = shlex.join(["attnlab", *sys.argv[1:]])
+    try:
+        text = page(answer.certificate, answer.examples, command)
+    except Exception as error:
+        detail = f"attnlab itself failed to draw the page: {type(error).__name__}: {error}"
+        return replace(answer, detail=detail, traceback=traceback.format_exc())
+    files.write_whole(html.resolve(), text.encode())  # a link stays one
+    _say_written(html, console)
+    return answer
+
+
+def _write_scripts(answer: "Answer", repro: Path, console: "Console") -> None:
     repro.mkdir(parents=True, exist_ok=True)
     for one in answer.examples:
         if one["script"]:
@@ -171,7 +245,6 @@ def _write(answer: "Answer", html: Path | None, repro: Path | None, console: "Co
         else:
             line = f"no script for {one['name']}: {one['reason']}"
             errors.print(escape(line), highlight=False, soft_wrap=True)
-    return answer
 
 
 def _write_sarif(answer: "Answer", path: Path, options: Sequence[str], console: "Console") -> None:

@@ -14,6 +14,7 @@ from attnlab.cli.app import errors, print_json, screen
 if TYPE_CHECKING:
     from attnlab.audit.sandbox import Limits, Request
 
+INTERRUPTED = 130  # the exit code of what Ctrl-C has ended
 COLOURS = {"pass": "green", "fail": "bold red", "not applicable": "dim"}  # others are yellow
 
 
@@ -21,7 +22,7 @@ def sweep_targets(
     request: "Request", limits: "Limits", as_json: bool, out: Path | None, resume: bool
 ) -> NoReturn:
     """Ends with the exit code of the worst row, or with 130 if it was stopped."""
-    from attnlab.audit.rows import INTERRUPTED, RowFile, count, exit_code
+    from attnlab.audit.rows import RowFile, count, exit_code
     from attnlab.audit.sweep import jobs_of, sweep
 
     if resume and out is None:
@@ -33,9 +34,7 @@ def sweep_targets(
 
         def tick(done: int, total: int, row: dict[str, Any], left: float) -> None:
             seen.append(row)
-            line = (
-                f"{done}/{total} {row['target']}: {row['verdict']} ({count(seen)}; {_time(left)})"
-            )
+            line = f"{done}/{total} {row['line']}: {row['verdict']} ({count(seen)}; {_time(left)})"
             if errors.is_terminal:
                 status.update(Text(line))
             else:

@@ -20,6 +20,8 @@ def members(hint: Any) -> tuple[Any, ...]:
 def in_words(hint: Any) -> str:
     """A type in words."""
     if len(parts := members(hint)) > 1:
+        said = any("none" in get_args(part) for part in parts)  # by a word that stands for itself
+        parts = tuple(part for part in parts if part is not type(None) or not said)
         return " or ".join(dict.fromkeys(map(in_words, parts)))
     if get_origin(hint) is Literal:
         return "one of " + ", ".join(map(str, get_args(hint)))
@@ -37,6 +39,12 @@ def in_words(hint: Any) -> str:
 
 
 def wrong_type(key: str, value: Any, hint: Any) -> ConfigError:
+    parts = [part for part in members(hint) if part is not type(None)]
+    if isinstance(value, str) and all(get_origin(part) is Literal for part in parts):
+        known = [str(one) for part in parts for one in get_args(part)]
+        near = registry.suggest(value, known)
+        if near.startswith("did you mean"):
+            return ConfigError(f"{key} is {value!r}; {near}")
     return ConfigError(f"{key} is {value!r}; it must be {in_words(hint)}")
 
 

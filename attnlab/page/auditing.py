@@ -205,6 +205,7 @@ def read_certificate(body: Mapping[str, Any]) -> dict[str, Any]:
         findings=tuple(Finding(**_check(one)) for one in checks),
         influence=tuple(map(tuple, _matrix(given.get("influence") or []))),
         layers=whole(given, "layers", 1, MOST_LAYERS, default=1),
+        unfinished=text({"unfinished": "", **given}, "unfinished", LONGEST_DETAIL, least=0),
     )
     detail = given.get("detail")
     return {

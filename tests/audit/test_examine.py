@@ -11,7 +11,7 @@ from attnlab import config, registry
 from attnlab.attention.heads import HeadedAttention
 from attnlab.audit import Contract, Subject, assert_contract, audit
 from attnlab.audit.contract import ESTABLISHED_BY
-from attnlab.audit.errors import AuditError
+from attnlab.audit.errors import AuditError, InputError
 from attnlab.audit.examine import examine
 from attnlab.audit.probe.probe import Probe
 from attnlab.audit.subject.adapters import subject_for
@@ -452,3 +452,10 @@ def test_a_module_with_random_numbers_of_its_own_is_not_certified_as_causal():
     verdicts = {one.name: one.verdict for one in certificate.findings}
     assert verdicts["causality"] == "cannot tell" and verdicts["evaluation"] == "fail"
     assert certificate.unestablished == ("causal",)
+
+
+def test_a_class_or_a_text_is_told_from_what_can_be_audited():
+    with pytest.raises(InputError, match=r"Linear is a class; .* as audit\(Linear\(…\)\)"):
+        audit(torch.nn.Linear)
+    with pytest.raises(InputError, match=r"'file.py:Name' is a text; audit takes a module or"):
+        audit("file.py:Name")

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -219,7 +220,7 @@ def test_an_error_of_ours_in_the_parent_is_said_too(ask, monkeypatch):
     def broken(target, plain):
         raise ValueError("ours")
 
-    monkeypatch.setattr("attnlab.audit.sandbox._answer_of", broken)
+    monkeypatch.setattr("attnlab.audit.sandbox.answer_of", broken)
     answer = ask()
     assert answer.verdict == "error" and answer.detail.endswith("failed: ValueError: ours")
 
@@ -259,6 +260,84 @@ def test_a_crash_under_a_probe_names_the_probe(ask):
     assert "theirs.py" in answer.detail  # where it happened
 
 
+LEAVES = """
+import os, pathlib, time
+mark = pathlib.Path({mark!r})
+""" + LEAKS.replace("        return", "        if mark.exists(): {does}\n        return")
+PREFIX = """
+from attnlab.audit.properties.prefix import Prefix
+Prefix.examine = lambda self, probe: mark.touch() or probe.subject.run(probe.subject.draw(1, 5, 0))
+"""
+
+
+@pytest.fixture
+def mark(tmp_path, monkeypatch):
+    """A file; once it is there, time is up."""
+    path, usual = tmp_path / "mark", time.monotonic
+    clock = SimpleNamespace(monotonic=lambda: usual() + 1e6 * path.exists())
+    monkeypatch.setattr("attnlab.audit.sandbox.time", clock)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("does", "cause", "causal"),
+    [
+        ("time.sleep(600)", "time ran out after 500 s", True),
+        ("time.sleep(600)", "time ran out after 500 s", None),
+        ("os._exit(3)", "the code ended its process with exit code 3, as os._exit does", True),
+        ("exit(3)", "the code called sys.exit(3) while it was loaded or run", None),
+        ("raise KeyboardInterrupt", "the code raised KeyboardInterrupt, as if", None),
+        ("raise MemoryError", "memory ran out", True),
+    ],
+)
+def test_an_audit_that_ends_early_tells_what_it_found_and_is_no_pass(
+    tmp_path, mark, monkeypatch, does, cause, causal
+):
+    path = tmp_path / "leaves.py"
+    path.write_text(LEAVES.format(mark=str(mark), does=does) + PREFIX)
+    if "sleep" not in does:
+        monkeypatch.setattr("attnlab.audit.sandbox.time", time)
+    request = Request(target=f"{path}:Code", contract=Contract(causal=causal))
+    answer = audit_in_child(request, Limits(seconds=500))
+    certificate = answer.certificate
+    assert certificate is not None and certificate.verdict == ("fail" if causal else "incomplete")
+    verdicts = {one.name: one.verdict for one in certificate.findings}
+    assert verdicts.pop("evaluation") == verdicts.pop("finite") == "pass"
+    assert verdicts.pop("causality") == ("fail" if causal else "pass")
+    assert "prefix" in verdicts and set(verdicts.values()) == {"cannot tell"}
+    rest = {one.detail for one in certificate.findings if one.name in verdicts}
+    assert len(rest) == 1 and cause in rest.pop()
+    assert cause in certificate.unfinished and certificate.unfinished in certificate.reason
+    if "sleep" in does:
+        text = "time ran out after 500 s while it examined prefix; allow more with --timeout 1000"
+        assert certificate.unfinished == text
+    plain = answer.plain()
+    assert plain["unfinished"] == certificate.unfinished and len(plain["checks"]) > 9
+
+
+def test_time_that_runs_out_on_the_way_to_examples_leaves_the_certificate(tmp_path, mark):
+    path = tmp_path / "leaves.py"
+    slow = (
+        "from attnlab.audit.repro import smallest\n"
+        "smallest.example_of = lambda *given: mark.touch() or time.sleep(600)\n"
+    )
+    path.write_text(LEAVES.format(mark=str(mark), does="pass") + slow)
+    request = Request(target=f"{path}:Code", contract=Contract(causal=True))
+    answer = audit_in_child(request, Limits(seconds=500))
+    assert answer.certificate is not None and not answer.certificate.unfinished
+    assert answer.verdict == "fail" and answer.certificate.influence
+    assert "time ran out after 500 s while it was run again to make" in answer.detail
+    assert [one["script"] for one in answer.examples] == [""] * len(answer.certificate.failed)
+
+
+@pytest.mark.parametrize(
+    ("where", "phrase"),
+    [("top", "while it was loaded"), ("inside", "while it was called for the first time")],
+)
+def test_it_is_said_whether_code_was_loaded_or_called(ask, where, phrase):
+    assert phrase in ask(**{where: "import os; os._exit(0)"}).detail
+
+
 def test_code_that_hangs_is_ended_with_all_that_it_started(ask, tmp_path, children):
     mark = tmp_path / "process"
     top = (
@@ -268,7 +347,7 @@ def test_code_that_hangs_is_ended_with_all_that_it_started(ask, tmp_path, childr
         "print('about to wait')\nwhile True: time.sleep(1)"
     )
     answer = ask(top=top, limits=Limits(seconds=8))
-    assert "no answer within 8 s while it " in answer.detail
+    assert "time ran out after 8 s while it " in answer.detail
     assert "; allow more with --timeout 60" in answer.detail
     assert "it printed: about to wait" in answer.detail
     assert not children()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from audit.workers import unlucky
+from audit.workers import talkative, unlucky
 
 from attnlab.audit import rows, sweep
 from attnlab.audit.contract import Contract
@@ -60,6 +60,16 @@ def test_a_list_has_a_target_a_line_as_on_the_command_line(tmp_path: Path) -> No
     line = "a.py:A width=32 heads=4 --declare cache=true --declare causal=true --declare window=8"
     assert first.line == line
     assert listed(tmp_path, line)[0] == first  # a row can be pasted
+
+
+def test_a_list_is_audited_on_the_device_that_was_named(tmp_path: Path) -> None:
+    path = tmp_path / "targets.txt"
+    path.write_text("a.py:A\nb.py:B --device cpu\n")
+    first, second = jobs_of(Request(target=f"@{path}", device="cuda"))
+    assert (first.request.device, second.request.device) == ("cuda", "cpu")
+    assert (first.line, second.line) == ("a.py:A --device cuda", "b.py:B")  # rows of their own
+    path.write_text(first.line)
+    assert jobs_of(Request(target=f"@{path}")) == [first]
 
 
 @pytest.mark.parametrize(
@@ -151,7 +161,24 @@ def test_a_worker_that_dies_or_hangs_costs_its_row_only(monkeypatch: pytest.Monk
     monkeypatch.setattr(sweep.Request, "plain", lambda self: {"target": self.target[3:]})
     found = sweep.sweep(jobs(*targets), workers=1, limits=LIMITS).rows
     assert [row["verdict"] for row in found] == ["incomplete", "pass", "incomplete"]
-    assert "code 7" in found[0]["detail"] and "more than 5 s" in found[2]["detail"]
+    assert "code 7" in found[0]["detail"] and "ran out after 5 s" in found[2]["detail"]
+
+
+def test_a_worker_that_dies_or_hangs_leaves_what_it_had_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sweep, "_work", talkative)
+    monkeypatch.setattr(sweep.Request, "plain", lambda self: {"target": self.target[3:]})
+    found = sweep.sweep(jobs("hf:dies", "hf:fails"), workers=1, limits=LIMITS).rows
+    assert [row["verdict"] for row in found] == ["incomplete", "fail"]
+    first, second = (
+        {one["name"]: (one["verdict"], one["detail"]) for one in row["checks"]} for row in found
+    )
+    assert first["finite"] == ("pass", "as it should be")
+    assert first["window"] == ("cannot tell", "the process ended with code 7")
+    assert second["window"] == ("cannot tell", "time ran out after 5 s")
+    assert "allow more with --timeout 60" in found[1]["reason"]
+    assert [row["target"] for row in found] == ["hf:dies", "hf:fails"]
 
 
 def test_rows_are_kept_as_they_come_and_not_done_again(
@@ -225,6 +252,10 @@ def test_rows_of_other_code_and_of_none_are_made_again(tmp_path: Path) -> None:
     (job,) = jobs(f"{code}:Code")
     path.write_text(json.dumps({"line": job.line, "verdict": "incomplete", "code": ""}) + "\n")
     assert job.row_in(RowFile(path, True)) is None, "it was not audited"
+    for more in ({"checks": []}, {"checks": [{}], "unfinished": "time ran out"}):
+        row = {"line": job.line, "verdict": "incomplete", "code": "", **more}
+        path.write_text(json.dumps(row) + "\n")
+        assert job.row_in(RowFile(path, True)) is None, "it was not audited, or not all of it"
     code.write_text("first")
     (job,) = jobs(f"{code}:Code")
     row = {"line": job.line, "verdict": "pass", "checks": [], "code": job.code}

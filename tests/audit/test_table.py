@@ -59,3 +59,9 @@ def test_the_smallest_example_says_what_became_smaller():
     assert smallest(example, given) == line
     bare = {"sentence": "it moves", "sizes": {}, "options": {"width": 4}}
     assert smallest(bare, {"width": 4}) == "it moves"
+
+
+def test_a_whole_configuration_is_counted_not_listed():
+    example = {"sentence": "it moves", "sizes": {}, "options": {f"n{i}": i for i in range(9)}}
+    assert smallest(example, {}) == "it moves (made with 9 settings, which its script has)"
+    assert smallest(example, {"n0": 0}).endswith("n7=7 n8=8)")

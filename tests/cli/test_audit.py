@@ -2,8 +2,10 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -98,7 +100,27 @@ def test_code_that_crashes_gives_json_and_one_line(attnlab):
     ("words", "said"),
     [
         (["absent.py:Code"], "absent.py is no file"),
-        (["theirs.py"], "write file.py:Name"),
+        (["theirs"], "write file.py:Name"),
+        (
+            ["theirs.py"],
+            "write theirs.py:Code or theirs.py:Gpu or theirs.py:Two or theirs.py:Exits",
+        ),
+        (["package.theirs.Code"], "names no code; write package.theirs:Code"),
+        (["nowhere.deep:Code"], "such as nowhere/deep.py, or install the package (pip install no"),
+        (["work.ipynb"], "it is a notebook: call attnlab.audit.audit(module) in it, or save"),
+        (["work.ipynb:Code"], "it is a notebook: call attnlab.audit.audit(module) in it, or save"),
+        (
+            ["torch.nn:TransformerDecoder", "num_layers=2"],
+            "decoder_layer, which is a module and no",
+        ),
+        (["torch.nn:TransformerDecoder", "num_layers=2"], "(decoder_layer=…, num_layers=2)"),
+        (["theirs.py:Still"], "Still has no forward, so it cannot be called; name a module that"),
+        (["theirs.py:Holds", "layer=Good"], "(layer=Good is the text 'Good', not the Good of the"),
+        (["theirs.py:Code", "--declare", "positions=rope"], "'rope'; did you mean 'rotary'?"),
+        (
+            ["theirs.py:Code", "--declare", "positions=x"],
+            "it must be one of none, absolute, relative, rotary, alibi",
+        ),
         (["theirs.py:Cod"], "has no 'Cod'; did you mean 'Code'?"),
         (["theirs.py:Code"], "needs width; add width=…"),
         (["theirs.py:Code", "width=8", "wide=3"], "takes no 'wide'"),
@@ -126,11 +148,22 @@ def test_code_that_crashes_gives_json_and_one_line(attnlab):
             ["theirs.py:Good", "--declare", "causal=true", "--declare", "causal=false"],
             "declare it o",
         ),
-        (["theirs.py:Code", "--sarif", "no/such.sarif"], "--sarif no/such.sarif is no place"),
+        (
+            ["theirs.py:Code", "--sarif", "no/such.sarif"],
+            "--sarif no/such.sarif: there is no folder no",
+        ),
         (["theirs.py:Code", "--contract", "broken.py"], "broken.py is not JSON"),
+        (
+            ["theirs.py:Code", "--contract", "broken.py"],
+            'write it as {"causal": true, "window": 8}',
+        ),
         (["theirs.py:Code", "--contract", "contract.json"], "contract.json: colour: no such"),
-        (["theirs.py:Code", "--html", "no/such/page.html"], "is no place for a file"),
-        (["theirs.py:Code", "--html", "."], "is no place for a file"),
+        (["theirs.py:Code", "--html", "no/such/page.html"], "no folder no/such; make it first"),
+        (["theirs.py:Code", "--html", "."], "--html . is a folder; name a file in it"),
+        (["theirs.py:Code", "--html", "/proc/page.html"], "/proc/page.html cannot be written"),
+        (["theirs.py:Code", "--repro", "/proc/scripts"], "is no folder that can be written"),
+        (["theirs.py:Code", "--devise", "cuda"], "no option --devise; did you mean '--device'?"),
+        (["theirs.py:Code", "--in_process"], "no option --in_process; did you mean '--in-proc"),
         (["theirs.py:Code", "--repro", "theirs.py"], "is no folder that can be written"),
         (["theirs.py:Code", "--repro", "theirs.py/inside"], "is no folder that can be written"),
         (["theirs.py:Code", "--timeout", "0"], "the limit of time is 0"),
@@ -161,6 +194,13 @@ def test_a_slip_is_one_line_and_exit_code_2(attnlab, words, said):
         "        Exits.calls += 1\n"
         "        return super().forward(x) if Exits.calls < 9 else exit(3)\n"
         "class Plain: pass\n"
+        "class Still(nn.Module): pass\n"
+        "class Holds(nn.Module):\n"
+        "    def __init__(self, layer):\n"
+        "        super().__init__()\n"
+        "        self.layer = layer\n"
+        "    def forward(self, x):\n"
+        "        return self.layer(x)\n"
         "def attend(q, k, v): return v\n"
         "nothing = 3\n"
     )
@@ -176,7 +216,7 @@ def test_a_slip_is_one_line_and_exit_code_2(attnlab, words, said):
 def test_a_place_that_cannot_be_written_is_found_before_the_audit(attnlab):
     Path("theirs.py").write_text("raise RuntimeError('this was run')")
     code, _, err = attnlab("audit", "theirs.py:Code", "--html", "no/page.html")
-    assert code == 2 and "is no place" in err and "this was run" not in err
+    assert code == 2 and "there is no folder no" in err and "this was run" not in err
 
 
 @pytest.mark.parametrize(
@@ -184,7 +224,7 @@ def test_a_place_that_cannot_be_written_is_found_before_the_audit(attnlab):
     [
         (
             "while True: pass",
-            "no answer within 6 s while it was loaded; allow more with --timeout 60",
+            "time ran out after 6 s while it was loaded; allow more with --timeout 60",
         ),
         ("import os; os._exit(0)", "ended its process with exit code 0"),
         ("import torch; torch.empty(3 * 2**30, dtype=torch.uint8)", "memory ran out; allow more"),
@@ -315,3 +355,46 @@ def test_what_is_no_file_of_ours_is_not_replaced(attnlab):
         assert code == 2 and "would be replaced" in err
     attnlab("audit", LEAKY, "width=8", "--in-process", "--html", "link.html")
     assert Path("link.html").is_symlink() and "old" not in Path("real.html").read_text()[:9]
+
+
+STOPS = """
+import pathlib, time, torch
+mark = pathlib.Path("mark")
+class Code(torch.nn.Linear):
+    def __init__(self, width=8):
+        super().__init__(width, width)
+    def forward(self, x):
+        if mark.exists(): time.sleep(600)
+        return super().forward(x) + x.flip(1)
+from attnlab.audit.properties.prefix import Prefix
+Prefix.examine = lambda self, probe: mark.touch() or probe.subject.run(probe.subject.draw(1, 5, 0))
+"""
+
+
+@pytest.mark.parametrize("where", [[], ["--in-process"], ["--json"]])
+def test_ctrl_c_shows_what_is_there_and_one_line(tmp_path, where):
+    """As a terminal sends it: to every process of the group."""
+    (tmp_path / "theirs.py").write_text(STOPS)
+    words = ["theirs.py:Code", "--declare", "causal=true", "--timeout", "500", *where]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "attnlab", "audit", *words, "--html", "page.html"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    while process.poll() is None and not (tmp_path / "mark").exists():
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate()
+    assert process.returncode == 130, err
+    if where == ["--json"]:
+        found = json.loads(out)
+        assert found["verdict"] == "fail" and "stopped by Ctrl-C" in found["unfinished"]
+    else:
+        assert "causality    fail" in out and "cannot tell    stopped by Ctrl-C" in out
+        assert "Code: fail" in out
+    assert err.count("\n") == 1 and "stopped by Ctrl-C" in err
+    assert not (tmp_path / "page.html").exists()

@@ -113,6 +113,8 @@ def test_the_verdict_is_that_of_the_checks_whatever_is_written():
     )
     assert auditing.read_certificate(certificate(checks=[]))["verdict"] == "incomplete"
     assert auditing.read_certificate(certificate(verdict="fail"))["verdict"] == "pass"
+    early = auditing.read_certificate(certificate(unfinished="time ran out"))
+    assert (early["verdict"], early["unfinished"]) == ("incomplete", "time ran out")
     unclear = [{"name": "cache", "verdict": "cannot tell", "detail": "none"}]
     assert auditing.read_certificate(certificate(checks=unclear))["verdict"] == "incomplete"
 

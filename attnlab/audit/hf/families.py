@@ -87,9 +87,15 @@ def pick(target: str) -> tuple[Family, str]:
     if named and name in _every():
         others = " or ".join(f"hf:{one}/{name}" for one in FAMILIES if name in classes(one))
         raise InputError(f"{name} is not of the family {named!r}; write {others}")
+    if slash and not named and rest in _every():
+        families = " or ".join(f"hf:{one}/{rest}" for one in FAMILIES if rest in _names(one))
+        raise InputError(f"{first!r} is no family of models and no folder; write {families}")
     hint = registry.suggest(name, sorted(_names(named) if named else _every()))
     more = "; nothing is downloaded: a folder that save_pretrained made is as good"
-    raise InputError(f"transformers has no {name!r}; {hint}{more if '/' in name else ''}")
+    raise InputError(
+        f"transformers has no {name!r}, and there is no such folder; "
+        f"{hint}{more if '/' in name else ''}"
+    )
 
 
 def matching(pattern: str) -> list[str]:

@@ -33,6 +33,7 @@ from attnlab.audit.hf.subject import (
     find_out,
     takes,
 )
+from attnlab.audit.partial import Keep, unexamined
 from attnlab.audit.properties.backends import Backends
 from attnlab.audit.properties.batch import Batch
 from attnlab.audit.properties.left_padding import LeftPadding
@@ -140,6 +141,7 @@ def audit_hf(
     attn_implementation: str | None = None,
     tick: Callable[[str], None] = lambda text: None,
     options: Mapping[str, Any] | None = None,
+    keep: Keep = lambda certificate: None,
     **declared: Any,
 ) -> Certificate:
     """The audit of an architecture by name, or of a saved folder, in the family that it is of.
@@ -148,7 +150,7 @@ def audit_hf(
     """
     tick(f"{target}: build")
     subject = subject_of(target, attn_implementation, **(options or {}))
-    return certificate_of(subject, tick, **declared)
+    return certificate_of(subject, tick, keep, **declared)
 
 
 def subject_of(target: str, attn_implementation: str | None = None, **options: Any) -> Model:
@@ -176,7 +178,10 @@ def is_folder(family: Family, name: str) -> bool:
 
 
 def certificate_of(
-    subject: Model, tick: Callable[[str], None] = lambda text: None, **declared: Any
+    subject: Model,
+    tick: Callable[[str], None] = lambda text: None,
+    keep: Keep = lambda certificate: None,
+    **declared: Any,
 ) -> Certificate:
     how, encodes = subject.convention, subject.convention.role == "encoder"
     has_cache = subject.caches or subject.no_cache is not None
@@ -185,9 +190,14 @@ def certificate_of(
     contract = Contract(**{**usual, **documented, **declared})
     if contract.causal is False:  # what is decoded has not seen what comes after it
         subject, contract = subject.without_cache(), replace(contract, cache=None)
+
+    def explain_and_keep(known: Certificate) -> None:
+        rest = unexamined([SOURCE.strip()] if how.encoder_text else [])
+        keep(replace(known, findings=(*(_explain(one, subject) for one in known.findings), *rest)))
+
     with without_logs():
         more = [] if encodes else [LeftPadding(), PlainLoop()]
-        certificate = examine(subject, contract, tick, more=more)
+        certificate = examine(subject, contract, tick, more=more, keep=explain_and_keep)
         findings = [_explain(one, subject) for one in certificate.findings]
         if how.encoder_text:
             findings += _source_findings(subject, tick)

@@ -152,6 +152,8 @@ def _with_room(convention: Convention) -> Iterator[Convention]:
 
 def _candidates(module: nn.Module, known: "_Facts", name: str) -> Iterator[Convention]:
     """Conventions that the names of parameters and settings allow, the likeliest first."""
+    if type(module).forward is nn.Module.forward and "forward" not in vars(module):
+        raise InputError(f"{name} has no forward, so it cannot be called; name a module that has")
     takes = list(parameters_of(module.forward))
     if not takes:
         raise InputError(f"{name} takes nothing; its forward must take x, tokens, or q, k and v")

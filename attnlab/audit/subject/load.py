@@ -7,6 +7,7 @@ Every way to be wrong here is a person's slip, and gets one line that says what 
 
 import ast
 import inspect
+import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -25,6 +26,12 @@ from attnlab.audit.subject.settings import (
     check_options_are_read,
     required_names,
     settings_for,
+)
+from attnlab.audit.subject.slips import (
+    is_module_parameter,
+    meant_by,
+    notebook_advice,
+    taken_as_text,
 )
 
 # what the width of a model is called
@@ -73,7 +80,9 @@ def from_file(target: str, options: Mapping[str, Any]) -> Any:
     """The object that a target names: a module made with the options, or a function."""
     where, name = parts_of(target)
     if not where or not name:
-        raise InputError(f"{target!r} names no code; write file.py:Name, module:Name or hf:ARCH")
+        raise InputError(f"{target!r} names no code; {meant_by(target)}")
+    if where.endswith(".ipynb"):
+        raise InputError(f"{where} is no Python file; {notebook_advice()}")
     member = _member(place_of(where).load(), where, name)
     found = member.found
     if isinstance(found, nn.Module):
@@ -89,12 +98,21 @@ def from_file(target: str, options: Mapping[str, Any]) -> Any:
             hint = advice(one, options[one], known[3:])
             raise InputError(f"{name} in {where} takes no {one!r}; {hint}")
         return found
-    code = make(found, options, f"{'.'.join(member.outer)} in {where}")
+    try:
+        code = make(found, options, f"{'.'.join(member.outer)} in {where}")
+    except InputError as error:
+        hint = taken_as_text(member.module, options, where)
+        raise InputError(f"{error}{hint}") from error if hint else error.__cause__
     for one in member.inner:
         code = _attribute(code, one, target)
     if isinstance(code, nn.Module) and inspect.isclass(found):
         _made_for_audit.add(code)
     return code
+
+
+def text_hint(target: str, options: Mapping[str, Any]) -> str:
+    """Of an option that names something of the file, and was taken as a text; or empty."""
+    return taken_as_text(_loaded_before(target).module, options, parts_of(target)[0])
 
 
 def expression(target: str, options: Mapping[str, Any]) -> str:
@@ -184,12 +202,13 @@ def make(factory: Any, options: Mapping[str, Any], what: str) -> Any:
         _require(settings.name, settings.missing(inside))
         with theirs(f"{settings.name} cannot be made"):
             made = given[settings.parameter] = settings.make(inside)
+    _require_modules(what, factory, takes, given)
     _require(what, required_names(takes, given), ", or name a function that makes it")
     try:
         with theirs(f"{what} cannot be made"):
             code = factory(**given)
     except InputError as error:
-        lack = settings.lack(error.__cause__, made) if settings is not None else ""
+        lack = settings.lack(error.__cause__, made, factory) if settings is not None else ""
         if not lack:
             raise
         raise InputError(f"{what} cannot be made: {lack}") from error
@@ -202,6 +221,23 @@ def _require(what: str, names: Sequence[str], more: str = "") -> None:
     if names:
         example = " ".join(f"{name}=…" for name in names)
         raise InputError(f"{what} needs {', '.join(names)}; add {example}{more}")
+
+
+def _require_modules(
+    what: str, factory: Any, takes: Mapping[str, inspect.Parameter], given: Mapping[str, Any]
+) -> None:
+    """A parameter that says it takes a module cannot be an option."""
+    module = sys.modules.get(getattr(factory, "__module__", "") or "")
+    needed = required_names(takes, given)
+    inside = [name for name in needed if is_module_parameter(takes[name], module)]
+    if inside:
+        rest = [f"{name}={given[name]!r}" if name in given else f"{name}=…" for name in takes]
+        used = [one for one in rest if one.partition("=")[0] in (*needed, *given)]
+        raise InputError(
+            f"{what} needs {', '.join(inside)}, which is a module and no key=value: write a "
+            f"function that makes it, def make(): return {factory.__name__}({', '.join(used)}), "
+            "into a file and audit file.py:make"
+        )
 
 
 def _signature(factory: Any) -> Mapping[str, inspect.Parameter]:

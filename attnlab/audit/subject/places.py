@@ -79,7 +79,7 @@ def place_of(text: str) -> Place:
         return _file_place(text, path)
     raise InputError(
         f"{text} is no file, and no module that Python finds from here; give the path of a file, "
-        f"such as {text}.py, or install it"
+        f"such as {'/'.join(parts)}.py, or install the package (pip install {parts[0]})"
     )
 
 

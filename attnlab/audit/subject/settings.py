@@ -27,6 +27,7 @@ from attnlab.audit.contract import Contract
 from attnlab.audit.errors import InputError
 from attnlab.audit.repro.prelude import fill_settings
 from attnlab.audit.subject.places import theirs
+from attnlab.audit.subject.reads import read_names
 
 # what a parameter of this kind is called, and a class of it
 PARAMETER = re.compile(
@@ -110,8 +111,11 @@ class Settings:
             return f"fill_settings({', '.join([self.place, *given])})"
         return f"{self.place}({', '.join(given)})"
 
-    def lack(self, error: BaseException | None, made: Any) -> str:
-        """What of the settings some code read in vain, in one line; empty if it was not that."""
+    def lack(self, error: BaseException | None, made: Any, factory: Any) -> str:
+        """What of the settings some code read in vain, in one line; empty if it was not that.
+
+        What it would read in vain afterwards is named too.
+        """
         if error is None:
             return ""
         others = _read_in_vain(error, made)
@@ -121,7 +125,9 @@ class Settings:
         if not isinstance(key, str) or not key.isidentifier():
             return ""
         name = next(iter(others.values()), self.parameter)
-        keys = list(dict.fromkeys([key, *others]))
+        later = read_names(factory, {name, self.parameter})
+        there = made if isinstance(made, dict) else dir(made)
+        keys = list(dict.fromkeys([key, *others, *(one for one in later if one not in there)]))
         read = "{}[{!r}]" if isinstance(made, dict) else "{}.{}"
         shown = ", ".join(read.format(name, one) for one in keys)
         return f"it reads {shown}: add {' '.join(f'{one}=…' for one in keys)}"
@@ -355,7 +361,8 @@ def check_options_are_read(
     options: Mapping[str, Any], what: str, settings: Settings, factory: Any, code: Any
 ) -> None:
     """An InputError for an option that settings took in, though nothing names it: a slip."""
-    known, _ = settings.names()
+    own, _ = settings.names()
+    known = own.union(read_names(factory, {settings.parameter}))
     modules = {getattr(factory, "__module__", ""), getattr(settings.base, "__module__", "")}
     kinds = settings.base.__mro__ if inspect.isclass(settings.base) else type(settings.base).__mro__
     modules |= {one.__module__ for one in kinds}

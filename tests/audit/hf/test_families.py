@@ -43,6 +43,8 @@ def test_a_family_can_be_named() -> None:
         ("lama", "did you mean 'llama'"),
         ("causal/vit", "vit is not of the family 'causal'; write hf:encoder/vit"),
         ("seq2seq/brat", "did you mean 'bart'"),
+        ("caus/bert", "'caus' is no family .* write hf:causal/bert or hf:encoder/bert"),
+        ("folder", "transformers has no 'folder', and there is no such folder"),
     ],
 )
 def test_what_is_no_model_is_answered_with_one(target: str, reason: str) -> None:

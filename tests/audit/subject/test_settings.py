@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from attnlab.audit.contract import Contract
+from attnlab.audit.errors import InputError
 from attnlab.audit.sandbox import Request, audit_here
 from attnlab.audit.subject.load import defaults_of, expression, from_file
 
@@ -182,7 +183,7 @@ def test_an_error_of_their_own_is_not_taken_for_a_missing_setting(tmp_path):
 def test_a_parameter_that_is_no_settings_object_is_asked_for(tmp_path):
     plain = LAYER.replace("{width}", "size").replace("{heads}", "3").replace("{rate}", "0")
     for parameter in ("size", "size: int", "rope: nn.Module", "size, config=None"):
-        with pytest.raises(ValueError, match=r"needs (size|rope); add (size|rope)=…"):
+        with pytest.raises(ValueError, match=r"needs (size; add size=…|rope, which is a module)"):
             from_file(write(tmp_path, plain, parameter=parameter), {})
     target = write(tmp_path, LAYER, parameter="config, layer")
     with pytest.raises(ValueError, match="needs layer; add layer=…"):
@@ -220,3 +221,43 @@ def test_of_several_classes_the_one_of_that_name_is_taken(tmp_path, beside, chos
     target = write(tmp_path, "from dataclasses import dataclass\n@dataclass\n", beside, LAYER)
     assert from_file(target, OPTIONS).rate == 0.5
     assert expression(target, OPTIONS).startswith(f"module.Layer(config={chosen}(")
+
+
+DEEP = (
+    HEAD
+    + """
+class Config:
+    def __init__(self, **given):
+        vars(self).update(given)
+    def check(self): pass
+
+class Inner(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        config.made = True
+        self.layer = nn.Linear(config.n_embd, config.n_head * config.made)
+
+class Other(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.layer = nn.Linear(config.unread, 1)
+
+class Outer(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        config.check()
+        self.blocks = nn.ModuleList(Inner(config) for _ in range(config.n_layer))
+    def forward(self, x):
+        return x
+"""
+)
+
+
+def test_what_inner_code_reads_of_the_settings_is_named_at_once(tmp_path):
+    path = tmp_path / "deep.py"
+    path.write_text(DEEP)
+    with pytest.raises(InputError, match=r"add n_layer=… n_embd=… n_head=…$"):
+        from_file(f"{path}:Outer", {})
+    given = {"n_embd": 8, "n_layer": 2, "n_head": 2}
+    with pytest.raises(InputError, match=r"reads no 'n_heads'; did you mean 'n_head'"):
+        from_file(f"{path}:Outer", {**given, "n_heads": 2})
