@@ -22,6 +22,7 @@ from attnlab.cli.app import (
     progress,
     screen,
 )
+from attnlab.cli.screen import write_exactly
 
 Which = Annotated[
     str, typer.Argument(help="A run (path, name, or a preset for its newest) or a checkpoint.")
@@ -212,10 +213,10 @@ class Stream:
 
     def end(self) -> None:
         self._show(last=True)
-        print(flush=True)
+        write_exactly("\n")
 
     def _show(self, last: bool) -> None:
         text = self.tokenizer.decode(self.tokens)
         if last or not text.endswith("\ufffd"):
-            print(text[len(self.shown) :], end="", flush=True)
+            write_exactly(text[len(self.shown) :])
             self.shown = text
