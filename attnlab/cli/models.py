@@ -23,6 +23,7 @@ from attnlab.cli.app import (
     screen,
 )
 from attnlab.cli.screen import write_exactly
+from attnlab.printable import printable
 
 Which = Annotated[
     str, typer.Argument(help="A run (path, name, or a preset for its newest) or a checkpoint.")
@@ -120,7 +121,8 @@ def list_runs(root: Runs = Path("runs"), as_json: AsJson = False) -> None:
     for row in found:
         losses = ["–" if row[k] is None else f"{row[k]:.4f}" for k in ("loss", "best_loss")]
         step = f"{row['step']:,}/{row['steps']:,}"
-        table.add_row(escape(row["run"]), row["state"], step, *losses)
+        name = escape(printable(row["run"], keep=""))
+        table.add_row(name, row["state"], step, *losses)
     if found:
         screen.print(table)
 
