@@ -195,6 +195,8 @@ def generate(
         for before, text in zip(prompt, texts, strict=True):
             screen.rule(style="dim")
             screen.print(f"[bold]{escape(before)}[/]{escape(text)}", highlight=False)
+    used = escape(printable(f"written by {saved.folder}", keep=""))
+    errors.print(used, highlight=False, soft_wrap=True)
 
 
 def _name_skipped(broken: list[str]) -> None:
