@@ -18,6 +18,7 @@ LAYERS = [
     [
         *("attnlab", "attnlab.registry", "attnlab.files", "attnlab.compat"),
         *("attnlab.counter_rng", "attnlab.statistics"),
+        *("attnlab.stop", "attnlab.printable"),
     ],
     ["attnlab.config"],
     ["attnlab.reports"],
@@ -38,7 +39,10 @@ LAYERS = [
     ["attnlab.__main__"],
 ]
 CORE = {"torch", "numpy", "safetensors", "jaxtyping", "rich", "typer"}
-STANDARD_LIBRARY_ONLY = ("attnlab.registry", "attnlab.config", "attnlab.files")
+STANDARD_LIBRARY_ONLY = (
+    *("attnlab.registry", "attnlab.config", "attnlab.files"),
+    *("attnlab.stop", "attnlab.printable"),
+)
 # each imported where it is used
 EXTRAS = {
     "flax": {"attnlab.audit.subject.jax_code"},

@@ -26,6 +26,7 @@ from torch import Tensor
 
 from attnlab.attention.cache import Cached, Full, Ring
 from attnlab.bench.measure import take_turns
+from attnlab.checks import stoppable
 from attnlab.config import refusal, setting, settings
 from attnlab.kernels import Request, attention, dispatch
 
@@ -61,17 +62,22 @@ class DecodeBench:
     @torch.inference_mode()
     def run(self, tick: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
         before = torch.get_num_threads()
-        torch.set_num_threads(self.threads or before)
-        try:
-            rows = [row for case in self.cases() for row in self._measure(case, tick)]
-        finally:
-            torch.set_num_threads(before)
-        return {
+        report: dict[str, Any] = {
             "settings": asdict(self),
             "threads": self.threads or before,
             "torch": torch.__version__,
-            "rows": rows,
+            "rows": [],
         }
+        cases, done = self.cases(), 0
+        torch.set_num_threads(self.threads or before)
+        try:
+            with stoppable(lambda: f"{done} of {len(cases)} cases", report.copy):
+                for case in cases:
+                    report["rows"] += self._measure(case, tick)
+                    done += 1
+        finally:
+            torch.set_num_threads(before)
+        return report
 
     def show(self, report: dict[str, Any], screen: Console) -> None:
         screen.print(

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from attnlab.bench import table
 from attnlab.bench.measure import Timing, exponent, peak_memory, take_turns
+from attnlab.checks import stoppable
 from attnlab.config import refusal, setting, settings
 from attnlab.kernels import Request, attention, choose, hardware
 from attnlab.kernels.dispatch import PATHS
@@ -109,14 +110,20 @@ def run(settings: WindowBench, tick: Callable[[str], None] = lambda text: None) 
     dtype = _DTYPES[name]
     hardware.require(dtype, device)
     rows: list[Row] = []
-    for length, window in settings.places():
-        inputs = _inputs(settings, length, device, dtype)
-        rows += _measure(settings, inputs, window, tick)
-    for row in rows:  # after all the times, which it would disturb
-        if row.forward:
-            inputs = _inputs(settings, row.length, device, dtype)
-            tick(f"length {row.length:,}, window {row.window:,}: {row.name}, memory")
-            row.memory = _peak(settings, row, inputs)
+    places = settings.places()
+
+    def done() -> str:
+        return f"{len({(row.length, row.window) for row in rows})} of {len(places)} sizes"
+
+    with stoppable(done, lambda: _report(settings, rows, device, name)):
+        for length, window in places:
+            inputs = _inputs(settings, length, device, dtype)
+            rows += _measure(settings, inputs, window, tick)
+        for row in rows:  # after all the times, which it would disturb
+            if row.forward:
+                inputs = _inputs(settings, row.length, device, dtype)
+                tick(f"length {row.length:,}, window {row.window:,}: {row.name}, memory")
+                row.memory = _peak(settings, row, inputs)
     return _report(settings, rows, device, name)
 
 

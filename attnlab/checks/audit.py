@@ -27,7 +27,7 @@ from attnlab.audit.mutants.table import show_mutants
 from attnlab.audit.own import own_attention, own_model, seed_rng
 from attnlab.audit.properties.property import Property
 from attnlab.audit.subject.base import Subject
-from attnlab.checks import Tick, lines
+from attnlab.checks import Tick, lines, stoppable
 from attnlab.config import setting, settings
 
 MISTAKES = ("rotary-growing", "rotary-by-head")  # registered as mistakes, so no controls
@@ -97,20 +97,25 @@ class AuditCheck:
 
     def _audit_known(self, tick: Tick) -> dict[str, Any]:
         known = [case for some in cases(self.family).values() for case in some]
-        mutants = [
-            audit_trial(trial_of(case, True), f"{number}/{len(known)}", tick)
-            for number, case in enumerate(known, 1)
-        ]
         correct = [trial_of(case, False) for case in known]
         if self.family is None:
             correct += [Trial(one.name, one.subject, one.contract) for one in CONTROLS]
         correct += own_trials() if self.ours else []
-        controls = [
-            audit_trial(trial, f"{number}/{len(correct)}", tick)
-            for number, trial in enumerate(correct, 1)
-        ]
-        report = score(mutants, controls)
-        blind = self._without_causality(mutants, tick)
+        mutants: list[Outcome] = []
+        controls: list[Outcome] = []
+
+        def done() -> str:
+            bugs = f"{len(mutants)} of {len(known)} bugs"
+            return f"{bugs} and {len(controls)} of {len(correct)} correct ones"
+
+        with stoppable(done, lambda: _complaints(mutants, controls)):
+            for number, case in enumerate(known, 1):
+                where = f"{number}/{len(known)}"
+                mutants.append(audit_trial(trial_of(case, True), where, tick))
+            for number, trial in enumerate(correct, 1):
+                controls.append(audit_trial(trial, f"{number}/{len(correct)}", tick))
+            report = score(mutants, controls)
+            blind = self._without_causality(mutants, tick)
         sharp = blind is None or blind < report["recall"]
         report["control_recall_without_causality"] = blind
         report["passed"] = report["recall"] == report["precision"] == 1.0 and sharp
@@ -160,11 +165,7 @@ def audit_trial(
 
 def score(mutants: list[Outcome], controls: list[Outcome]) -> dict[str, Any]:
     caught = [one for one in mutants if one.caught_by]
-    elsewhere = [one for one in mutants if one.failed and not one.caught_by]
-    missed = [one for one in mutants if not one.failed]
     clean = [one for one in controls if not one.reason]
-    flagged = [one for one in controls if one.failed]
-    incomplete = [one for one in controls if one.reason and not one.failed]
     everything = [*mutants, *controls]
     slowest = max(everything, key=lambda one: one.seconds)
     return {
@@ -174,13 +175,24 @@ def score(mutants: list[Outcome], controls: list[Outcome]) -> dict[str, Any]:
         "controls": len(controls),
         "clean": len(clean),
         "precision": len(clean) / len(controls),
+        **_complaints(mutants, controls),
+        "caught_by": {one.trial.name: one.caught_by for one in caught},
+        "seconds": round(sum(one.seconds for one in everything), 1),
+        "slowest": {"case": slowest.trial.name, "seconds": round(slowest.seconds, 2)},
+    }
+
+
+def _complaints(mutants: Sequence[Outcome], controls: Sequence[Outcome]) -> dict[str, Any]:
+    """Bugs that were not found, or for another reason; correct code that was no pass."""
+    missed = [one for one in mutants if not one.failed]
+    elsewhere = [one for one in mutants if one.failed and not one.caught_by]
+    flagged = [one for one in controls if one.failed]
+    incomplete = [one for one in controls if one.reason and not one.failed]
+    return {
         "missed": [one.plain() for one in missed],
         "for_another_reason": [one.plain() for one in elsewhere],
         "wrongly_flagged": [{"case": one.trial.name, "failed": one.failed} for one in flagged],
         "incomplete": [{"case": one.trial.name, "reason": one.reason} for one in incomplete],
-        "caught_by": {one.trial.name: one.caught_by for one in caught},
-        "seconds": round(sum(one.seconds for one in everything), 1),
-        "slowest": {"case": slowest.trial.name, "seconds": round(slowest.seconds, 2)},
     }
 
 

@@ -14,7 +14,7 @@ import safetensors.torch
 import torch
 
 from attnlab import counter_rng
-from attnlab.checks import Tick
+from attnlab.checks import Tick, stoppable
 from attnlab.config import setting, settings
 from attnlab.training import checkpoint
 from attnlab.training.checkpoint import BrokenCheckpoint, Checkpoint
@@ -26,8 +26,20 @@ class CorruptionCheck:
     seed: int = setting(0, about="random seed of the damages")
 
     def run(self, tick: Tick) -> dict[str, Any]:
-        found = fallen_back = alone = tensor_flips = 0
-        with tempfile.TemporaryDirectory(prefix="attnlab-corruption-") as place:
+        found = fallen_back = alone = tensor_flips = done = 0
+
+        def counts() -> dict[str, Any]:
+            return {
+                "trials": done,
+                "found": found,
+                "older_one_used_instead": fallen_back,
+                "control_found_by_safetensors_alone": f"{alone} of {tensor_flips}",
+            }
+
+        with (
+            stoppable(lambda: f"{done} of {self.trials} trials", counts),
+            tempfile.TemporaryDirectory(prefix="attnlab-corruption-") as place,
+        ):
             parent = Path(place)
             older = checkpoint.save(parent, 1, example(self.seed))
             newer = checkpoint.save(parent, 2, example(self.seed + 1))
@@ -39,19 +51,17 @@ class CorruptionCheck:
                 except BrokenCheckpoint:
                     found += 1
                 fallen_back += checkpoint.newest_good(parent)[0] == older
+                done = trial + 1
                 if path.suffix == ".safetensors" and path.exists():
                     tensor_flips += 1
                     alone += refused_by_the_format(path)
                 shutil.rmtree(newer)
                 shutil.copytree(spare, newer)
-                tick(f"{trial + 1} checkpoints damaged, {found} found")
+                tick(f"{done} of {self.trials} checkpoints damaged, {found} found")
             intact = checkpoint.is_good(newer)
         return {
-            "trials": self.trials,
-            "found": found,
-            "older_one_used_instead": fallen_back,
+            **counts(),
             "intact_one_accepted": intact,
-            "control_found_by_safetensors_alone": f"{alone} of {tensor_flips}",
             "passed": found == fallen_back == self.trials and intact,
         }
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from attnlab import config, counter_rng, files
-from attnlab.checks import Tick
+from attnlab.checks import Tick, stoppable
 from attnlab.config import setting, settings
 from attnlab.data.biographies import Biographies
 from attnlab.data.objectives import Questions
@@ -96,19 +96,27 @@ class FuzzCheck:
 
     def _ask(self, server: Server, names: Sequence[str], tick: Tick) -> tuple[Counter[int], float]:
         statuses: Counter[int] = Counter()
-        slowest = 0.0
+        slowest, done = 0.0, 0
 
         def one(number: int) -> tuple[int, float]:
             rng = random.Random(counter_rng.number(self.seed, "request", number))
             began = time.monotonic()
             return ask(server, broken_request(server, names, rng)), time.monotonic() - began
 
-        with ThreadPoolExecutor(CLIENTS) as clients:
-            for done, (status, seconds) in enumerate(clients.map(one, range(self.requests)), 1):
-                statuses[status] += 1
-                slowest = max(slowest, seconds)
-                if done % 50 == 0:
-                    tick(f"{done} requests")
+        def counts() -> dict[str, Any]:
+            return {"by_status": {str(status): statuses[status] for status in sorted(statuses)}}
+
+        clients = ThreadPoolExecutor(CLIENTS)
+        try:
+            with stoppable(lambda: f"{done} of {self.requests} requests", counts):
+                for status, seconds in clients.map(one, range(self.requests)):
+                    done += 1
+                    statuses[status] += 1
+                    slowest = max(slowest, seconds)
+                    if done % 50 == 0:
+                        tick(f"{done} of {self.requests} requests")
+        finally:
+            clients.shutdown(cancel_futures=True)  # all are asked for at once
         return statuses, slowest
 
 

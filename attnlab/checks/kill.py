@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-from attnlab import config, counter_rng
-from attnlab.checks import Tick
+from attnlab import config, counter_rng, stop
+from attnlab.checks import Tick, stoppable
 from attnlab.config import setting, settings
 from attnlab.data.biographies import Biographies
 from attnlab.data.objectives import Questions
@@ -49,15 +49,16 @@ class KillCheck:
         with tempfile.TemporaryDirectory(prefix="attnlab-kill-") as place:
             folder = Path(place)
             tick("the undisturbed run")
-            life = Life(recipe, runs.create(folder, "whole"), "none")
-            life.wait()
+            with Life(recipe, runs.create(folder, "whole"), "none") as life:
+                life.wait()
             whole = fingerprint(life.run)
             found = self._kill_runs(folder, recipe, whole, "none", self.kills, tick)
             report: dict[str, Any] = dict(found)
             for control in CONTROLS:
                 tick(f"control: forgetting the {control}")
                 kills = self.control_kills
-                broken = self._kill_runs(folder, recipe, whole, control, kills, tick)
+                with stoppable(lambda: f"{self.kills} kills, before the controls", found.copy):
+                    broken = self._kill_runs(folder, recipe, whole, control, kills, tick)
                 report[f"control_without_{control}"] = (
                     f"{broken['runs_equal']} of {broken['runs']} equal (none should be)"
                 )
@@ -83,30 +84,37 @@ class KillCheck:
     ) -> dict[str, Any]:
         """Runs killed until there were enough kills and the last run has come to its end."""
         killed = inside = finished = equal = broken = 0
-        while killed < kills or finished == 0:
-            run = runs.create(folder, f"killed-{control}")
-            gone_on = False
-            while not run.finished:
-                gone_on |= bool(checkpoint.all_in(run.checkpoints))
-                life = Life(recipe, run, control)
-                if killed >= kills and gone_on:
-                    life.wait()
-                else:
-                    life.kill_at(*self._moment(control, killed, inside * 3 <= killed))
-                killed += life.was_killed
-                inside += life.inside_save
-                # what stands under a checkpoint's name must be whole at every moment
-                broken += sum(not checkpoint.is_good(c) for c in checkpoint.all_in(run.checkpoints))
-                tick(f"{killed} kills, {inside} of them inside a save, {finished} runs finished")
-            finished += gone_on  # a run that was never interrupted proves nothing
-            equal += gone_on and fingerprint(run) == whole
-        return {
-            "kills": killed,
-            "kills_inside_a_save": inside,
-            "runs": finished,
-            "runs_equal": equal,
-            "broken_checkpoints": broken,
-        }
+
+        def counts() -> dict[str, Any]:
+            return {
+                "kills": killed,
+                "kills_inside_a_save": inside,
+                "runs": finished,
+                "runs_equal": equal,
+                "broken_checkpoints": broken,
+            }
+
+        with stoppable(lambda: f"{killed} of {kills} kills", counts):
+            while killed < kills or finished == 0:
+                run = runs.create(folder, f"killed-{control}")
+                gone_on = False
+                while not run.finished:
+                    gone_on |= bool(checkpoint.all_in(run.checkpoints))
+                    with Life(recipe, run, control) as life:
+                        if killed >= kills and gone_on:
+                            life.wait()
+                        else:
+                            life.kill_at(*self._moment(control, killed, inside * 3 <= killed))
+                    killed += life.was_killed
+                    inside += life.inside_save
+                    # what stands under a checkpoint's name must be whole at every moment
+                    there = checkpoint.all_in(run.checkpoints)
+                    broken += sum(not checkpoint.is_good(one) for one in there)
+                    said = f"{killed} kills, {inside} of them inside a save"
+                    tick(f"{said}, {finished} runs finished")
+                finished += gone_on  # a run that was never interrupted proves nothing
+                equal += gone_on and fingerprint(run) == whole
+        return counts()
 
     def _moment(self, control: str, number: int, saving: bool) -> tuple[bytes, int, float]:
         """When to kill: after so many steps or saves have begun, and a moment more."""
@@ -142,11 +150,22 @@ class Life:
         self._ears, mouth = os.pipe()
         self._heard = b""
         self._status: int | None = None
-        self._pid = os.fork()
-        if self._pid == 0:
-            os.close(self._ears)
-            _live(recipe, run, control, mouth)
+        with stop.sparing_children():
+            self._pid = os.fork()
+            if self._pid == 0:
+                os.close(self._ears)
+                _live(recipe, run, control, mouth)
         os.close(mouth)
+
+    def __enter__(self) -> "Life":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Whatever happens here, the process does not outlive it, nor write to its folder."""
+        if self._status is None:
+            os.kill(self._pid, signal.SIGKILL)
+            os.waitpid(self._pid, 0)
+            os.close(self._ears)
 
     def wait(self) -> None:
         self._end()
@@ -173,8 +192,8 @@ class Life:
     def _end(self) -> None:
         while self._hear():
             pass
-        os.close(self._ears)
         self._status = os.waitpid(self._pid, 0)[1]
+        os.close(self._ears)
 
     def _hear(self) -> bool:
         """Take in what the process says next; False when it has ended."""
@@ -188,6 +207,8 @@ def _live(recipe: Recipe, run: runs.Run, control: Control, mouth: int) -> None:
     import torch
 
     status = 1
+    for number in stop.NUMBERS:  # a terminal sends them to this process too, which is not asked
+        signal.signal(number, signal.SIG_IGN)
     try:
         torch.set_num_threads(1)
         with _speaking(mouth), _forgetting(control):
@@ -195,6 +216,8 @@ def _live(recipe: Recipe, run: runs.Run, control: Control, mouth: int) -> None:
             setup = prepare(recipe, run.folder.parent)
             train(setup, run, World(0, 1, torch.device("cpu")), Report(), begin)
         status = 0
+    except BrokenPipeError:  # the check itself was killed
+        pass
     except BaseException:
         traceback.print_exc()
     os._exit(status)

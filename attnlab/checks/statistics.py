@@ -22,7 +22,7 @@ import torch
 from rich.console import Console
 
 from attnlab import config, counter_rng, files
-from attnlab.checks import Tick
+from attnlab.checks import Tick, stoppable
 from attnlab.config import setting, settings
 from attnlab.experiments import held
 from attnlab.experiments.verdicts import (
@@ -91,26 +91,29 @@ class StatisticsCheck:
     seed: int = setting(0, about="random seed of the simulations")
 
     def run(self, tick: Tick) -> dict[str, Any]:
-        simulated = [
-            self._simulate(variants, seeds, tick)
-            for variants, seeds in itertools.product((2, 4, 6), (2, 3, 4, 5))
-        ]
-        unsteady = [
-            self._unsteady(variants, seeds, tick) for variants, seeds in ((4, 3), (6, 3), (4, 5))
-        ]
-        text = [
-            self._text(variants, seeds, spread, tick)
-            for variants, seeds in ((2, 2), (2, 3), (2, 4), (2, 8), (4, 3), (4, 4), (6, 3))
-            for spread in TEXT_SPREADS
-        ]
-        power = [
-            self._power(seeds, spread, text_spread, tick)
-            for seeds in (3, 4, 5)
-            for spread in (SPREAD, LAB_SPREAD)
-            for text_spread in (0.0, *TEXT_SPREADS)
-        ]
-        pool = trainings(self, tick)
-        real = [self._real(pool, seeds, tick) for seeds in (3, 4, 5)]
+        done: dict[str, Any] = {}
+        with stoppable(lambda: f"{len(done)} of {len(TITLES)} tables", done.copy):
+            simulated = done["simulated"] = [
+                self._simulate(variants, seeds, tick)
+                for variants, seeds in itertools.product((2, 4, 6), (2, 3, 4, 5))
+            ]
+            unsteady = done["one_variant_less_steady"] = [
+                self._unsteady(variants, seeds, tick)
+                for variants, seeds in ((4, 3), (6, 3), (4, 5))
+            ]
+            text = done["text_varies_too"] = [
+                self._text(variants, seeds, spread, tick)
+                for variants, seeds in ((2, 2), (2, 3), (2, 4), (2, 8), (4, 3), (4, 4), (6, 3))
+                for spread in TEXT_SPREADS
+            ]
+            power = done["power_of_4_variants"] = [
+                self._power(seeds, spread, text_spread, tick)
+                for seeds in (3, 4, 5)
+                for spread in (SPREAD, LAB_SPREAD)
+                for text_spread in (0.0, *TEXT_SPREADS)
+            ]
+            pool = trainings(self, tick)
+            real = [self._real(pool, seeds, tick) for seeds in (3, 4, 5)]
         rare = [row["false_%"] <= _most(self.draws) for row in simulated]
         rare += [row["false_%"][f"x{UNSTEADY[0]}"] <= _most(self.draws) for row in unsteady]
         kept_to = [_alike(alike) for alike in ALIKE if alike <= PROMISED]

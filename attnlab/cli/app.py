@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
-from attnlab import __version__
+from attnlab import __version__, stop
+from attnlab.cli.screen import Screen, never_fail_to_encode
+from attnlab.printable import json_safe, printable
 from attnlab.registry import OptionWarning
 
 app = typer.Typer(
@@ -24,9 +25,11 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
-screen = Console()
-errors = Console(stderr=True)
+screen = Screen()
+errors = Screen(stderr=True)
+UsageError: type[Exception] = typer.BadParameter.__bases__[0]  # typer itself has no name for it
 _usual_format = warnings.formatwarning
 
 # `key=value` words, and `--key=value` for those who are used to dashes
@@ -44,17 +47,44 @@ def main() -> None:
     # another process on the same cores makes a training step 50 times slower (docs/notes.md).
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     warnings.formatwarning = _format_warning
+    never_fail_to_encode()
+    with stop.ending() as handler:
+        try:
+            sys.exit(_run(sys.argv[1:]))
+        except (ValueError, OSError) as error:
+            if handler.signal:
+                raise
+            _fail(one_line(error))
+        except (MemoryError, RuntimeError) as error:
+            if handler.signal or not _is_about_memory(error):
+                raise
+            _fail("memory ran out; use a smaller batch, context or model, or a larger accumulate")
+
+
+def _run(words: list[str]) -> int:
+    """The exit code of a command."""
+    command = typer.main.get_command(app)
     try:
-        app()
-    except (ValueError, OSError) as error:
-        _fail(one_line(error))
-    except (MemoryError, RuntimeError) as error:
-        if not _is_about_memory(error):
-            raise
-        _fail("memory ran out; use a smaller batch, context or model, or a larger accumulate")
-    except KeyboardInterrupt:
-        errors.print("interrupted")
-        sys.exit(130)
+        with command.make_context("attnlab", words) as context:
+            command.invoke(context)
+    except typer.Exit as ending:
+        return ending.exit_code
+    except UsageError as error:
+        if type(error).__name__ != "NoArgsIsHelpError":  # which has shown the help
+            _fail(_usage(error))
+        return 2
+    except BrokenPipeError:  # nobody reads any more: neither this nor what Python flushes
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return 0
+
+
+def _usage(error: Any) -> str:
+    """What is wrong with the words of a command, and where to read how they go."""
+    path = "attnlab" if error.ctx is None else error.ctx.command_path
+    said = error.format_message().rstrip(".")
+    see = " See" if said.endswith("?") else "; see"
+    return escape(f"{said[:1].lower()}{said[1:]}{see} {path} --help")
 
 
 def _format_warning(
@@ -66,8 +96,8 @@ def _format_warning(
 ) -> str:
     """Where in our code an option of another package was left out helps nobody: one line."""
     if issubclass(category, OptionWarning):
-        return f"warning: {message}\n"
-    return _usual_format(message, category, filename, lineno, line)
+        return printable(f"warning: {message}\n")
+    return printable(_usual_format(message, category, filename, lineno, line))
 
 
 def _fail(reason: str) -> NoReturn:
@@ -105,10 +135,30 @@ def _top(
 
 @contextmanager
 def progress() -> Iterator[Callable[[str], None]]:
-    """A line on the terminal that says what is being done; nothing when it is not a terminal."""
-    with errors.status("starting") as status:
-        yield lambda text: status.update(text)
+    """A line on the terminal that says what is being done; nothing when it is not a terminal.
+
+    Whoever stops it is told how far it was.
+    """
+    last = ""
+
+    def tick(text: str) -> None:
+        nonlocal last
+        last = text
+        status.update(escape(text))
+
+    try:
+        with errors.status("starting") as status:
+            yield tick
+    except KeyboardInterrupt as stopped:
+        if last:
+            stopped.add_note(f"it was at: {printable(last, keep='')}")
+        raise
 
 
 def print_json(value: Any) -> None:
-    print(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        text = json.dumps(value, indent=2, allow_nan=False)
+    print(json_safe(text))

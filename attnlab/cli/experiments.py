@@ -1,15 +1,17 @@
 """Verbs that find something out: benchmarks, checks, studies, claims."""
 
 import signal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
 from rich.table import Table
 
 from attnlab import config, registry
-from attnlab.checks import lines
+from attnlab.checks import Stopped, lines
 from attnlab.cli.app import (
     SETTINGS,
     AsJson,
@@ -40,7 +42,10 @@ def bench(
     The settings of a benchmark: attnlab list bench.window.
     """
     settings = config.override(registry.load("bench", name)(), overrides or [])
-    with progress() as tick:
+    with (
+        _telling_how_far(as_json, lambda report: settings.show(report, screen)),
+        progress() as tick,
+    ):
         report = settings.run(tick)
     if as_json:
         print_json(report)
@@ -64,17 +69,37 @@ def check(
     The settings of a check, as key=value or --key value: attnlab list check.kill.
     """
     settings = config.override(registry.load("check", name)(), _join_pairs(overrides or []))
-    with progress() as tick:
+    with _telling_how_far(as_json, _list), progress() as tick:
         report = settings.run(tick)
     if as_json:
         print_json(report)
     elif hasattr(settings, "show"):
         settings.show(report, screen)
     else:
-        for line in lines(report):
-            screen.print(escape(line), highlight=False, soft_wrap=True)
+        _list(report)
     if not report["passed"]:
         raise typer.Exit(1)
+
+
+def _list(report: Mapping[str, Any]) -> None:
+    for line in lines(report):
+        screen.print(escape(line), highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def _telling_how_far(as_json: bool, show: Callable[[dict[str, Any]], None]) -> Iterator[None]:
+    """Who stops a check sees what was found until then, and never that it has passed."""
+    try:
+        yield
+    except Stopped as stopped:
+        found = {name: value for name, value in stopped.found.items() if name != "passed"}
+        if as_json:
+            print_json({"stopped_after": stopped.done, **found, "passed": False})
+        else:
+            if found:
+                show(found)
+            screen.print(f"stopped after {stopped.done}: no verdict", highlight=False)
+        raise
 
 
 def _join_pairs(overrides: list[str]) -> list[str]:

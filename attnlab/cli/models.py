@@ -22,6 +22,8 @@ from attnlab.cli.app import (
     progress,
     screen,
 )
+from attnlab.cli.screen import write_exactly
+from attnlab.printable import printable
 
 Which = Annotated[
     str, typer.Argument(help="A run (path, name, or a preset for its newest) or a checkpoint.")
@@ -119,7 +121,8 @@ def list_runs(root: Runs = Path("runs"), as_json: AsJson = False) -> None:
     for row in found:
         losses = ["–" if row[k] is None else f"{row[k]:.4f}" for k in ("loss", "best_loss")]
         step = f"{row['step']:,}/{row['steps']:,}"
-        table.add_row(escape(row["run"]), row["state"], step, *losses)
+        name = escape(printable(row["run"], keep=""))
+        table.add_row(name, row["state"], step, *losses)
     if found:
         screen.print(table)
 
@@ -192,6 +195,8 @@ def generate(
         for before, text in zip(prompt, texts, strict=True):
             screen.rule(style="dim")
             screen.print(f"[bold]{escape(before)}[/]{escape(text)}", highlight=False)
+    used = escape(printable(f"written by {saved.folder}", keep=""))
+    errors.print(used, highlight=False, soft_wrap=True)
 
 
 def _name_skipped(broken: list[str]) -> None:
@@ -212,10 +217,10 @@ class Stream:
 
     def end(self) -> None:
         self._show(last=True)
-        print(flush=True)
+        write_exactly("\n")
 
     def _show(self, last: bool) -> None:
         text = self.tokenizer.decode(self.tokens)
         if last or not text.endswith("\ufffd"):
-            print(text[len(self.shown) :], end="", flush=True)
+            write_exactly(text[len(self.shown) :])
             self.shown = text

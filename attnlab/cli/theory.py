@@ -2,6 +2,7 @@
 
 import dataclasses
 import signal
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -56,14 +57,17 @@ def claims(
         Path | None,
         typer.Option(help="Record the results here: theory.md, its pictures, outcomes.json."),
     ] = None,
+    again: Annotated[
+        bool, typer.Option("--again", help="Do not go on where a stopped run has ended.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run the theory: each claim gets a verdict, computed from an experiment.
 
     A single claim is explained at length. "cannot tell" means that the interval contains both
     answers. Exit code 1: a verdict is not the recorded one. With --knob that is always so.
+    Stop it at any time: the same command goes on from there.
     """
-    from attnlab.experiments.pool import Interrupted
     from attnlab.theory import catalogue
 
     if docs is not None and overrides:
@@ -72,18 +76,20 @@ def claims(
         raise ValueError(f"give names or --question, not both: {', '.join(names)}")
     chosen = catalogue.find_by_question(question) if question is not None else names
     chosen = chosen or catalogue.names(quick=quick)
-    loaded = {name: _load(name, overrides or [], knob) for name in chosen}
+    made = [(_load(name, overrides or [], knob), name) for name in chosen]
+    loaded = {registry.find("claim", name).name: claim for claim, name in made}
     if quick:
         loaded = {name: claim for name, claim in loaded.items() if not claim.trained}
     if not loaded:
         raise ValueError(f"--quick leaves out {', '.join(chosen)}: it trains models")
     if plot is not None:
         _check_plot(plot, len(loaded))
-    try:
-        results = [_run(name, claim) for name, claim in loaded.items()]
-    except Interrupted as error:
-        errors.print(f"{error}; the same command resumes from there", highlight=False)
-        raise typer.Exit(128 + signal.Signals[error.signal]) from None
+    table = None if as_json or len(loaded) == 1 else _Rows(list(loaded), question)
+    results = []
+    for result in _settle(loaded, again):
+        results.append(result)
+        if table is not None:
+            table.add(result.with_knob() if knob else result)
     shown = [result.with_knob() for result in results] if knob else results
     if plot is not None:
         _draw(shown[0], plot)
@@ -91,10 +97,10 @@ def claims(
         _record(results, docs)
     if as_json:
         print_json([result.plain() for result in shown])
-    elif len(shown) == 1:
+    elif table is None:
         _explain(shown[0])
     else:
-        _tabulate(shown, question)
+        table.end(shown)
     for result in results:
         if not overrides and not result.knob_flips:
             errors.print(
@@ -121,44 +127,88 @@ def _load(name: str, overrides: list[str], knob: bool) -> "Claim":
     return claim
 
 
-def _run(name: str, claim: "Claim") -> "ClaimResult":
+def _settle(claims: Mapping[str, "Claim"], again: bool) -> Iterator["ClaimResult"]:
+    """The results in order, each as it comes; those of a stopped run are not made again."""
+    from attnlab.experiments.pool import Interrupted
+    from attnlab.theory.kept import Kept
+
+    kept, settled, count = Kept(claims, again=again), 0, len(claims)
+    if kept.found:
+        errors.print(
+            f"{len(kept.found)} of {count} claims were settled before it was stopped, by the same "
+            "code on this machine; --again starts afresh",
+            highlight=False,
+            soft_wrap=True,
+        )
+    try:
+        for number, (name, claim) in enumerate(claims.items(), 1):
+            found = kept.found.get(name) or _run(name, claim, f"{number} of {count}")
+            kept.add(found)
+            settled = number
+            yield found
+    except Interrupted as error:
+        errors.print(f"{error}; {_how_far(settled, count, kept.reason)}", highlight=False)
+        raise typer.Exit(128 + signal.Signals[error.signal]) from None
+    except KeyboardInterrupt as error:
+        error.add_note(_how_far(settled, count, kept.reason))
+        raise
+    kept.remove()
+
+
+def _how_far(settled: int, count: int, reason: str) -> str:
+    if count == 1:
+        return "the same command resumes from there"
+    if reason:
+        return f"{settled} of {count} claims were settled, and cannot be kept: {reason}"
+    return f"{settled} of {count} claims are settled; the same command goes on from there"
+
+
+def _run(name: str, claim: "Claim", where: str) -> "ClaimResult":
     from attnlab.experiments.progress import Terminal
     from attnlab.theory.result import run_claim
 
     if claim.trained:
         return run_claim(name, claim, Terminal(errors))
     with progress() as tick:
-        tick(f"running {name}")
+        tick(f"claim {where}: {name}")
         return run_claim(name, claim)
 
 
-def _tabulate(results: list["ClaimResult"], question: str | None = None) -> None:
-    from attnlab.theory import sources
-    from attnlab.theory.claim import decisive
-    from attnlab.theory.document import who_was_right
+class _Rows:
+    """A table whose rows are printed as they come."""
 
-    for key in sources.find_questions(question) if question is not None else []:
-        screen.print(f"[cyan]{key}[/]: {sources.QUESTIONS[key]}", highlight=False)
-    widest = max(len(result.name) for result in results)
-    for result in results:
+    def __init__(self, names: list[str], question: str | None) -> None:
+        from attnlab.theory import sources
+
+        self._widest, self._question = max(map(len, names)), question
+        for key in sources.find_questions(question) if question is not None else []:
+            screen.print(f"[cyan]{key}[/]: {sources.QUESTIONS[key]}", highlight=False)
+
+    def add(self, result: "ClaimResult") -> None:
+        from attnlab.theory.claim import decisive
+        from attnlab.theory.document import who_was_right
+
         evidence = result.evidence
-        name = f"[bold]{result.name}[/]{' ' * (widest - len(result.name))}"
+        name = f"[bold]{result.name}[/]{' ' * (self._widest - len(result.name))}"
         right = who_was_right(result.plain()["answers"])
         screen.print(f"{name}  {_verdict(result)}  {right}", highlight=False, soft_wrap=True)
         line = f"  {evidence.kind}: {decisive(evidence.measures).describe()}"
         screen.print(f"[dim]{escape(line)}[/]", highlight=False, soft_wrap=True)
-        if question is not None:
+        if self._question is not None:
             screen.print(f"  {escape(result.claim.about.statement)}", highlight=False)
-    screen.print(
-        "[dim]The conclusions of documents 000 to 004: ✓ right, ◐ incomplete, ✗ wrong. Their words "
-        "and reasons: attnlab claims NAME[/]",
-        highlight=False,
-    )
-    wrong = [result.name for result in results if not result.as_expected]
-    line = f"{len(results)} claims; " + (
-        f"not as recorded: {', '.join(wrong)}" if wrong else "all as recorded"
-    )
-    screen.print(line, highlight=False)
+
+    def end(self, results: list["ClaimResult"]) -> None:
+        screen.print(
+            "[dim]000 to 004 are documents with answers to the questions of two courses "
+            "(docs/theory.md names them). Their conclusions: ✓ right, ◐ incomplete, ✗ wrong. "
+            "Their words and reasons: attnlab claims NAME[/]",
+            highlight=False,
+        )
+        wrong = [result.name for result in results if not result.as_expected]
+        line = f"{len(results)} claims; " + (
+            f"not as recorded: {', '.join(wrong)}" if wrong else "all as recorded"
+        )
+        screen.print(line, highlight=False)
 
 
 def _explain(result: "ClaimResult") -> None:

@@ -80,6 +80,8 @@ class Request:
             raise ValueError(
                 f"window is {self.window}; it counts the query's own key, so use 1 or more"
             )
+        if self.window is not None and self.window % 1 != 0:
+            raise ValueError(f"window is {self.window}; it counts keys, so use a whole number")
         if self.scale is not None and not math.isfinite(self.scale):
             raise ValueError(f"scale is {self.scale}; use a finite number")
         if not 0 <= self.dropout < 1:

@@ -40,8 +40,8 @@ def test_from_text_to_answers(attnlab):
     found = as_json(attnlab("evaluate", row["run"], "--json"))
     assert found["loss"] == pytest.approx(row["best_loss"], rel=1e-6)
     assert "perplexity" in attnlab("evaluate", row["run"])[1]
-    code, out, _ = attnlab("generate", row["run"][-6:], "--prompt", "the ", "--tokens", "5")
-    assert code == 0 and out.startswith("the ") and len(out) == 4 + 5 + 1
+    code, out, err = attnlab("generate", row["run"][-6:], "--prompt", "the ", "--tokens", "5")
+    assert code == 0 and out.startswith("the ") and len(out) == 4 + 5 + 1 and row["run"] in err
 
 
 def test_temperature_0_gives_one_answer_alone_and_in_a_batch(attnlab):

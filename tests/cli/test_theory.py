@@ -1,6 +1,7 @@
 """`attnlab claims` as a person meets it."""
 
 import json
+import signal
 
 import pytest
 
@@ -128,3 +129,27 @@ def test_a_claim_that_is_recorded_again_touches_its_own_files_only(attnlab, tmp_
 def test_a_slip_is_one_line_and_exit_code_2(attnlab, words, message):
     code, _, err = attnlab("claims", *words)
     assert code == 2 and message in err and err.count("\n") == 1
+
+
+def test_what_is_settled_when_it_is_stopped_is_printed_and_kept(attnlab, tmp_path, monkeypatch):
+    from attnlab.theory import result
+
+    monkeypatch.setenv("ATTNLAB_CACHE", str(tmp_path / "cache"))
+    plain, ran = result.run_claim, []
+
+    def stopped(name, claim, progress=None):
+        ran.append(name)
+        if len(ran) == 2:
+            signal.raise_signal(signal.SIGINT)
+        return plain(name, claim)
+
+    monkeypatch.setattr(result, "run_claim", stopped)
+    words = ["claims", "copy", "elman_remembers_both", "rope-relative"]
+    code, out, err = attnlab(*words)
+    assert code == 130 and out.startswith("copy ") and "holds" in out and "claims;" not in out
+    assert err.endswith("1 of 3 claims are settled; the same command goes on from there\n")
+    assert err.startswith("interrupted; it was at: claim 2 of 3: elman-remembers-both")
+    code, out, err = attnlab(*words)
+    assert code == 0 and "3 claims; all as recorded" in out and "--again starts afresh" in err
+    assert ran == ["copy", "elman-remembers-both", "elman-remembers-both", "rope-relative"]
+    assert attnlab(*words)[2] == "" and len(ran) == 7, "a whole run settles everything"

@@ -258,3 +258,10 @@ def test_choices_are_recorded():
     attention(q, q, q, path="reference")
     assert {choice.path for choice in seen} == {"sdpa", "tiled"}
     assert all(choice.reason for choice in seen)
+
+
+@pytest.mark.parametrize("window", [2.5, 0.5, float("nan"), float("inf")])
+def test_a_window_that_counts_no_keys_is_refused(window, unchecked_shapes):
+    x = torch.ones(1, 1, 5, 3)
+    with pytest.raises(ValueError, match=r"window is .* so use"):
+        attention(x, x, x, window=window)

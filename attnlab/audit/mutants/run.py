@@ -10,7 +10,6 @@
 | broken | it raises in calls that its original stands: nobody needs an audit to see that |
 """
 
-import multiprocessing
 import random
 import signal
 import time
@@ -20,12 +19,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import zip_longest
+from multiprocessing import get_context, resource_tracker
 from types import FrameType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from attnlab import stop
 from attnlab.audit.errors import AuditError, InputError, SubjectError
 from attnlab.audit.examine import all_properties, examine
 from attnlab.audit.mutants.equivalent import EQUIVALENT
@@ -35,6 +36,7 @@ from attnlab.audit.mutants.subjects import originals
 from attnlab.audit.own import seed_rng
 from attnlab.audit.subject.adapters import prepare
 from attnlab.audit.subject.base import Subject, Vectors
+from attnlab.checks import stoppable
 
 PATIENCE = 300  # seconds for one audit
 LENGTHS = (1, 9, 23)  # of texts that an original stands
@@ -71,11 +73,20 @@ def check_mutants(
     """So many mutants that are bugs, and every original, audited and counted."""
     every = originals()
     order = draw_order(every, OPERATORS, seed)
-    correct = []
-    for number, outcome in enumerate(_outcomes([one.correct for one in every], workers), 1):
-        tick(f"{number}/{len(every)} originals: {outcome.mutant.original.name}")
-        correct.append(outcome)
-    return score(correct, audit_all(order, count, workers, tick))
+    correct: list[Outcome] = []
+    outcomes: list[Outcome] = []
+
+    def done() -> str:
+        counted = sum(one.end in COUNTED for one in outcomes)
+        return f"{len(correct)} of {len(every)} originals and {counted} of {count} mutants"
+
+    with stoppable(done, lambda: score(correct, outcomes)):
+        for number, outcome in enumerate(_outcomes([one.correct for one in every], workers), 1):
+            tick(f"{number}/{len(every)} originals: {outcome.mutant.original.name}")
+            correct.append(outcome)
+        for outcome in audit_all(order, count, workers, tick):
+            outcomes.append(outcome)  # noqa: PERF402  (what came before an interrupt is there)
+        return score(correct, outcomes)
 
 
 def draw_order(
@@ -134,10 +145,10 @@ def _since(begin: float) -> float:
 def _patience() -> Iterator[None]:
     """A rewritten loop may have no end."""
 
-    def stop(number: int, frame: FrameType | None) -> None:
+    def give_up(number: int, frame: FrameType | None) -> None:
         raise TimeoutError(f"the audit took more than {PATIENCE} s")
 
-    before = signal.signal(signal.SIGALRM, stop)
+    before = signal.signal(signal.SIGALRM, give_up)
     signal.alarm(PATIENCE)
     try:
         yield
@@ -205,28 +216,30 @@ def answers(known: Subject, calls: Iterable[str], subject: Subject) -> Iterator[
 
 def audit_all(
     order: Sequence[Mutant], count: int, workers: int, tick: Callable[[str], None]
-) -> list[Outcome]:
+) -> Iterator[Outcome]:
     """Outcomes in order, until so many count."""
-    outcomes: list[Outcome] = []
+    ends: Counter[str] = Counter()
     left = count
     for outcome in _outcomes(order, workers):
         if outcome.mutant.key in EQUIVALENT and outcome.end != "broken":
             outcome = replace(outcome, end="equivalent")
-        outcomes.append(outcome)
+        yield outcome
         left -= outcome.end in COUNTED
-        ends = Counter(one.end for one in outcomes)
+        ends[outcome.end] += 1
         said = ", ".join(f"{ends[end]} {end}" for end in ENDS)
         tick(f"{count - left}/{count} mutants: {said}; {outcome.mutant.original.name}")
         if not left:
-            break
-    return outcomes
+            return
 
 
 def _outcomes(order: Sequence[Mutant], workers: int) -> Iterator[Outcome]:
     if workers == 1:
         yield from map(audit_mutant, order)
         return
-    with multiprocessing.get_context("spawn").Pool(workers, _begin) as pool:
+    resource_tracker.ensure_running()  # it would unblock what is blocked next
+    with stop.sparing_children():
+        pool = get_context("spawn").Pool(workers, _begin)
+    with pool:
         yield from pool.imap(audit_mutant, order)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from rich.console import Console
 
 from attnlab import files
-from attnlab.checks import Tick
+from attnlab.checks import Tick, stoppable
 from attnlab.checks.machines import imitate, table
 from attnlab.checks.machines.imitate import BASELINE, MACHINES, Machine
 from attnlab.config import refusal, setting, settings
@@ -63,8 +63,17 @@ class MachinesCheck:
         )
         seeds = range(1, min(self.seeds, 2) if self.short else self.seeds)
         others = [imitate.with_seed(seed) for seed in seeds if "claims" in self.parts]
-        found = {one.name: self._found(one, tick) for one in [BASELINE, *chosen, *others]}
-        report = judge([BASELINE, *chosen, *others], found, left_out)
+        every = [BASELINE, *chosen, *others]
+        found: dict[str, Any] = {}
+
+        def so_far() -> dict[str, Any]:
+            done = [one for one in every if one.name in found]
+            return judge(done, found, left_out) if done else {}
+
+        with stoppable(lambda: f"{len(found)} of {len(every)} machines", so_far):
+            for one in every:
+                found[one.name] = self._found(one, tick)
+        report = judge(every, found, left_out)
         if self.docs is not None:
             files.write_whole(self.docs / "machines.md", table.document(report).encode())
         return report

@@ -1,0 +1,33 @@
+"""Text of strangers, made fit for a terminal: what would command the terminal is shown instead.
+
+A model, a file or a folder's name may hold escape sequences, which change the window's title, move
+the cursor or hide a line. Letters of every language stay as they are.
+"""
+
+import re
+
+# C0 and C1 control characters and DEL; line separators that no log expects; marks that reverse the
+# order of the letters around them; bytes that are no text, as Python reads them from a file's name
+COMMANDS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+KEPT = "\n\t"
+
+
+def printable(text: str, keep: str = KEPT) -> str:
+    r"""The same text with its control characters written out, such as \x1b for the escape key."""
+    return COMMANDS.sub(lambda match: match[0] if match[0] in keep else _shown(match[0]), text)
+
+
+def json_safe(text: str) -> str:
+    """The same JSON, in which no character commands a terminal and every one can be encoded."""
+    return COMMANDS.sub(lambda match: match[0] if match[0] in KEPT else _unicode(match[0]), text)
+
+
+def _shown(letter: str) -> str:
+    number = ord(letter)
+    if 0xDC80 <= number <= 0xDCFF:  # the byte that was there
+        number -= 0xDC00
+    return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}"
+
+
+def _unicode(letter: str) -> str:
+    return f"\\u{ord(letter):04x}"

@@ -1,0 +1,91 @@
+"""A signal ends a command with one line, whatever Python or a library makes of the interrupt."""
+
+import signal
+import time
+
+import pytest
+
+from attnlab import stop
+
+CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
+
+
+def ended(work):
+    """The exit code with which work ends that a signal stops."""
+    before = [signal.getsignal(number) for number in stop.NUMBERS]
+    with pytest.raises(SystemExit) as ending, stop.ending():
+        work()
+    assert [signal.getsignal(number) for number in stop.NUMBERS] == before
+    return ending.value.code
+
+
+@pytest.mark.parametrize("number", stop.NUMBERS)
+def test_the_exit_code_and_the_line_say_which_signal(number, capsys):
+    assert ended(lambda: signal.raise_signal(number)) == CODES[number]
+    said = capsys.readouterr().err
+    assert said == ("interrupted\n" if number == signal.SIGINT else f"stopped by {number.name}\n")
+
+
+def test_what_the_work_says_of_itself_is_in_the_line(capsys):
+    def work():
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt as error:
+            error.add_note("3 of 7 are done")
+            raise
+
+    assert ended(work) == 130 and capsys.readouterr().err == "interrupted; 3 of 7 are done\n"
+
+
+def test_an_exception_that_a_library_makes_of_the_interrupt_counts_as_one(capsys):
+    def work():
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except KeyboardInterrupt:
+            raise ImportError("a module failed to import") from None
+
+    assert ended(work) == 143 and capsys.readouterr().err == "stopped by SIGTERM\n"
+
+
+def test_an_error_without_a_signal_stays_an_error():
+    with pytest.raises(ZeroDivisionError), stop.ending():
+        raise ZeroDivisionError
+
+
+class Drops:
+    """Python cannot raise from here: it prints the exception and goes on."""
+
+    def __del__(self):
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_an_interrupt_that_python_drops_is_raised_again(capsys):
+    def work():
+        Drops()
+        for _ in range(600):
+            time.sleep(0.1)
+
+    assert ended(work) == 130 and capsys.readouterr().err == "interrupted\n"
+
+
+def test_one_wish_that_comes_in_two_ways_interrupts_the_cleaning_up_once():
+    cleaned = []
+
+    def work():
+        try:
+            signal.raise_signal(signal.SIGINT)
+        finally:
+            signal.raise_signal(signal.SIGINT)  # by the terminal, and by the parent
+            cleaned.append(True)
+
+    assert ended(work) == 130 and cleaned
+
+
+def test_what_is_ignored_stays_ignored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    try:
+        with stop.ending():
+            signal.raise_signal(signal.SIGHUP)
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
