@@ -141,7 +141,7 @@ def test_what_ships_patches_nothing(path):
 OPENS = re.compile(
     r"\.(?:open|write_text|write_bytes|read_text|read_bytes|rmtree|mkdir)\(|(?<![\w.])open\("
 )
-RUN_FOLDERS = ("training", "experiments", "studies", "compare")
+RUN_FOLDERS = ("training", "experiments", "studies", "compare", "page")
 # of the machine, or a file that a person named
 ELSEWHERE = {
     "training/weights.py": 1,  # the memory that a container may take
@@ -150,6 +150,7 @@ ELSEWHERE = {
     "training/report.py": 1,  # TensorBoard's own writer
     "training/checkpoint.py": 1,  # a new folder, under a name of our own
     "studies/rope_gqa/flawed.py": 1,  # the memory of this process
+    "page/routes.py": 1,  # the page's own scripts and styles
 }
 
 

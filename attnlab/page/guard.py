@@ -99,7 +99,7 @@ class Guard:
         except Refused as refused:
             await refuse(add_headers, refused)
         except Exception:  # a mistake of ours: logged, and the server goes on with other requests
-            log.exception("%s %s failed", scope["method"], scope["path"])
+            log.exception("%s %r failed", scope["method"], scope["path"])
             if started:
                 raise
             await refuse(add_headers, Refused(500, OURS))

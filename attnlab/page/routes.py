@@ -119,7 +119,7 @@ def _static(page: Page, name: str) -> File:
 async def about(page: Page, call: Call) -> Json:
     return {
         "version": __version__,
-        "runs_folder_name": page.runs.root.absolute().name,
+        "runs_folder_name": runs.printable(page.runs.root.absolute().name),
         "torch": metadata.version("torch"),
         "views": VIEWS,
         "mechanisms": inspection.options(),
@@ -269,8 +269,11 @@ def application(page: Page, routes: Sequence[Route] = ROUTES) -> App:
     from starlette.applications import Starlette
     from starlette.exceptions import HTTPException
     from starlette.requests import Request
-    from starlette.responses import JSONResponse, Response, StreamingResponse
+    from starlette.responses import Response, StreamingResponse
     from starlette.routing import Route as Path
+
+    def problem(reason: str, status: int) -> Response:
+        return Response(_written({"error": reason}), status, media_type="application/json")
 
     def endpoint(route: Route) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
@@ -279,14 +282,14 @@ def application(page: Page, routes: Sequence[Route] = ROUTES) -> App:
                 call = Call(names=request.path_params, query=dict(request.query_params), body=body)
                 found = await _unless_gone(route.handler(page, call), request)
             except Refused as refused:
-                return JSONResponse({"error": refused.reason}, status_code=refused.status)
+                return problem(refused.reason, refused.status)
             except ValueError as error:
                 # a person's, as a rule; where it is ours, the log has the traceback
                 log.debug("%s %s answers 400", route.method, route.path, exc_info=True)
-                return JSONResponse({"error": one_line(error)}, status_code=400)
+                return problem(one_line(error), 400)
             except Exception:  # a mistake of ours: logged, and said to be one
                 log.exception("%s %s failed", route.method, route.path)
-                return JSONResponse({"error": OURS}, status_code=500)
+                return problem(OURS, 500)
             if isinstance(found, File):
                 policy = {"content-security-policy": found.policy} if found.policy else None
                 return Response(found.content, media_type=found.kind, headers=policy)
@@ -299,7 +302,7 @@ def application(page: Page, routes: Sequence[Route] = ROUTES) -> App:
     async def failed(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         reason = f"{request.method} {request.url.path[:80]} is nothing here; begin at /"
-        return JSONResponse({"error": reason}, status_code=error.status_code)
+        return problem(reason, error.status_code)
 
     paths = [Path(one.path, endpoint(one), methods=[one.method]) for one in routes]
     app = Starlette(routes=paths, exception_handlers={HTTPException: failed})
