@@ -42,6 +42,7 @@ STANDARD_LIBRARY_ONLY = ("attnlab.registry", "attnlab.config", "attnlab.files")
 # each imported where it is used
 EXTRAS = {
     "flax": {"attnlab.audit.subject.jax_code"},
+    "h11": {"attnlab.page.connections"},
     "jax": {"attnlab.audit.subject.jax_code"},
     "local_attention": {"attnlab.bench.window"},
     "matplotlib": {"attnlab.reports.plots"},
@@ -56,7 +57,7 @@ EXTRAS = {
         "attnlab.audit.hf.sizes",
         "attnlab.audit.hf.stage",
     },
-    "uvicorn": {"attnlab.page.server"},
+    "uvicorn": {"attnlab.page.connections", "attnlab.page.server"},
 }
 PLUGINS = {"pytest": "attnlab.audit.plugins.pytest_plugin"}  # loaded by the package itself
 

@@ -351,7 +351,7 @@ def ask(server: Server, data: bytes) -> int:
     try:
         with socket.create_connection(("127.0.0.1", server.known.port), PATIENCE) as client:
             client.sendall(data)
-            while not _whole(received) and (piece := client.recv(1 << 18)):
+            while not is_whole(received) and (piece := client.recv(1 << 18)):
                 received += piece
                 if received.startswith(b"HTTP/1.1 100"):
                     received = received.partition(b"\r\n\r\n")[2]
@@ -361,7 +361,7 @@ def ask(server: Server, data: bytes) -> int:
     return int(words[1]) if len(words) > 1 and words[1].isdigit() else HANG_UP
 
 
-def _whole(answer: bytes) -> bool:
+def is_whole(answer: bytes) -> bool:
     """Whether all of an answer is there that says how long it is."""
     head, gap, body = answer.partition(b"\r\n\r\n")
     length = re.search(rb"\r\ncontent-length: (\d+)", head)

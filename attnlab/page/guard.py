@@ -157,9 +157,14 @@ class Guard:
         return _replay_body(bytes(body), receive)
 
 
-async def refuse(send: Send, refused: Refused) -> None:
+def refusal(refused: Refused) -> tuple[dict[str, str], bytes]:
+    """Headers and body of an answer that refuses."""
     body = json.dumps({"error": refused.reason}).encode()
-    headers = {"content-type": "application/json", "content-length": str(len(body))}
+    return {"content-type": "application/json", "content-length": str(len(body))}, body
+
+
+async def refuse(send: Send, refused: Refused) -> None:
+    headers, body = refusal(refused)
     if refused.status == 408:
         headers["connection"] = "close"  # the rest of the body is not waited for
     start = {
