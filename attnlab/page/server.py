@@ -4,10 +4,12 @@ socket (8765 or the next free port) → connections, with their deadlines → gu
 """
 
 import secrets
+import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from attnlab.config import setting, settings
@@ -126,8 +128,11 @@ def bind_socket(port: int) -> socket.socket:
     raise ValueError(f"the ports {port} to {last} are in use or refused; choose one with --port")
 
 
-def serve(settings: ServerSettings, say: Callable[[Server], None]) -> None:
-    """Run until Ctrl-C; `say` is called once the address answers."""
+def serve(settings: ServerSettings, say: Callable[[Server], AbstractContextManager[None]]) -> None:
+    """Run until Ctrl-C; `say` is entered once the address answers, and left however this ends."""
     server = Server(settings)
-    say(server)
-    server.run()
+    for kind in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(kind) is signal.SIG_DFL:  # under nohup it is ignored, and stays so
+            signal.signal(kind, lambda number, _: sys.exit(128 + number))
+    with say(server):
+        server.run()
