@@ -12,7 +12,7 @@ import re
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -39,10 +39,16 @@ KINDS = {
     ".woff2": "font/woff2",
 }
 STATIC = Path(__file__).parent / "static"
-REPORT_POLICY = (  # a report has its style and its pictures inside it, and no script
-    "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
-    "form-action 'none'; frame-ancestors 'none'"
-)
+REPORT_HEADERS = {
+    # a report has its style and its pictures inside it, and no script; it may come from a stranger,
+    # so it runs none, is of no origin, sends nothing, and leads nowhere by itself
+    "content-security-policy": (
+        "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
+        "form-action 'none'; frame-ancestors 'none'"
+    ),
+    "cross-origin-opener-policy": "unsafe-none",  # browsers may refuse another beside a sandbox
+    "x-dns-prefetch-control": "off",
+}
 VIEWS = ["claims", "attention", "runs", "generate", "audit"]
 
 
@@ -50,7 +56,7 @@ VIEWS = ["claims", "attention", "runs", "generate", "audit"]
 class File:
     content: bytes
     kind: str
-    policy: str | None = None  # another content security policy than the page's own
+    headers: Mapping[str, str] = field(default_factory=dict)  # in place of the page's own
 
 
 @dataclass(frozen=True)
@@ -173,7 +179,7 @@ async def reports(page: Page, call: Call) -> Json:
 
 async def report(page: Page, call: Call) -> File:
     content = await asyncio.to_thread(page.runs.report, call.names["report"])
-    return File(content, KINDS[".html"], REPORT_POLICY)
+    return File(content, KINDS[".html"], REPORT_HEADERS)
 
 
 async def look(page: Page, call: Call) -> Json:
@@ -291,8 +297,7 @@ def application(page: Page, routes: Sequence[Route] = ROUTES) -> App:
                 log.exception("%s %s failed", route.method, route.path)
                 return problem(OURS, 500)
             if isinstance(found, File):
-                policy = {"content-security-policy": found.policy} if found.policy else None
-                return Response(found.content, media_type=found.kind, headers=policy)
+                return Response(found.content, media_type=found.kind, headers=found.headers)
             if isinstance(found, Stream):
                 return StreamingResponse(_events(found), media_type="text/event-stream")
             return Response(_written(found), media_type="application/json")

@@ -5,6 +5,7 @@ import os
 from urllib.parse import quote
 
 import pytest
+from page.odd_names import NAMES, make_runs
 from page.pages import client, serving
 
 from attnlab.page import runs as module
@@ -15,18 +16,6 @@ from attnlab.training import runs
 SECRET = "do not show this"
 FILES = ["config.json", "manifest.json", "result.json", "metrics.jsonl", "eval.jsonl"]
 FILES += ["speed.jsonl", "samples.jsonl", "lock", "report.md"]
-NAMES = {  # folders as they may be called, and as they are shown
-    b"20260101-000000-line\nbreak-1": "20260101-000000-line\\nbreak-1",
-    b"ends-with-one\n": "ends-with-one\\n",
-    b"20260101-000000-\x1b[31mred\x07-2": "20260101-000000-\\x1b[31mred\\x07-2",
-    b"<script>alert(1)<": "<script>alert(1)<",
-    b"<img src=x onerror=alert(1)>": "<img src=x onerror=alert(1)>",
-    b"bytes-\xff\xfe-3": "bytes-\\udcff\\udcfe-3",
-    "turned-\u202e-4".encode(): "turned-\\u202e-4",
-    rb"back\nslash": r"back\\nslash",
-    b"100%20,?&#+ \"'": "100%20,?&#+ \"'",
-    "纪录-é".encode(): "纪录-é",
-}
 
 
 def plant(folder, name, kind, secret):
@@ -108,15 +97,7 @@ def test_names_are_escaped_so_that_no_two_are_shown_alike():
 
 @pytest.fixture
 def odd_names(tmp_path):
-    """A folder of runs by such names, and of studies that hold a run and a report by them."""
-    root = tmp_path / "runs"
-    for name in map(os.fsdecode, NAMES):
-        for made in (root / name, root / f"study-{name}" / "runs" / name):
-            made.mkdir(parents=True)
-            (made / "config.json").write_text('{"steps": 3}')
-            (made / "metrics.jsonl").write_bytes(runs.line({"step": 3, "loss": 1.5}))
-        (root / f"study-{name}" / "report.html").write_text("<!doctype html><title>Report</title>")
-    return root
+    return make_runs(tmp_path / "runs")
 
 
 def test_whatever_a_folder_is_called_its_run_and_report_are_reached(odd_names):
