@@ -46,6 +46,7 @@ STANDARD_LIBRARY_ONLY = (
 # each imported where it is used
 EXTRAS = {
     "flax": {"attnlab.audit.subject.jax_code"},
+    "h11": {"attnlab.page.connections"},
     "jax": {"attnlab.audit.subject.jax_code"},
     "local_attention": {"attnlab.bench.window"},
     "matplotlib": {"attnlab.reports.plots"},
@@ -60,7 +61,7 @@ EXTRAS = {
         "attnlab.audit.hf.sizes",
         "attnlab.audit.hf.stage",
     },
-    "uvicorn": {"attnlab.page.server"},
+    "uvicorn": {"attnlab.page.connections", "attnlab.page.server"},
 }
 PLUGINS = {"pytest": "attnlab.audit.plugins.pytest_plugin"}  # loaded by the package itself
 
@@ -145,7 +146,7 @@ def test_what_ships_patches_nothing(path):
 OPENS = re.compile(
     r"\.(?:open|write_text|write_bytes|read_text|read_bytes|rmtree|mkdir)\(|(?<![\w.])open\("
 )
-RUN_FOLDERS = ("training", "experiments", "studies", "compare")
+RUN_FOLDERS = ("training", "experiments", "studies", "compare", "page")
 # of the machine, or a file that a person named
 ELSEWHERE = {
     "training/weights.py": 1,  # the memory that a container may take
@@ -154,6 +155,7 @@ ELSEWHERE = {
     "training/report.py": 1,  # TensorBoard's own writer
     "training/checkpoint.py": 1,  # a new folder, under a name of our own
     "studies/rope_gqa/flawed.py": 1,  # the memory of this process
+    "page/routes.py": 1,  # the page's own scripts and styles
 }
 
 

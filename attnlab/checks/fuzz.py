@@ -9,6 +9,7 @@ The control is the same page without its guard and with a handler that breaks: b
 
 import json
 import logging
+import os
 import random
 import re
 import socket
@@ -19,6 +20,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from attnlab import config, counter_rng, files
 from attnlab.checks import Tick, stoppable
@@ -28,6 +30,7 @@ from attnlab.data.objectives import Questions
 from attnlab.models.transformer import TransformerSettings
 from attnlab.page.guard import log
 from attnlab.page.routes import ROUTES, Call, Page, Route
+from attnlab.page.runs import printable
 from attnlab.page.server import Server, ServerSettings
 from attnlab.training import launch, runs
 from attnlab.training.recipe import Recipe
@@ -163,7 +166,13 @@ def make_runs(root: Path) -> list[str]:
     broken.mkdir()
     files.write_whole(broken / "config.json", b'{"steps": 1e999, "model": [[]]}')
     files.write_whole(broken / "metrics.jsonl", b'{"step": 1, "loss": NaN}\n\xff\xfe\n{"step"')
-    return [run.folder.name, "study-fuzz-0/inside", broken.name]
+    hostile = root / "study-line\nbreak-\x1b[3m-\udcff"
+    hostile.mkdir()
+    files.write_whole(hostile / "config.json", b'{"steps": 3}')
+    for name in ("report.html", "report.md", "eval.jsonl"):
+        os.mkfifo(hostile / name)  # reading one would wait for ever
+    (hostile / "metrics.jsonl").symlink_to(broken / "metrics.jsonl")
+    return [run.folder.name, "study-fuzz-0/inside", broken.name, quote(printable(hostile.name))]
 
 
 async def _breaks(page: Page, call: Call) -> Any:
@@ -319,7 +328,7 @@ def _headers(server: Server, rng: random.Random) -> list[dict[str, str | None]]:
         {"Transfer-Encoding": rng.choice(["chunked", "gzip", "chunked, chunked"])},
         {"Expect": "100-continue"},
         {"Upgrade": "websocket", "Connection": "Upgrade"},
-        {"X-" + "y" * rng.randint(1, 40): "z" * rng.choice([1, 1000, 20_000])},
+        {"X-" + "y" * rng.randint(1, 40): "z" * rng.choice([1, 1000, 20_000, 40_000])},
         {"Range": "bytes=0-1,5-"},
     ]
 
@@ -359,7 +368,7 @@ def ask(server: Server, data: bytes) -> int:
     try:
         with socket.create_connection(("127.0.0.1", server.known.port), PATIENCE) as client:
             client.sendall(data)
-            while not _whole(received) and (piece := client.recv(1 << 18)):
+            while not is_whole(received) and (piece := client.recv(1 << 18)):
                 received += piece
                 if received.startswith(b"HTTP/1.1 100"):
                     received = received.partition(b"\r\n\r\n")[2]
@@ -369,7 +378,7 @@ def ask(server: Server, data: bytes) -> int:
     return int(words[1]) if len(words) > 1 and words[1].isdigit() else HANG_UP
 
 
-def _whole(answer: bytes) -> bool:
+def is_whole(answer: bytes) -> bool:
     """Whether all of an answer is there that says how long it is."""
     head, gap, body = answer.partition(b"\r\n\r\n")
     length = re.search(rb"\r\ncontent-length: (\d+)", head)

@@ -1,6 +1,7 @@
 """The verb that opens the laboratory in a browser: attnlab page."""
 
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +11,10 @@ from rich.markup import escape
 from attnlab.cli.app import Runs, app, progress, screen
 
 if TYPE_CHECKING:
+    from attnlab.page.guard import Pass
     from attnlab.page.server import Server
+
+NO_BROWSER = "no browser could be opened; open the address"
 
 
 @app.command(epilog="Example: attnlab page · attnlab page --no-open --port 8000 --runs runs")
@@ -21,31 +25,41 @@ def page(
 ) -> None:
     """Look at the laboratory and touch it in a browser: claims, attention, runs, texts, audits.
 
-    It answers on this machine only, and only to who has the printed address. Ctrl-C ends it.
+    It answers on this machine only, and only to who has the printed address. Ctrl-C ends it. On
+    another machine, use --no-open there, forward the port (ssh -L 8765:127.0.0.1:8765 HOST) and
+    open the printed address here.
     """
     with progress() as tick:
         tick("starting")
         from attnlab.page.server import ServerSettings, serve
 
-    def say(server: "Server") -> None:
+    @contextmanager
+    def say(server: "Server") -> Iterator[None]:
         taken = server.known.port
         if port not in (0, taken):
             screen.print(f"port {port} is in use; this is {taken}", highlight=False)
         address = server.known.address
         screen.print(f"the page: {escape(address)}", highlight=False, soft_wrap=True)
-        opened = browser and _open_browser(address)
-        hint = "Ctrl-C ends it" if opened or not browser else "no browser found; open the address"
-        screen.print(hint, highlight=False)
+        with ExitStack() as kept:
+            hint = "Ctrl-C ends it"
+            if browser:
+                opened = _open_browser(server.known, kept)
+                hint = f"{hint}; if no page opens, open the address" if opened else NO_BROWSER
+            screen.print(hint, highlight=False)
+            yield
 
     with suppress(KeyboardInterrupt):  # not raised where SIGINT was ignored, as under nohup
         serve(ServerSettings(root=root, port=port), say)
     screen.print("closed")
 
 
-def _open_browser(address: str) -> bool:
+def _open_browser(known: "Pass", kept: ExitStack) -> bool:
+    """On a file, kept until it was used: anybody can read the command line of a browser."""
     import webbrowser
 
+    from attnlab.page.redirect import redirect_file
+
     try:
-        return webbrowser.open(address)
-    except webbrowser.Error:
+        return webbrowser.open(kept.enter_context(redirect_file(known)).as_uri())
+    except (webbrowser.Error, OSError):
         return False

@@ -3,7 +3,8 @@
 A page on a loopback port can be reached by every website that the same browser has open. So a
 request must name this host exactly (no other name can be pointed here), come from this page if it
 says where from, and hold the token that only the printed address has. The token is moved into a
-cookie that scripts cannot read and other sites cannot make the browser send.
+cookie that scripts cannot read and other sites cannot make the browser send. A one-time token gets
+the same cookie, once.
 
 The guard speaks ASGI and needs no package.
 """
@@ -12,8 +13,9 @@ import asyncio
 import hmac
 import json
 import logging
+import secrets
 from collections.abc import Awaitable, Callable, MutableMapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -37,6 +39,13 @@ HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",
 }
+# a browser that comes from a file sends no SameSite=Strict cookie after a redirect; it does when
+# the next visit begins at a page of ours
+ONWARD = b'<!doctype html><meta http-equiv="refresh" content="0; url=/"><title>attnlab</title>'
+NO_TOKEN = (
+    "open the address that attnlab page has printed: it has the token; "
+    "the link that a browser was opened with works once"
+)
 OURS = "this went wrong on our side; the terminal of attnlab page says how"
 log = logging.getLogger("attnlab.page")
 
@@ -49,12 +58,32 @@ class Refused(Exception):
         self.status, self.reason = status, reason
 
 
+class OneTimeTokens:
+    """Each is good for one visit."""
+
+    def __init__(self) -> None:
+        self._unused: dict[str, Callable[[], None]] = {}
+
+    def issue(self, used: Callable[[], None]) -> str:
+        """A new token; `used` is called when somebody comes with it."""
+        token = secrets.token_urlsafe(32)
+        self._unused[token] = used
+        return token
+
+    def spend(self, token: str) -> bool:
+        found = [one for one in self._unused if _equal(one, token)]
+        for one in found:
+            self._unused.pop(one)()
+        return bool(found)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Pass:
     """What a request must know of this page."""
 
     port: int
     token: str
+    once: OneTimeTokens = field(default_factory=OneTimeTokens)
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -69,8 +98,16 @@ class Pass:
     def address(self) -> str:
         return f"http://127.0.0.1:{self.port}/?token={self.token}"
 
+    def address_once(self, token: str) -> str:
+        return f"http://127.0.0.1:{self.port}/?once={token}"
+
     def holds(self, token: str) -> bool:
-        return hmac.compare_digest(token.encode(errors="replace"), self.token.encode())
+        return _equal(self.token, token)
+
+
+def _equal(ours: str, theirs: str) -> bool:
+    """In a time that does not say how much of it is right."""
+    return hmac.compare_digest(theirs.encode(errors="replace"), ours.encode())
 
 
 class Guard:
@@ -89,9 +126,9 @@ class Guard:
             await send(message)
 
         try:
-            if self._arrives(scope):
-                await add_headers(self._welcome())
-                await add_headers({"type": "http.response.body"})
+            if (welcome := self._arrives(scope)) is not None:
+                for message in welcome:
+                    await add_headers(message)
                 return
             if scope["method"] == "POST":
                 receive = await self._whole_body(scope, receive)
@@ -99,13 +136,13 @@ class Guard:
         except Refused as refused:
             await refuse(add_headers, refused)
         except Exception:  # a mistake of ours: logged, and the server goes on with other requests
-            log.exception("%s %s failed", scope["method"], scope["path"])
+            log.exception("%s %r failed", scope["method"], scope["path"])
             if started:
                 raise
             await refuse(add_headers, Refused(500, OURS))
 
-    def _arrives(self, scope: Scope) -> bool:
-        """Whether somebody comes with the printed address; Refused unless they may come in."""
+    def _arrives(self, scope: Scope) -> list[Message] | None:
+        """The answer to who comes with a token; None for who has the cookie, else Refused."""
         headers = scope["headers"]
         host = _only(headers, b"host")
         if host not in self.known.hosts:
@@ -118,18 +155,29 @@ class Guard:
         if scope["method"] == "GET" and scope["path"] == "/" and scope["query_string"]:
             asked = parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=None)
             if any(self.known.holds(token) for token in asked.get("token", ())[:1]):
-                return True
+                return self._answer_with_cookie(303, {"location": "/"})
+            if any(self.known.once.spend(token) for token in asked.get("once", ())[:1]):
+                return self._answer_with_cookie(200, {"content-type": "text/html"}, ONWARD)
         if not any(map(self.known.holds, _cookies(headers, self.known.cookie))):
-            raise Refused(401, "open the address that attnlab page has printed: it has the token")
+            raise Refused(401, NO_TOKEN)
         if scope["method"] not in ("GET", "HEAD", "POST"):
             raise Refused(405, f"{scope['method']} does nothing here; use GET or POST")
-        return False
+        return None
 
-    def _welcome(self) -> Message:
+    def _answer_with_cookie(
+        self, status: int, headers: dict[str, str], body: bytes = b""
+    ) -> list[Message]:
         known = self.known
         cookie = f"{known.cookie}={known.token}; HttpOnly; SameSite=Strict; Path=/"
-        headers = {"location": "/", "set-cookie": cookie, "content-length": "0"}
-        return {"type": "http.response.start", "status": 303, "headers": _encode_headers(headers)}
+        headers = {**headers, "set-cookie": cookie, "content-length": str(len(body))}
+        return [
+            {
+                "type": "http.response.start",
+                "status": status,
+                "headers": _encode_headers(headers),
+            },
+            {"type": "http.response.body", "body": body},
+        ]
 
     async def _whole_body(self, scope: Scope, receive: Receive) -> Receive:
         """The body read to its end, so that nothing behind the guard waits for a client."""
@@ -157,9 +205,14 @@ class Guard:
         return _replay_body(bytes(body), receive)
 
 
-async def refuse(send: Send, refused: Refused) -> None:
+def refusal(refused: Refused) -> tuple[dict[str, str], bytes]:
+    """Headers and body of an answer that refuses."""
     body = json.dumps({"error": refused.reason}).encode()
-    headers = {"content-type": "application/json", "content-length": str(len(body))}
+    return {"content-type": "application/json", "content-length": str(len(body))}, body
+
+
+async def refuse(send: Send, refused: Refused) -> None:
+    headers, body = refusal(refused)
     if refused.status == 408:
         headers["connection"] = "close"  # the rest of the body is not waited for
     start = {

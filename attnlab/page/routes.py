@@ -12,7 +12,7 @@ import re
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -39,10 +39,16 @@ KINDS = {
     ".woff2": "font/woff2",
 }
 STATIC = Path(__file__).parent / "static"
-REPORT_POLICY = (  # a report has its style and its pictures inside it, and no script
-    "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
-    "form-action 'none'; frame-ancestors 'none'"
-)
+REPORT_HEADERS = {
+    # a report has its style and its pictures inside it, and no script; it may come from a stranger,
+    # so it runs none, is of no origin, sends nothing, and leads nowhere by itself
+    "content-security-policy": (
+        "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
+        "form-action 'none'; frame-ancestors 'none'"
+    ),
+    "cross-origin-opener-policy": "unsafe-none",  # browsers may refuse another beside a sandbox
+    "x-dns-prefetch-control": "off",
+}
 VIEWS = ["claims", "attention", "runs", "generate", "audit"]
 
 
@@ -50,7 +56,7 @@ VIEWS = ["claims", "attention", "runs", "generate", "audit"]
 class File:
     content: bytes
     kind: str
-    policy: str | None = None  # another content security policy than the page's own
+    headers: Mapping[str, str] = field(default_factory=dict)  # in place of the page's own
 
 
 @dataclass(frozen=True)
@@ -119,7 +125,7 @@ def _static(page: Page, name: str) -> File:
 async def about(page: Page, call: Call) -> Json:
     return {
         "version": __version__,
-        "runs_folder_name": page.runs.root.absolute().name,
+        "runs_folder_name": runs.printable(page.runs.root.absolute().name),
         "torch": metadata.version("torch"),
         "views": VIEWS,
         "mechanisms": inspection.options(),
@@ -173,7 +179,7 @@ async def reports(page: Page, call: Call) -> Json:
 
 async def report(page: Page, call: Call) -> File:
     content = await asyncio.to_thread(page.runs.report, call.names["report"])
-    return File(content, KINDS[".html"], REPORT_POLICY)
+    return File(content, KINDS[".html"], REPORT_HEADERS)
 
 
 async def look(page: Page, call: Call) -> Json:
@@ -269,8 +275,11 @@ def application(page: Page, routes: Sequence[Route] = ROUTES) -> App:
     from starlette.applications import Starlette
     from starlette.exceptions import HTTPException
     from starlette.requests import Request
-    from starlette.responses import JSONResponse, Response, StreamingResponse
+    from starlette.responses import Response, StreamingResponse
     from starlette.routing import Route as Path
+
+    def problem(reason: str, status: int) -> Response:
+        return Response(_written({"error": reason}), status, media_type="application/json")
 
     def endpoint(route: Route) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
@@ -279,17 +288,16 @@ def application(page: Page, routes: Sequence[Route] = ROUTES) -> App:
                 call = Call(names=request.path_params, query=dict(request.query_params), body=body)
                 found = await _unless_gone(route.handler(page, call), request)
             except Refused as refused:
-                return JSONResponse({"error": refused.reason}, status_code=refused.status)
+                return problem(refused.reason, refused.status)
             except ValueError as error:
                 # a person's, as a rule; where it is ours, the log has the traceback
                 log.debug("%s %s answers 400", route.method, route.path, exc_info=True)
-                return JSONResponse({"error": one_line(error)}, status_code=400)
+                return problem(one_line(error), 400)
             except Exception:  # a mistake of ours: logged, and said to be one
                 log.exception("%s %s failed", route.method, route.path)
-                return JSONResponse({"error": OURS}, status_code=500)
+                return problem(OURS, 500)
             if isinstance(found, File):
-                policy = {"content-security-policy": found.policy} if found.policy else None
-                return Response(found.content, media_type=found.kind, headers=policy)
+                return Response(found.content, media_type=found.kind, headers=found.headers)
             if isinstance(found, Stream):
                 return StreamingResponse(_events(found), media_type="text/event-stream")
             return Response(_written(found), media_type="application/json")
@@ -299,7 +307,7 @@ def application(page: Page, routes: Sequence[Route] = ROUTES) -> App:
     async def failed(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         reason = f"{request.method} {request.url.path[:80]} is nothing here; begin at /"
-        return JSONResponse({"error": reason}, status_code=error.status_code)
+        return problem(reason, error.status_code)
 
     paths = [Path(one.path, endpoint(one), methods=[one.method]) for one in routes]
     app = Starlette(routes=paths, exception_handlers={HTTPException: failed})

@@ -6,11 +6,15 @@
 A log is read from where the last look ended, so a poll costs what is new. A run that resumes from
 a checkpoint writes its logs anew, shorter: then all is read again. A curve is sent as buckets, the
 mean with the lowest and the highest of each, so 10⁵ steps draw as quickly as 10³.
+
+A folder may come from a stranger: a link, a FIFO or a file that is too large counts as not there,
+and a name is shown with its unprintable characters escaped.
 """
 
 import html
 import json
 import math
+import os
 import re
 import threading
 from array import array
@@ -22,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from attnlab import files
 from attnlab.audit.contract import finite
 from attnlab.page.guard import Refused
 from attnlab.training import checkpoint, runs
@@ -31,6 +36,8 @@ MOST_POINTS = 4_000
 KEPT_LOGS = 64  # read and kept in memory: 16 bytes a step
 MOST_READ = 64 << 20  # bytes of a log at a time; the next look begins there
 MOST_FILE = 4 << 20  # bytes of a settings or result file
+MOST_REPORT = 64 << 20  # bytes of a report with its pictures
+OPENING = 80_000  # bytes that hold the first three paragraphs of a report
 TAIL = 16 << 10  # bytes at the end of a log that hold its newest line
 SAMPLES, LONGEST_SAMPLE = 12, 4_000
 
@@ -45,9 +52,11 @@ class Runs:
 
     def folders(self) -> dict[str, Path]:
         """Where each run is, the newest first."""
-        plain = {path.parent.name: path.parent for path in self.root.glob("*/config.json")}
+        plain = {
+            printable(path.parent.name): path.parent for path in self.root.glob("*/config.json")
+        }
         inside = {
-            f"{path.parents[2].name}/{path.parent.name}": path.parent
+            f"{printable(path.parents[2].name)}/{printable(path.parent.name)}": path.parent
             for path in self.root.glob("*/runs/*/config.json")
         }
         every = sorted((plain | inside).items(), key=lambda one: _modified(one[1]), reverse=True)
@@ -111,10 +120,14 @@ class Runs:
         found = self._reports().get(name)
         if found is None:
             raise Refused(404, f"there is no report {name[:120]!r} here; /api/reports has them")
-        return found.read_bytes()
+        content = _content(found, MOST_REPORT)
+        if content is None:
+            reason = f"is a link, no plain file, or has more than {MOST_REPORT:,} bytes"
+            raise Refused(404, f"the report of {name[:120]} is not shown: it {reason}")
+        return content
 
     def _reports(self) -> dict[str, Path]:
-        found = {path.parent.name: path for path in self.root.glob("*/report.html")}
+        found = {printable(path.parent.name): path for path in self.root.glob("*/report.html")}
         kinds = ("study-", "compare-")
         return {name: found[name] for name in sorted(found, reverse=True) if name.startswith(kinds)}
 
@@ -135,14 +148,14 @@ class Runs:
             best = min(evaluations.values, default=None)
         return {
             "name": name,
-            "preset": run.preset,
+            "preset": printable(run.preset),
             "state": _state(run) if isinstance(settings, dict) else "unreadable",
             "step": metrics[-1]["step"] if metrics else 0,
             "steps": _whole(settings, "steps"),
             "loss": metrics[-1]["loss"] if metrics else None,
             "best_loss": best,
             "parameters": _whole(manifest, "parameters"),
-            "writable": bool(checkpoint.all_in(run.checkpoints)),
+            "writable": _writable(run),
             "kind": "questions" if _objective(settings) in ("questions", "mixed") else "language",
             "context": _whole(settings, "context") or _whole(_inside(settings, "model"), "context"),
             "modified": _modified(folder),
@@ -167,13 +180,13 @@ class Log:
     def read_on(self) -> None:
         """Take in the whole lines that are new."""
         try:
-            there = self.path.stat() if self.path.is_file() else None
-            if there is None or there.st_ino != self._file or there.st_size < self._offset:
-                self._forget()
-            if there is None or there.st_size == self._offset:
-                return
-            self._file = there.st_ino
-            with self.path.open("rb") as file:
+            with files.open_plain(self.path) as file:
+                there = os.fstat(file.fileno())
+                if there.st_ino != self._file or there.st_size < self._offset:
+                    self._forget()
+                if there.st_size == self._offset:
+                    return
+                self._file = there.st_ino
                 file.seek(self._offset)
                 new = file.read(MOST_READ)
         except OSError:
@@ -264,9 +277,7 @@ def _number(value: Any) -> bool:
 def _last_rows(path: Path, most: int) -> list[Any]:
     """Of the end of a log."""
     try:
-        if not path.is_file():
-            return []
-        with path.open("rb") as file:
+        with files.open_plain(path) as file:
             size = file.seek(0, 2)
             file.seek(max(0, size - most))
             text = file.read(most)
@@ -294,14 +305,31 @@ def _state(run: runs.Run) -> str:
         return "unreadable"
 
 
+def _writable(run: runs.Run) -> bool:
+    """Whether there is a checkpoint to write text with."""
+    try:
+        return bool(checkpoint.all_in(run.checkpoints))
+    except OSError:
+        return False
+
+
 def _json(path: Path) -> Any:
     """What a file of settings holds, with numbers that JSON can hold; None if that is nothing."""
+    content = _content(path, MOST_FILE)
     try:
-        if not path.is_file() or path.stat().st_size > MOST_FILE:
-            return None
-        return finite(json.loads(path.read_bytes()))
-    except (OSError, ValueError, RecursionError):
+        return None if content is None else finite(json.loads(content))
+    except (ValueError, RecursionError):
         return None
+
+
+def _content(path: Path, most: int) -> bytes | None:
+    """Of a plain file; None for anything else, and for more than so many bytes."""
+    try:
+        with files.open_plain(path) as file:
+            content = file.read(most + 1)
+    except OSError:
+        return None
+    return content if len(content) <= most else None
 
 
 def _flat(settings: Any, prefix: str = "") -> Iterable[tuple[str, Any]]:
@@ -330,6 +358,16 @@ def _objective(settings: Any) -> Any:
     return found if isinstance(found, str) else None
 
 
+def printable(name: str) -> str:
+    """A folder's name as it is shown and asked for: newlines, escape sequences, letters that turn
+    the direction of writing, and bytes that are no UTF-8 are escaped, as \\n or \\udcff. Two names
+    are never shown alike, so the backslash is escaped too."""
+    return "".join(
+        one if one.isprintable() and one != "\\" else one.encode("unicode_escape").decode()
+        for one in name
+    )
+
+
 def _text(value: Any) -> str:
     """As JSON can be sent: half a surrogate pair is no letter."""
     return value.encode(errors="replace").decode() if isinstance(value, str) else ""
@@ -349,12 +387,13 @@ def _modified(folder: Path) -> float:
 def _opening(markdown: Path) -> dict[str, str]:
     """Title, question and answer: how every report of ours begins."""
     try:
-        parts = markdown.read_text(errors="replace")[:20_000].split("\n\n")[:3]
+        with files.open_plain(markdown) as file:
+            text = file.read(OPENING).decode(errors="replace")
     except OSError:
-        parts = []
-    title, question, answer = [*parts, "", "", ""][:3]
+        text = ""
+    title, question, answer = [*text.split("\n\n")[:3], "", "", ""][:3]
     return {
-        "title": _shown(title.removeprefix("# ")) or markdown.parent.name,
+        "title": _shown(title.removeprefix("# ")) or printable(markdown.parent.name),
         "question": _shown(question),
         "answer": _shown(re.sub(r"^> ?|\*\*", "", answer, flags=re.MULTILINE)),
     }

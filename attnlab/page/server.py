@@ -1,24 +1,26 @@
 """The server: a socket on this machine, the guard, and clients that are given up on when too slow.
 
-socket (8765 or the next free port) → deadlines for headers and reading → guard → routes
+socket (8765 or the next free port) → connections, with their deadlines → guard → routes
 """
 
 import secrets
+import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
 
 from attnlab.config import setting, settings
+from attnlab.page.connections import LARGEST_HEAD, patient
 from attnlab.page.guard import SLOWEST, App, Guard, Pass
 from attnlab.page.routes import ROUTES, Page, Route, application
 
 HOST, PORT = "127.0.0.1", 8765
 TRIED = 50  # ports after the one that was asked for
-LARGEST_HEAD = 16 << 10  # bytes of a request before its body
 CONNECTIONS = 64
+BACKLOG = 128  # connections that are accepted at once
 
 
 @settings
@@ -30,6 +32,12 @@ class ServerSettings:
     warm: bool = setting(True, about="run every claim once, so that the first slider is quick")
     slowest: float = setting(
         SLOWEST, about="seconds for a request to arrive, or for a piece of an answer to be taken"
+    )
+
+    connections: int = setting(
+        CONNECTIONS,
+        low=1,
+        about="connections that are kept open while they wait for their clients",
     )
 
     def check(self) -> None:
@@ -56,7 +64,7 @@ class Server:
         guarded = guard(application(self.page, routes), self.known, settings.slowest)
         config = uvicorn.Config(
             guarded,  # type: ignore[arg-type]
-            http=patient(settings.slowest),
+            http=patient(settings.slowest, settings.connections),
             ws="none",
             lifespan="off",
             loop="asyncio",
@@ -64,7 +72,7 @@ class Server:
             log_level="critical",
             access_log=False,
             server_header=False,
-            limit_concurrency=CONNECTIONS,
+            backlog=BACKLOG,
             h11_max_incomplete_event_size=LARGEST_HEAD,
             timeout_keep_alive=max(1, int(settings.slowest)),
             timeout_graceful_shutdown=1,
@@ -113,56 +121,18 @@ def bind_socket(port: int) -> socket.socket:
         try:
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             opened.bind((HOST, one))
-            opened.listen(128)  # now, since two may be bound to a port and only one listen
+            opened.listen(BACKLOG)  # now, since two may be bound to a port and only one listen
             return opened
         except OSError:
             opened.close()
     raise ValueError(f"the ports {port} to {last} are in use or refused; choose one with --port")
 
 
-def patient(seconds: float) -> Any:
-    """uvicorn's protocol, with a deadline for what a client does: from its coming, and from when an
-    answer is written, until the answer is taken and the head of the next request is there."""
-    from uvicorn.protocols.http.h11_impl import H11Protocol
-
-    class Patient(H11Protocol):
-        deadline: Any = None
-
-        def connection_made(self, transport: Any) -> None:
-            super().connection_made(transport)
-            self._wait()
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            super().connection_lost(exc)
-            self._stop_waiting()
-
-        def data_received(self, data: bytes) -> None:
-            super().data_received(data)
-            if self._answering():
-                self._stop_waiting()
-
-        def on_response_complete(self) -> None:
-            super().on_response_complete()
-            if not self._answering():
-                self._wait()
-
-        def _answering(self) -> bool:
-            return self.cycle is not None and not self.cycle.response_complete
-
-        def _wait(self) -> None:
-            self._stop_waiting()
-            self.deadline = self.loop.call_later(seconds, self.transport.abort)
-
-        def _stop_waiting(self) -> None:
-            if self.deadline is not None:
-                self.deadline.cancel()
-                self.deadline = None
-
-    return Patient
-
-
-def serve(settings: ServerSettings, say: Callable[[Server], None]) -> None:
-    """Run until Ctrl-C; `say` is called once the address answers."""
+def serve(settings: ServerSettings, say: Callable[[Server], AbstractContextManager[None]]) -> None:
+    """Run until Ctrl-C; `say` is entered once the address answers, and left however this ends."""
     server = Server(settings)
-    say(server)
-    server.run()
+    for kind in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(kind) is signal.SIG_DFL:  # under nohup it is ignored, and stays so
+            signal.signal(kind, lambda number, _: sys.exit(128 + number))
+    with say(server):
+        server.run()

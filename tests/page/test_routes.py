@@ -152,6 +152,9 @@ def test_a_report_is_served_with_a_policy_of_its_own(opened):
     assert "<title>Report" in answer.text
     policy = answer.headers["content-security-policy"]
     assert "script-src" not in policy and "default-src 'none'" in policy
+    assert policy.split("; ")[0] == "sandbox" and "allow" not in policy
+    assert answer.headers["cross-origin-opener-policy"] == "unsafe-none"
+    assert answer.headers["referrer-policy"] == "no-referrer"
     assert opened.get(f"/report/{name_of('people')}").status_code == 404
 
 

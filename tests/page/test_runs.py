@@ -1,12 +1,12 @@
 """Runs on the page: logs are read on from where they were, whatever happens to them."""
 
 import json
-from pathlib import Path
 
 import pytest
 from page.pages import client, name_of, serving
 from page.pages import folder as folder_of_runs
 
+from attnlab import files
 from attnlab.page.guard import Refused
 from attnlab.page.runs import TAIL, Log, Runs
 from attnlab.training import runs
@@ -126,22 +126,21 @@ def test_a_curve_is_means_with_the_extremes_of_each_bucket(tmp_path):
 @pytest.fixture
 def reads(monkeypatch):
     """How many bytes each read of a log gave, by the name of the log."""
-    sizes, plain = {}, Path.open
+    sizes, plain = {}, files.open_plain
 
-    def opened(path, *mode, **more):
-        file = plain(path, *mode, **more)
-        if mode == ("rb",):
-            read = file.read
+    def opened(path):
+        file = plain(path)
+        read = file.read
 
-            def counted(*most):
-                content = read(*most)
-                sizes.setdefault(path.stem, []).append(len(content))
-                return content
+        def counted(*most):
+            content = read(*most)
+            sizes.setdefault(path.stem, []).append(len(content))
+            return content
 
-            file.read = counted
+        file.read = counted
         return file
 
-    monkeypatch.setattr(Path, "open", opened)
+    monkeypatch.setattr(files, "open_plain", opened)
     return sizes
 
 
