@@ -143,17 +143,20 @@ def _tabulate(results: list["ClaimResult"], question: str | None = None) -> None
     for result in results:
         evidence = result.evidence
         name = f"[bold]{result.name}[/]{' ' * (widest - len(result.name))}"
-        right = who_was_right(result.plain()["answers"])
+        right = who_was_right(result.plain()["answers"], sources.short)
         screen.print(f"{name}  {_verdict(result)}  {right}", highlight=False, soft_wrap=True)
         line = f"  {evidence.kind}: {decisive(evidence.measures).describe()}"
         screen.print(f"[dim]{escape(line)}[/]", highlight=False, soft_wrap=True)
         if question is not None:
             screen.print(f"  {escape(result.claim.about.statement)}", highlight=False)
     screen.print(
-        "[dim]The conclusions of documents 000 to 004: ✓ right, ◐ incomplete, ✗ wrong. Their words "
-        "and reasons: attnlab claims NAME[/]",
+        "[dim]The conclusions of five documents: ✓ right, ◐ incomplete, ✗ wrong. Their words and "
+        "reasons: attnlab claims NAME[/]",
         highlight=False,
     )
+    for number, short in sources.SHORT.items():
+        what = sources.DOCUMENTS[number].partition(": ")[2]
+        screen.print(f"[dim]  {short:<10}  {escape(what)}[/]", highlight=False, soft_wrap=True)
     wrong = [result.name for result in results if not result.as_expected]
     line = f"{len(results)} claims; " + (
         f"not as recorded: {', '.join(wrong)}" if wrong else "all as recorded"
