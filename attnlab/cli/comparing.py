@@ -54,7 +54,9 @@ def compare(
     from attnlab.compare.parse import parse
 
     comparison = Comparison(parse(words), _pool(on, address, processes))
-    record = carry_out_here("", comparison, root=root, again=again)
+    place = [] if on == "local" else ["--on", on, *(["--address", address] if address else [])]
+    command = ["compare", *words, *place]
+    record = carry_out_here("", comparison, command, root=root, again=again)
     if as_json:
         print_json(record.results)
     else:

@@ -132,21 +132,34 @@ def study(
     """
     settings = config.override(registry.load("study", name)(), overrides or [])
     name = registry.find("study", name).name
-    record = carry_out_here(name, settings, root=root, again=again)
+    words = ["study", name, *(overrides or [])]
+    record = carry_out_here(name, settings, words, root=root, again=again)
     if as_json:
         print_json(record.results)
     else:
         show(record)
 
 
-def carry_out_here(name: str, experiment: "Experiment", *, root: Path, again: bool) -> "Record":
-    """Run an experiment with its progress on the terminal; stopped, it says how to resume."""
+def carry_out_here(
+    name: str, experiment: "Experiment", words: list[str], *, root: Path, again: bool
+) -> "Record":
+    """Run an experiment with its progress on the terminal; stopped, it says how to resume.
+
+    The report names the words of its own command, though it may be a part of a tour.
+    """
     from attnlab.experiments.experiment import carry_out
     from attnlab.experiments.pool import Interrupted
     from attnlab.experiments.progress import Terminal
 
     try:
-        return carry_out(name, experiment, root=root, progress=Terminal(errors), again=again)
+        return carry_out(
+            name,
+            experiment,
+            root=root,
+            progress=Terminal(errors),
+            again=again,
+            command=words if root == Path("runs") else [*words, "--runs", str(root)],
+        )
     except Interrupted as error:
         errors.print(f"{error}; {RESUMES}", highlight=False)
         raise typer.Exit(128 + signal.Signals[error.signal]) from None

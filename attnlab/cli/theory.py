@@ -185,12 +185,13 @@ class _Rows:
             screen.print(f"[cyan]{key}[/]: {sources.QUESTIONS[key]}", highlight=False)
 
     def add(self, result: "ClaimResult") -> None:
+        from attnlab.theory import sources
         from attnlab.theory.claim import decisive
         from attnlab.theory.document import who_was_right
 
         evidence = result.evidence
         name = f"[bold]{result.name}[/]{' ' * (self._widest - len(result.name))}"
-        right = who_was_right(result.plain()["answers"])
+        right = who_was_right(result.plain()["answers"], sources.short)
         screen.print(f"{name}  {_verdict(result)}  {right}", highlight=False, soft_wrap=True)
         line = f"  {evidence.kind}: {decisive(evidence.measures).describe()}"
         screen.print(f"[dim]{escape(line)}[/]", highlight=False, soft_wrap=True)
@@ -198,12 +199,16 @@ class _Rows:
             screen.print(f"  {escape(result.claim.about.statement)}", highlight=False)
 
     def end(self, results: list["ClaimResult"]) -> None:
+        from attnlab.theory import sources
+
         screen.print(
-            "[dim]000 to 004 are documents with answers to the questions of two courses "
-            "(docs/theory.md names them). Their conclusions: ✓ right, ◐ incomplete, ✗ wrong. "
-            "Their words and reasons: attnlab claims NAME[/]",
+            "[dim]The conclusions of five documents: ✓ right, ◐ incomplete, ✗ wrong. Their words "
+            "and reasons: attnlab claims NAME[/]",
             highlight=False,
         )
+        for number, short in sources.SHORT.items():
+            what = sources.DOCUMENTS[number].partition(": ")[2]
+            screen.print(f"[dim]  {short:<10}  {escape(what)}[/]", highlight=False, soft_wrap=True)
         wrong = [result.name for result in results if not result.as_expected]
         line = f"{len(results)} claims; " + (
             f"not as recorded: {', '.join(wrong)}" if wrong else "all as recorded"

@@ -57,6 +57,7 @@ def findings(conditions: Conditions, variants: Sequence[VariantResult]) -> Findi
         answer=answer(analysis),
         sections=_sections(analysis),
         summary=summary(analysis),
+        rates=rates(analysis),
     )
 
 
@@ -263,7 +264,7 @@ def _cache(analysis: Analysis) -> Section:
 
 def _pareto(analysis: Analysis, title: str, x: str, cost: Mapping[str, Cost | None]) -> Plot:
     series = []
-    for one in analysis.ranked:
+    for one in analysis.variants:
         price, loss = cost[one.label], analysis.loss(one)
         if price is None or loss is None:
             continue

@@ -26,6 +26,8 @@ from attnlab.reports.report import Report, Section
 from attnlab.reports.write import write
 from attnlab.training import runs
 
+NOT_SEARCHED = "Learning rates were not searched: every model trains with that of its recipe."
+
 
 @dataclass(frozen=True)
 class Findings:
@@ -36,6 +38,7 @@ class Findings:
     answer: str  # in one or two
     sections: Sequence[Section]
     summary: dict[str, Any]  # the numbers behind it, for results.json and --json
+    rates: str = NOT_SEARCHED  # whether learning rates were searched
 
 
 class Experiment(ABC):
@@ -67,10 +70,20 @@ class Record:
 
 
 def carry_out(
-    name: str, experiment: Experiment, *, root: Path, progress: Progress, again: bool = False
+    name: str,
+    experiment: Experiment,
+    *,
+    root: Path,
+    progress: Progress,
+    again: bool = False,
+    command: Sequence[str] = (),
 ) -> Record:
-    """Run the jobs that are missing, and write the report."""
-    plots.require()
+    """Run the jobs that are missing, and write the report.
+
+    The report says which command makes it again: `command`, else that of this process.
+    """
+    if not plots.available():
+        progress.note(f"tables are written, and no figures: {plots.MISSING}")
     kind, settings = experiment.kind, experiment.settings()
     here = machine(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     made_from = json.dumps(
@@ -91,8 +104,10 @@ def carry_out(
             sections=found.sections,
             settings=settings,
             versions=here,
-            command=shlex.join(["attnlab", *sys.argv[1:]]),
+            command=shlex.join(["attnlab", *(command or sys.argv[1:])]),
             seconds=seconds,
+            rates=found.rates,
+            runs=_runs_in(workspace.folder),
         )
         results = {
             **named,
@@ -104,3 +119,8 @@ def carry_out(
         }
         write(report, results, workspace.folder)
     return Record(workspace.folder, report, results, workspace.lacking)
+
+
+def _runs_in(folder: Path) -> list[str]:
+    """The run folders of an experiment, from its own folder."""
+    return [f"runs/{path.parent.name}" for path in sorted(folder.glob("runs/*/config.json"))]

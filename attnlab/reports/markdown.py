@@ -1,59 +1,85 @@
 """A report as GitHub-flavoured Markdown, with its plots as SVG files beside it."""
 
 import re
+from collections.abc import Iterator, Sequence
+from itertools import count
 from urllib.parse import quote
 
 from attnlab import config
 from attnlab.reports import plots, vector
+from attnlab.reports.downloads import Download, Downloads, find, stems
 from attnlab.reports.report import (
     Block,
+    Picture,
+    Plot,
     Report,
     Sample,
     Section,
     Table,
     format_cell,
+    name_of_run,
     paragraphs,
     plain,
 )
 
 
 def as_markdown(report: Report, pictures: str) -> tuple[str, dict[str, str]]:
-    """The text, and the SVG files by name that it expects in the folder `pictures`."""
+    """The text, and the SVG files by name that it expects in the folder `pictures`.
+
+    Every plot has colours of its own: what is documented here has no variants in common.
+    """
     files: dict[str, str] = {}
+    drawn: dict[int, list[Download]] = {}
+    names = stems(report)
+    for place, block in enumerate(report.blocks):
+        if isinstance(block, Plot | Picture):
+            name = f"{names[place]}.svg"
+            files[name] = vector.standalone(plots.svg(block))
+            content = files[name].encode()
+            drawn[place] = [Download(kind="SVG", path=f"{pictures}/{name}", content=content)]
+    return _render(report, drawn, links=False), files
+
+
+def with_downloads(report: Report, downloads: Downloads) -> str:
+    """The text, with links to the files beside it."""
+    return _render(report, downloads, links=True)
+
+
+def _render(report: Report, downloads: Downloads, *, links: bool) -> str:
+    places = count()
     parts = [f"# {_text(report.title)}", _text(report.question)]
     answer = [_text(text) for text in paragraphs(report.answer)]
     parts.append("\n>\n".join(f"> **{text}**" for text in answer))
     for section in report.sections:
-        parts += _section(section, pictures, files)
+        parts += _section(section, downloads, places, links)
     parts += _origin(report)
-    return "\n\n".join(part for part in parts if part) + "\n", files
+    return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _section(section: Section, pictures: str, files: dict[str, str]) -> list[str]:
+def _section(
+    section: Section, downloads: Downloads, places: Iterator[int], links: bool
+) -> list[str]:
     parts = [f"## {_text(section.heading)}", *map(_text, section.paragraphs)]
     for block in section.blocks:
-        parts += _block(block, section, pictures, files)
+        beside = downloads.get(next(places), ())
+        parts += [*_block(block, beside), _links(beside) if links else ""]
     return parts
 
 
-def _block(block: Block, section: Section, pictures: str, files: dict[str, str]) -> list[str]:
+def _block(block: Block, beside: Sequence[Download]) -> list[str]:
     title = f"**{_text(block.title)}**" if block.title.strip() else ""
     if isinstance(block, Table):
         return [title, _table(block), _text(block.note)]
     if isinstance(block, Sample):
         return [title, _fence(block.text)]
-    name = _file_name(section.pictures, block.title, files)
-    files[name] = vector.standalone(plots.svg(block))
-    return [title, f"![{_text(block.title)}]({quote(pictures)}/{name})", _text(block.note)]
+    drawn = find(beside, "SVG")
+    if drawn is None:
+        return [title, _text(f"Not drawn: {plots.MISSING}"), _text(block.note)]
+    return [title, f"![{_text(block.title)}]({quote(drawn.path)})", _text(block.note)]
 
 
-def _file_name(stem: str, title: str, files: dict[str, str]) -> str:
-    """A name that is still free: the section's, else a running number and the title."""
-    if stem:
-        names = [f"{stem}.svg", *(f"{stem}-{n}.svg" for n in range(2, len(files) + 2))]
-        return next(name for name in names if name not in files)
-    words = re.findall(r"[a-z0-9]+", title.lower())
-    return "-".join([f"{len(files) + 1:02}", *words])[:50].rstrip("-") + ".svg"
+def _links(beside: Sequence[Download]) -> str:
+    return " · ".join(f"[{one.kind}]({quote(one.path)})" for one in beside)
 
 
 def _table(table: Table) -> str:
@@ -69,6 +95,11 @@ def _origin(report: Report) -> list[str]:
         parts.append(_fence(report.command))
     if report.took:
         parts.append(f"It took {report.took}.")
+    if report.rates:
+        parts.append(_text(report.rates))
+    if report.runs:
+        linked = ", ".join(f"[{_text(name_of_run(run))}]({quote(run)}/)" for run in report.runs)
+        parts.append(f"Runs: {linked}.")
     if report.versions:
         versions = (f"{_text(name)} {_text(str(v))}" for name, v in report.versions.items())
         parts.append("Versions: " + ", ".join(versions) + ".")

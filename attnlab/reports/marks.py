@@ -5,12 +5,11 @@ from typing import Any
 
 import numpy as np
 
+from attnlab.reports import colours
+from attnlab.reports.colours import PALETTE
 from attnlab.reports.thin import Points
 from attnlab.reports.vector import INK
 
-# four of Okabe and Ito and two more: at least 3:1 against a white page and a dark one,
-# and told apart with each kind of colour blindness
-PALETTE = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#925071", "#a366ff"]
 DASHES: list[Any] = ["-", (0, (5, 2)), (0, (1.5, 1.5))]  # once the colours are used up
 MARKERS = ["o", "s", "^", "D", "v", "P"]
 FEW = 20  # points of a line, which then have a marker each
@@ -19,7 +18,8 @@ MANY = 500  # points, which are then drawn finer
 
 @dataclass(frozen=True, kw_only=True)
 class Brush:
-    """How a series is drawn: the `number`-th of `of`, over names or numbers.
+    """How a series is drawn: in the look of its `number`, at `place` among `of`, over names or
+    numbers.
 
     Series that share names stand side by side over each. Names that are too long to stand beside
     each other run `down` the page instead, and values from left to right.
@@ -27,13 +27,14 @@ class Brush:
 
     axes: Any
     number: int
+    place: int
     of: int
     named: bool
     down: bool
 
     @property
     def colour(self) -> str:
-        return PALETTE[self.number % len(PALETTE)]
+        return colours.colour(self.number)
 
     @property
     def marker(self) -> str:
@@ -45,7 +46,7 @@ class Brush:
 
     def aside(self, room: float) -> float:
         """How far from its name, when all series share so much room there."""
-        return room / self.of * (self.number - (self.of - 1) / 2) if self.named else 0.0
+        return room / self.of * (self.place - (self.of - 1) / 2) if self.named else 0.0
 
     def lines(self, points: Points) -> None:
         seen = np.isfinite(points.y)
@@ -69,10 +70,11 @@ class Brush:
         size = 6 if len(points.x) <= MANY else 3
         self._plot(points.x + aside, points.y, markersize=size, gid="class-points", **look)
 
-    def bars(self, points: Points) -> None:
+    def bars(self, points: Points, each: list[str] | None = None) -> None:
+        """In the colour of the series, or `each` in its own."""
         aside = self.aside(0.76)
         bar = self.axes.barh if self.down else self.axes.bar
-        bar(points.x + aside, points.y, 0.72 / self.of, color=self.colour)
+        bar(points.x + aside, points.y, 0.72 / self.of, color=each or self.colour)
         self._intervals(points, aside, INK)
 
     def _intervals(self, points: Points, aside: float, colour: str) -> None:

@@ -1,17 +1,23 @@
-"""Plots and heat maps as SVG that goes with its page, light or dark; drawn by matplotlib.
+"""Plots and heat maps as SVG that goes with its page, light or dark; as PNG; drawn by matplotlib.
 
 The same plot gives the same bytes: nothing of the machine, the day or a person's matplotlibrc
-enters. Many points are thinned (`attnlab/reports/thin.py`); a description in the SVG says so.
+enters an SVG. A PNG is black on white, and takes letters that matplotlib's font does not have
+(Chinese ones) from a font of the machine. Many points are thinned (`attnlab/reports/thin.py`); a
+description in the SVG says so.
 """
 
+import importlib.util
 import io
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from attnlab.reports import thin, vector
+from attnlab.reports.colours import NEUTRAL, Colours, by_place, colour, numbers
 from attnlab.reports.marks import FEW, Brush
 from attnlab.reports.report import Picture, Plot, format_cell
 from attnlab.reports.vector import INK, Words
@@ -19,7 +25,19 @@ from attnlab.reports.vector import INK, Words
 WIDTH, HEIGHT = 440, 235  # pixels, without the legend; narrow, so that a phone can show the text
 SMALL, SIZE = 11, 12  # of letters, in pixels
 LETTER, LINE = 0.62 * SMALL, 17  # about the width of a small one, and the height of its line
-MISSING = "plots need the matplotlib package; pip install matplotlib"
+SHARPNESS = 3  # pixels of a PNG for one of the SVG: 1320 across, 400 an inch in a narrow column
+MISSING = "figures need matplotlib: pip install 'attnlab[plots]'"
+WIDE_LETTERS = (  # fonts with Chinese letters, by name
+    "Noto Sans CJK SC",
+    "Noto Sans SC",
+    "Source Han Sans SC",
+    "WenQuanYi Micro Hei",
+    "PingFang SC",
+    "Hiragino Sans GB",
+    "Microsoft YaHei",
+    "SimHei",
+    "Arial Unicode MS",
+)
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "attnlab",
@@ -45,37 +63,28 @@ STYLE: dict[Any, Any] = {
 }
 
 
+def available() -> bool:
+    """Whether figures can be drawn here."""
+    return importlib.util.find_spec("matplotlib") is not None
+
+
 def require() -> None:
     """Say early that plots cannot be drawn here."""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        raise ValueError(MISSING) from None
+    if not available():
+        raise ValueError(MISSING)
 
 
-def svg(plot: Plot | Picture, prefix: str = "plot") -> str:
-    """An SVG to stand in a page; identifiers begin with the prefix, so give each its own."""
+def svg(plot: Plot | Picture, prefix: str = "plot", colours: Colours | None = None) -> str:
+    """An SVG to stand in a page; identifiers begin with the prefix, so give each its own.
+
+    Series have the colours of their report (`colours.assign`), else colours by their order.
+    """
     require()
-    import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
-    from matplotlib.figure import Figure
-    from matplotlib.textpath import TextToPath
 
-    def measure(line: str, font: Any) -> float:
-        return TextToPath().get_text_width_height_descent(line, font, False)[0]
-
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()  # not the person's own
-        matplotlib.rcParams.update(STYLE)
-        figure = Figure(layout="constrained", dpi=72, facecolor="none")
-        axes = figure.add_subplot(facecolor="none")
-        sheet = Sheet(figure=figure, axes=axes, measure=measure)
-        if isinstance(plot, Picture):
-            _heat_map(sheet, plot)
-        else:
-            _plot(sheet, plot)
+    with _drawn(plot, colours or {}) as sheet:
         file = io.StringIO()
-        FigureCanvasSVG(figure).print_svg(file)
+        FigureCanvasSVG(sheet.figure).print_svg(file)
     return vector.tidy_svg(
         file.getvalue(),
         sheet.words,
@@ -85,18 +94,70 @@ def svg(plot: Plot | Picture, prefix: str = "plot") -> str:
     )
 
 
+def png(plot: Plot | Picture, colours: Colours | None = None) -> bytes:
+    """For slides and papers."""
+    require()
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.font_manager import fontManager
+
+    here = {font.name for font in fontManager.ttflist}
+    fonts = ["DejaVu Sans", *(name for name in WIDE_LETTERS if name in here)]
+    with _drawn(plot, colours or {}, {"font.family": fonts}, written=True) as sheet:
+        sheet.figure.set_facecolor("white")
+        sheet.figure.set_dpi(72 * SHARPNESS)
+        file = io.BytesIO()
+        with warnings.catch_warnings():
+            # what no font has is shown as a box
+            warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+            FigureCanvasAgg(sheet.figure).print_png(file, metadata={"Software": None})
+    return file.getvalue()
+
+
+@contextmanager
+def _drawn(
+    plot: Plot | Picture,
+    colours: Colours,
+    changes: Mapping[Any, Any] | None = None,
+    written: bool = False,
+) -> Iterator["Sheet"]:
+    """A figure with all that is on it, and matplotlib set as it was drawn."""
+    import matplotlib
+    from matplotlib.figure import Figure
+    from matplotlib.textpath import TextToPath
+
+    def measure(line: str, font: Any) -> float:
+        return TextToPath().get_text_width_height_descent(line, font, False)[0]
+
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()  # not the person's own
+        matplotlib.rcParams.update({**STYLE, **(changes or {})})
+        figure = Figure(layout="constrained", dpi=72, facecolor="none")
+        axes = figure.add_subplot(facecolor="none")
+        sheet = Sheet(figure=figure, axes=axes, measure=measure, written=written)
+        if isinstance(plot, Picture):
+            _heat_map(sheet, plot)
+        else:
+            _plot(sheet, plot, colours)
+        yield sheet
+
+
 @dataclass(frozen=True, kw_only=True)
 class Sheet:
-    """What is drawn on, and the words that belong to it."""
+    """What is drawn on, and the words that belong to it; `written` there, or kept beside it."""
 
     figure: Any
     axes: Any
     measure: Any
+    written: bool = False
     words: Words = field(default_factory=Words)
     remarks: list[str] = field(default_factory=list)
 
     def put(self, artist: Any, text: str) -> None:
-        self.words.put(artist, text, self.measure)
+        if self.written:
+            artist.set_parse_math(False)
+            artist.set_text(text)
+        else:
+            self.words.put(artist, text, self.measure)
 
     def resize(self, height: float) -> None:
         self.figure.set_size_inches(WIDTH / 72, height / 72)
@@ -115,12 +176,13 @@ class Sheet:
 
     def name_ticks(self, axis: Any, names: Sequence[str], every: int = 1, **look: Any) -> None:
         shown = range(0, len(names), every)
-        axis.set_ticks(list(shown), [vector.stand_in(names[at]) for at in shown], **look)
+        labels = [names[at] if self.written else vector.stand_in(names[at]) for at in shown]
+        axis.set_ticks(list(shown), labels, parse_math=False, **look)
         for tick, at in zip(axis.get_ticklabels(), shown, strict=True):
             self.put(tick, names[at])
 
 
-def _plot(sheet: Sheet, plot: Plot) -> None:
+def _plot(sheet: Sheet, plot: Plot, colours: Colours) -> None:
     axes = sheet.axes
     places = _places(plot)
     names = [vector.one_line(format_cell(at)) for at in places]
@@ -133,15 +195,19 @@ def _plot(sheet: Sheet, plot: Plot) -> None:
     if count < total:
         sheet.remarks.append(f"{count:,} of {total:,} points are drawn; every extreme is kept.")
     brushes = [
-        Brush(axes=axes, number=number, of=len(drawn), named=bool(names), down=down)
-        for number in range(len(drawn))
+        Brush(axes=axes, number=number, place=at, of=len(drawn), named=bool(names), down=down)
+        for at, number in enumerate(numbers(plot, colours))
     ]
     height: float = HEIGHT
     if any(np.isfinite(points.y).any() for points in drawn):
         values = [column for points in drawn for column in (points.y, points.low, points.high)]
         _set_scale(axes, plot, down, values)
+        each = _bar_colours(plot, colours)
         for brush, points in zip(brushes, drawn, strict=True):
-            getattr(brush, plot.kind)(points)
+            if each:
+                brush.bars(points, each)
+            else:
+                getattr(brush, plot.kind)(points)
         _set_grid(axes, plot, down, bool(names))
         _set_ticks(axes.xaxis if down else axes.yaxis, values, log=plot.log_y)
         if down:
@@ -156,7 +222,16 @@ def _plot(sheet: Sheet, plot: Plot) -> None:
         spine.set_alpha(0.45)
     axes.tick_params(length=0, pad=6)
     sheet.label(*((plot.y, plot.x) if down else (plot.x, plot.y)))
-    sheet.resize(height + LINE * _add_legend(sheet, plot, brushes))
+    legend = 0 if _bar_colours(plot, colours) else _add_legend(sheet, plot, brushes)
+    sheet.resize(height + LINE * legend)
+
+
+def _bar_colours(plot: Plot, colours: Colours) -> list[str]:
+    """Of the bars of one series, where they stand for series of the report."""
+    if not by_place(plot) or colours.keys().isdisjoint(map(str, plot.series[0].x)):
+        return []
+    known = (colours.get(str(at)) for at in plot.series[0].x)
+    return [NEUTRAL if number is None else colour(number) for number in known]
 
 
 def _places(plot: Plot) -> dict[Any, int]:

@@ -181,7 +181,11 @@ class Section:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """A question in one sentence, its answer in one or two, what supports it, how to repeat it."""
+    """A question in one sentence, its answer in one or two, what supports it, how to repeat it.
+
+    `rates` says whether learning rates were searched. `runs` are the folders of the trainings, from
+    the report's own.
+    """
 
     title: str
     question: str
@@ -191,6 +195,8 @@ class Report:
     versions: Mapping[str, str | int] = field(default_factory=dict)
     command: str = ""
     seconds: float | None = None
+    rates: str = ""
+    runs: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         for name in ("title", "question", "answer"):
@@ -199,6 +205,11 @@ class Report:
         _check_number(self.seconds, "a report's seconds")
         if self.seconds is not None and self.seconds < 0:
             raise ValueError(f"a report's seconds are {self.seconds}; they cannot be below 0")
+
+    @property
+    def blocks(self) -> list[Block]:
+        """Of all sections, in order."""
+        return [block for section in self.sections for block in section.blocks]
 
     @property
     def took(self) -> str:
@@ -228,6 +239,11 @@ def format_cell(cell: Cell) -> str:
     if size < 1e-4 or size >= 1e12:
         return f"{cell:.3e}"
     return f"{cell:,.0f}" if size >= 9999.5 else f"{cell:#,.4g}".removesuffix(".")
+
+
+def name_of_run(folder: str) -> str:
+    """What a link to a run says."""
+    return folder.rpartition("/")[2]
 
 
 def plain(text: str) -> str:

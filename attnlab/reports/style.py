@@ -6,12 +6,12 @@ CSS = """
 :root {
   color-scheme: light dark;
   --page: #fdfdfc; --ink: LIGHT; --soft: #5b636d; --line: #dfe2e6;
-  --box: #f3f5f7; --answer: #eaf2f8; --accent: #0072b2;
+  --box: #f3f5f7; --answer: #eaf2f8; --accent: #0072b2; --shade: rgb(20 30 40 / 0.28);
 }
 @media screen and (prefers-color-scheme: dark) {
   :root {
     --page: #15181c; --ink: DARK; --soft: #a0a8b2; --line: #343a42;
-    --box: #1d2126; --answer: #172733; --accent: #58aee0;
+    --box: #1d2126; --answer: #172733; --accent: #58aee0; --shade: rgb(150 180 210 / 0.38);
   }
 }
 * { box-sizing: border-box; }
@@ -21,7 +21,9 @@ body {
   font: 1.0625rem/1.65 FONTS;
   overflow-wrap: break-word;
 }
-main { max-width: 43rem; margin: 0 auto; padding: clamp(1.5rem, 6vw, 4.5rem) 1.1rem 4rem; }
+main { max-width: 78rem; margin: 0 auto; padding: clamp(1.5rem, 6vw, 4.5rem) 1.1rem 4rem; }
+/* lines that are easy to read; tables and figures take the room there is */
+header, section > p, .note, pre, .origin { max-width: 46rem; }
 h1, h2, h3 { line-height: 1.25; text-wrap: balance; font-weight: 650; }
 h1 { font-size: clamp(1.6rem, 5vw, 2.3rem); letter-spacing: -0.018em; margin: 0 0 0.9rem; }
 h2 { font-size: 1.35rem; letter-spacing: -0.01em; margin: 0 0 0.7rem; }
@@ -39,28 +41,61 @@ section { margin-top: 3rem; }
   display: block; font-size: 0.8rem; font-weight: 650; letter-spacing: 0.06em;
   text-transform: uppercase; color: var(--accent); margin-bottom: 0.25rem;
 }
-figure, .table { margin: 1.9rem 0; }
+figure, .table, .figures { margin: 1.9rem 0; }
 figcaption, caption { font-size: 1.0625rem; font-weight: 600; line-height: 1.4; text-align: left; }
 figcaption { margin-bottom: 0.6rem; }
 caption { padding-bottom: 0.5rem; }
 .note { font-size: 0.9rem; line-height: 1.5; color: var(--soft); margin: 0.6rem 0 0; }
 svg { display: block; width: 100%; max-width: 38rem; height: auto; }
-.scroll { overflow-x: auto; }
+.figures {
+  display: grid; gap: 1.9rem 2rem;
+  grid-template-columns: repeat(auto-fill, minmax(min(100%, 32rem), 1fr));
+}
+.figures figure { min-width: 0; margin: 0; }
+.missing {
+  color: var(--soft); border: 1px dashed var(--line); border-radius: 8px; padding: 0.9rem 1.1rem;
+}
+.files { font-size: 0.85rem; margin: 0.5rem 0 0; display: flex; flex-wrap: wrap; gap: 0.4rem; }
+.files a {
+  padding: 0.1rem 0.6rem; border: 1px solid var(--line); border-radius: 6px;
+  color: var(--accent); text-decoration: none;
+}
+.files a:hover { border-color: var(--accent); text-decoration: underline; }
+a { color: var(--accent); }
+/* where more is to be seen, the edge is shaded: the shades stay, what covers them scrolls */
+.scroll {
+  overflow-x: auto; width: fit-content; max-width: 100%;
+  background:
+    linear-gradient(to right, var(--page) 40%, transparent) left / 3rem 100% local,
+    linear-gradient(to left, var(--page) 40%, transparent) right / 3rem 100% local,
+    linear-gradient(to right, var(--shade), transparent) left / 1rem 100% scroll,
+    linear-gradient(to left, var(--shade), transparent) right / 1rem 100% scroll;
+  background-repeat: no-repeat;
+}
+/* a bar that is always seen */
+.scroll::-webkit-scrollbar, pre::-webkit-scrollbar { height: 0.6rem; }
+.scroll::-webkit-scrollbar-track, pre::-webkit-scrollbar-track { background: var(--box); }
+.scroll::-webkit-scrollbar-thumb, pre::-webkit-scrollbar-thumb {
+  background: var(--soft); border-radius: 0.3rem;
+}
 table {
-  border-collapse: collapse; min-width: 100%; font-size: 0.95rem; line-height: 1.4;
-  font-variant-numeric: tabular-nums;
+  border-collapse: separate; border-spacing: 0; min-width: min(100%, 26rem);
+  font-size: 0.95rem; line-height: 1.375rem; font-variant-numeric: tabular-nums;
 }
 th, td {
   padding: 0.5rem 1.1rem 0.5rem 0; text-align: left; vertical-align: top;
   border-bottom: 1px solid var(--line); overflow-wrap: normal;
 }
-th:last-child, td:last-child { padding-right: 0.2rem; }
+th:last-child, td:last-child { padding-right: 0.4rem; }
+/* which row it is stays in sight */
+th:first-child { position: sticky; left: 0; background: var(--page); }
 thead th {
   font-weight: 600; color: var(--soft); vertical-align: bottom; border-bottom-color: var(--soft);
 }
 tbody th { font-weight: 500; }
+thead th { min-width: 4rem; max-width: 11rem; }
 td, tbody th { max-width: 26rem; }
-td.long { min-width: 13rem; }
+.long { min-width: 13rem; overflow-wrap: anywhere; }
 .number { text-align: right; }
 td.number, td.short, tbody th.short { white-space: nowrap; }
 pre {
@@ -77,10 +112,17 @@ pre.wrap { white-space: pre-wrap; overflow-wrap: anywhere; }
 dt { color: var(--soft); }
 dd { margin: 0; font-variant-numeric: tabular-nums; }
 details { margin-top: 1.6rem; }
+.runs { margin: 0; padding-left: 1.2rem; columns: 15rem; }
 summary { cursor: pointer; font-weight: 600; margin-bottom: 0.5rem; }
 :focus-visible { outline: 2px solid var(--accent); outline-offset: 3px; }
-@media (max-width: 30rem) {
+@media screen and (max-width: 64rem) {
+  td.short { white-space: normal; }
+}
+@media screen and (max-width: 30rem) {
   svg { width: calc(100% + 0.8rem); margin-right: -0.8rem; }
+  tbody th { max-width: 9rem; overflow-wrap: break-word; }
+  tbody th.short { white-space: normal; }
+  .long { min-width: 10rem; }
 }
 @media print {
   @page { margin: 18mm; }
@@ -92,6 +134,18 @@ summary { cursor: pointer; font-weight: 600; margin-bottom: 0.5rem; }
   h2, h3, figcaption, caption { break-after: avoid; }
   figure, tr, .answer { break-inside: avoid; }
   .scroll, pre { overflow: visible; }
+  .scroll { background: none; width: auto; max-width: none; }
+  table { font-size: 8pt; line-height: 1.4; min-width: 0; max-width: 100%; }
+  th, td { padding: 0.35rem 0.7rem 0.35rem 0; }
+  thead th { min-width: 0; }
+  th:first-child { position: static; background: none; }
+  td.short, tbody th.short { white-space: normal; }
+  th, td, .long { min-width: 0; }
+  .many th, .many td { overflow-wrap: anywhere; font-size: 7pt; }
+  .figures { display: block; }
+  .figures figure { margin: 1.6rem 0; }
+  .files, .beside { display: none; }
+  header, section > p, .note, pre, .origin { max-width: none; }
   pre { white-space: pre-wrap; overflow-wrap: anywhere; }
   .answer, pre { print-color-adjust: exact; }
   details::details-content { content-visibility: visible; block-size: auto; }

@@ -6,7 +6,7 @@ The document can be made again from the record, so a test finds a stale document
 A picture is named after its claim: a new claim adds a file and renames none.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from attnlab import files
@@ -70,13 +70,19 @@ def write(record: Record, docs: Path) -> None:
     files.write_whole(docs / "theory.md", text.encode())
 
 
-def who_was_right(answers: Sequence[PlainAnswer]) -> str:
-    """The marks of the conclusions in one line: "✓ 001, 002 1(d)i ◐ 002 1(d)ii ✗ 000"."""
+def who_was_right(
+    answers: Sequence[PlainAnswer], say: Callable[[str], str] = lambda document: document
+) -> str:
+    """The marks of the conclusions in one line: "✓ 001, 002 1(d)i ◐ 002 1(d)ii ✗ 000".
+
+    `say` makes the name of a document one to read.
+    """
     documents = [answer["document"] for answer in answers]
 
     def name(answer: PlainAnswer) -> str:
         document = answer["document"]
-        return document if documents.count(document) == 1 else f"{document} {answer['part']}"
+        alone = documents.count(document) == 1
+        return say(document) if alone else f"{say(document)} {answer['part']}"
 
     parts = []
     for mark, sign in SIGNS.items():

@@ -21,6 +21,19 @@ VOICES = {
     "GPT-4": "GPT-4",
     "notes": "the person who put both together",
 }
+SHORT = {  # what a document is, in a word or two
+    "000": "A4 ChatGPT",
+    "001": "A4 Chinese",
+    "002": "A4 earlier",
+    "003": "A4 program",
+    "004": "CMU",
+}
+
+
+def short(document: str) -> str:
+    """A name to read, from the document's own: "A4 Chinese", or with a voice "CMU student"."""
+    number, space, voice = document.partition(" ")
+    return f"{SHORT[number]}{space}{voice}"
 
 
 def describe(document: str) -> str:

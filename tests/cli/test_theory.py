@@ -16,7 +16,8 @@ def test_one_claim_is_explained_at_length(attnlab):
 def test_several_are_a_table_with_who_was_right(attnlab):
     code, out, _ = attnlab("claims", "copy", "symmetric-attention")
     assert code == 0 and "2 claims; all as recorded" in out
-    assert "✓ 001, 003 ◐ 002 ✗ 000" in out and "refuted" in out
+    assert "✓ A4 Chinese, A4 program ◐ A4 earlier ✗ A4 ChatGPT" in out and "refuted" in out
+    assert "A4 Chinese  CS224N, assignment 4, parts 1 and 2, in Chinese" in out
 
 
 def test_as_json(attnlab):

@@ -11,7 +11,7 @@ from reports.samples import SCRIPT, report
 from attnlab.reports.html import as_html
 from attnlab.reports.report import Report, Sample, Section, Table
 
-VOID = {"meta", "br", "hr", "img", "link", "input"}
+VOID = {"meta", "br", "hr", "img", "link", "input", "wbr"}
 
 
 class Page(HTMLParser):

@@ -66,7 +66,7 @@ def test_the_same_plot_gives_the_same_bytes_whatever_a_person_has_set(monkeypatc
 def test_without_matplotlib_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     for ask in (plots.require, lambda: plots.svg(plot(line()))):
-        with pytest.raises(ValueError, match="pip install matplotlib"):
+        with pytest.raises(ValueError, match=r"pip install 'attnlab\[plots\]'"):
             ask()
 
 

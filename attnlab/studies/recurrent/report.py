@@ -58,6 +58,7 @@ def findings(study: RecurrentStudy, results: dict[str, Any]) -> Findings:
             _leak(analysis),
             _samples(results[SAMPLES]),
         ],
+        rates=_about_rate(study.chosen_scale),
         summary=_summary(analysis),
     )
 
