@@ -8,7 +8,8 @@ Axes: b batch, t time, e width of the outputs, h query heads, g key/value heads,
 |---|---|
 | draw(batch, length, seed) | inputs [b, t, …] |
 | run(x, padding=None, positions=None) | outputs; padding is True where it is |
-| new_cache(), step(x, cache, padding=None) | outputs of new positions x; the cache keeps them |
+| new_cache(before=None) | of a new text, after another's where the code itself keeps it |
+| step(x, cache, padding=None) | outputs of new positions x; the cache keeps them |
 | run_with(x, **arguments) | outputs, with more arguments of the code, by their names |
 | run_plain(x, dtype) | outputs of the same code on the CPU, in a precision |
 | run_on(x, context, padding=None) | outputs, with another context [b, s, c] |
@@ -68,7 +69,7 @@ class Tools:
     def __init__(self, probe: Probe) -> None:
         subject = probe.subject
         self._probe, self._subject = probe, subject
-        self.draw, self.new_cache = probe.draw, subject.new_cache
+        self.draw = probe.draw
         self.model: nn.Module | None = subject.module
         self.heads: tuple[int, int, int] | None = None
         if isinstance(subject, Attention):
@@ -78,6 +79,11 @@ class Tools:
 
     def run(self, x: Tensor, padding: Tensor | None = None, positions: Any = None) -> Tensor:
         return self._probe.run(x, **_arguments(padding, positions))
+
+    def new_cache(self, before: Any = None) -> Any:
+        if before is None or not isinstance(self._subject, Vectors):
+            return self._subject.new_cache()
+        return self._subject.new_cache(before)
 
     def step(self, x: Tensor, cache: Any, padding: Tensor | None = None) -> Tensor:
         return self._probe.step(x, cache, **_arguments(padding, None))
