@@ -40,6 +40,7 @@ from attnlab.audit.probe.watch import Watch
 from attnlab.audit.repro.prelude import CannotTell, seeded
 from attnlab.audit.subject.adapters import TOKENS
 from attnlab.audit.subject.base import Attention, Subject, Vectors
+from attnlab.audit.subject.decoder import Decoder
 from attnlab.audit.subject.guard import guard_method
 from attnlab.audit.subject.tensors import loss_in, sequence_in
 
@@ -81,9 +82,10 @@ class Tools:
         return self._probe.run(x, **_arguments(padding, positions))
 
     def new_cache(self, before: Any = None) -> Any:
-        if before is None or not isinstance(self._subject, Vectors):
+        decoder: Decoder | None = getattr(self._subject, "decoder", None)
+        if before is None or decoder is None:
             return self._subject.new_cache()
-        return self._subject.new_cache(before)
+        return decoder.new_cache(before)
 
     def step(self, x: Tensor, cache: Any, padding: Tensor | None = None) -> Tensor:
         return self._probe.step(x, cache, **_arguments(padding, None))

@@ -163,9 +163,9 @@ class Vectors(Subject):
         code = usual.code if module is None else module
         return self.with_convention(replace(usual, module=module, code=code, **changes))
 
-    def new_cache(self, before: Any = None) -> Any:
+    def new_cache(self) -> Any:
         assert self.decoder is not None
-        return self.decoder.new_cache(before)
+        return self.decoder.new_cache()
 
     def step(self, x: Tensor, cache: Any) -> Tensor:
         return self.convention.step(x, cache)
