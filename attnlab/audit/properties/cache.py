@@ -10,7 +10,7 @@ from attnlab.audit.contract import Finding, Verdict
 from attnlab.audit.errors import LONGEST, SubjectError
 from attnlab.audit.probe.probe import Probe
 from attnlab.audit.properties.property import Case, Property
-from attnlab.audit.repro.prelude import CannotTell, Result, Tool, movement
+from attnlab.audit.repro.prelude import CannotTell, Result, Tool, amount, movement
 
 # past blocks of 32 and 64, a single step at each edge
 LONGEST_BEGINNING = [124, 1, 1, 1, 1]  # where keys are dropped that the whole text has
@@ -49,7 +49,7 @@ def fails(
             at = int((change > tolerance).nonzero()[0])
             place, size = end - found.shape[1] + at, float(change[at])
             name = "a second text" if warm else "the text"
-            seen = f"differs by {size:.2g} at position {place} from the whole"
+            seen = f"differs by {amount(size)} at position {place} from the whole"
             return True, f"{name} in pieces of {shorten(pieces)} {seen}", size
     return False, f"in pieces of {pieces} the outputs are those of the whole text", worst
 
@@ -83,7 +83,7 @@ def chunks_fail(
         if worst > tolerance:
             at = int((change > tolerance).nonzero()[0])
             place, size = end - found.shape[1] + at, float(change[at])
-            text = f"the text in pieces of {shorten(pieces)} differs by {size:.2g} at position"
+            text = f"the text in pieces of {shorten(pieces)} differs by {amount(size)} at position"
             return True, f"{text} {place} from single steps, and from the whole", size
     return False, f"in pieces of {shorten(pieces)} the outputs are those of single steps", worst
 
