@@ -104,6 +104,28 @@ class CoarseAngles(Fused):
         return self.outer(y.transpose(1, 2).flatten(2))
 
 
+class ShortTable(Fused):
+    """Rotations from a table of 50 rows: longer texts need more rows, not the same ones again."""
+
+    rows = 50
+
+    def __init__(self, width: int, heads: int, again: bool, wrong: bool) -> None:
+        super().__init__(width, heads, wrong)
+        self.again = again
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.inner(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        places, half = torch.arange(x.shape[1]), q.shape[-1] // 2
+        if self.wrong:
+            places = places % self.rows if self.again else places.clamp(max=self.rows - 1)
+        angle = places[:, None] * 10000.0 ** (-torch.arange(half, dtype=torch.float64) / half)
+        angle = torch.cat((angle, angle), dim=-1)
+        cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
+        q, k = (part * cos + rotate_half(part) * sin for part in (q, k))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.outer(y.transpose(1, 2).flatten(2))
+
+
 def slopes_of(heads: int, first: int = 1) -> Tensor:
     """2^(-8/h), 2^(-16/h), …, 2^-8"""
     return 2.0 ** (-8 * torch.arange(first, heads + first) / heads)
@@ -193,6 +215,20 @@ CASES = (
         bug="angles in bfloat16",
         make=lambda wrong: CoarseAngles(32, 4, wrong),
         reasons=("positions", "precision"),
+        declared=ROTARY,
+    ),
+    Case(
+        name="rope-starts-again",
+        bug="positions of the rotations start again at the end of a table of 50",
+        make=lambda wrong: ShortTable(32, 4, True, wrong),
+        reasons=("positions",),
+        declared=ROTARY,
+    ),
+    Case(
+        name="rope-stops",
+        bug="positions of the rotations stop at the end of a table of 50",
+        make=lambda wrong: ShortTable(32, 4, False, wrong),
+        reasons=("positions",),
         declared=ROTARY,
     ),
     Case(

@@ -85,6 +85,52 @@ class RoomyAttention(Fused):
         return self.outer(y.transpose(1, 2).flatten(2))
 
 
+class KeptAttention(Fused):
+    """Keeps keys and values itself; a text that begins at 0 is a new one, and takes their place."""
+
+    kept: tuple[Tensor, Tensor] | None = None
+
+    def __init__(self, width: int, heads: int, wrong: bool) -> None:
+        super().__init__(width, heads, wrong)
+        self.table = nn.Embedding(160, width)
+
+    def forward(self, x: Tensor, start_pos: int | None = None) -> Tensor:
+        t, first = x.shape[1], start_pos or 0
+        x = x + self.table(torch.arange(first, first + t))
+        q, k, v = self.inner(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        if start_pos is not None:
+            if self.kept is not None and (start_pos > 0 or self.wrong):
+                k, v = torch.cat((self.kept[0], k), dim=2), torch.cat((self.kept[1], v), dim=2)
+            self.kept = k, v
+        s = k.shape[2]
+        seen = torch.ones(t, s, dtype=torch.bool).tril(s - t)
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
+        return self.outer(y.transpose(1, 2).flatten(2))
+
+
+class Forgetful(Fused):
+    """Keeps keys and values itself until it is told to forget them: both of them."""
+
+    keys: Tensor | None = None
+    values: Tensor | None = None
+
+    def reset_cache(self) -> None:
+        self.keys = None
+        if not self.wrong:
+            self.values = None
+
+    def forward(self, x: Tensor, use_cache: bool = False) -> Tensor:
+        q, k, v = self.inner(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        t = x.shape[1]
+        if use_cache:
+            self.keys = k = k if self.keys is None else torch.cat((self.keys, k), dim=2)
+            self.values = v = v if self.values is None else torch.cat((self.values, v), dim=2)
+        s = k.shape[2]
+        seen = torch.ones(t, s, dtype=torch.bool).tril(s - t)
+        y = F.scaled_dot_product_attention(q, k, v[:, :, :s], attn_mask=seen)
+        return self.outer(y.transpose(1, 2).flatten(2))
+
+
 class StaticAttention(Fused):
     """The caller has tables of keys and values, and says where the new ones are written."""
 
@@ -199,6 +245,20 @@ CASES = (
         name="first-rows-of-the-room",
         bug="a later piece is masked by the first rows of a table made beforehand",
         make=lambda wrong: RoomyAttention(32, 4, wrong),
+        reasons=("cache",),
+        declared=STEPPED,
+    ),
+    Case(
+        name="second-text-appended",
+        bug="keys that the module keeps are still there when a text begins at 0 again",
+        make=lambda wrong: KeptAttention(32, 4, wrong),
+        reasons=("cache",),
+        declared=STEPPED,
+    ),
+    Case(
+        name="half-reset",
+        bug="reset_cache forgets the keys of the last text, and not its values",
+        make=lambda wrong: Forgetful(32, 4, wrong),
         reasons=("cache",),
         declared=STEPPED,
     ),

@@ -34,7 +34,7 @@ from attnlab.audit.properties import precision
 from attnlab.audit.properties.property import Case
 from attnlab.audit.repro.prelude import prepare
 from attnlab.audit.repro.stage import CALLS, GIVEN, TOOLS, Heading, Stage, _function
-from attnlab.audit.repro.stepping import Stepping
+from attnlab.audit.repro.stepping import NEW_CACHE, Stepping
 from attnlab.audit.subject.adapters import HEADS, KV_HEADS, LAYERS
 from attnlab.audit.subject.base import Subject
 from attnlab.audit.subject.calls import Call
@@ -172,7 +172,7 @@ class ModelStage(Stage):
         given = f"{self.masked}, {self.prepares}, {self._context()}"
         step = [f"return step_logits(code, x, cache, padding, {given})"]
         return [
-            *_function("new_cache()", ['return {"kept": first_cache(code)}'], self.decorators),
+            *_function(NEW_CACHE, ['return {"kept": first_cache(code)}'], self.decorators),
             *_function("step(x: Any, cache: Any, padding: Any = None)", step, self.decorators),
         ]
 

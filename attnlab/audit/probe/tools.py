@@ -8,7 +8,8 @@ Axes: b batch, t time, e width of the outputs, h query heads, g key/value heads,
 |---|---|
 | draw(batch, length, seed) | inputs [b, t, …] |
 | run(x, padding=None, positions=None) | outputs; padding is True where it is |
-| new_cache(), step(x, cache, padding=None) | outputs of new positions x; the cache keeps them |
+| new_cache(before=None) | of a new text, after another's where the code itself keeps it |
+| step(x, cache, padding=None) | outputs of new positions x; the cache keeps them |
 | run_with(x, **arguments) | outputs, with more arguments of the code, by their names |
 | run_plain(x, dtype) | outputs of the same code on the CPU, in a precision |
 | run_on(x, context, padding=None) | outputs, with another context [b, s, c] |
@@ -39,6 +40,7 @@ from attnlab.audit.probe.watch import Watch
 from attnlab.audit.repro.prelude import CannotTell, seeded
 from attnlab.audit.subject.adapters import TOKENS
 from attnlab.audit.subject.base import Attention, Subject, Vectors
+from attnlab.audit.subject.decoder import Decoder
 from attnlab.audit.subject.guard import guard_method
 from attnlab.audit.subject.tensors import loss_in, sequence_in
 
@@ -68,7 +70,7 @@ class Tools:
     def __init__(self, probe: Probe) -> None:
         subject = probe.subject
         self._probe, self._subject = probe, subject
-        self.draw, self.new_cache = probe.draw, subject.new_cache
+        self.draw = probe.draw
         self.model: nn.Module | None = subject.module
         self.heads: tuple[int, int, int] | None = None
         if isinstance(subject, Attention):
@@ -78,6 +80,12 @@ class Tools:
 
     def run(self, x: Tensor, padding: Tensor | None = None, positions: Any = None) -> Tensor:
         return self._probe.run(x, **_arguments(padding, positions))
+
+    def new_cache(self, before: Any = None) -> Any:
+        decoder: Decoder | None = getattr(self._subject, "decoder", None)
+        if before is None or decoder is None:
+            return self._subject.new_cache()
+        return decoder.new_cache(before)
 
     def step(self, x: Tensor, cache: Any, padding: Tensor | None = None) -> Tensor:
         return self._probe.step(x, cache, **_arguments(padding, None))

@@ -18,7 +18,7 @@ from attnlab.audit.probe.probe import Probe
 from attnlab.audit.probe.tools import Tools
 from attnlab.audit.properties.blame import blame
 from attnlab.audit.properties.property import Case, Property
-from attnlab.audit.repro.prelude import Result, Tool, movement, positions_in
+from attnlab.audit.repro.prelude import Result, Tool, amount, movement, positions_in
 from attnlab.audit.subject.base import Subject
 
 FLEX = "flex_attention"
@@ -53,7 +53,7 @@ def fails(
     off = off.masked_fill(~kept, 0)
     size, at = float(off.max()), int(off.amax(0).argmax())
     how = f", padding on the {side}" if side else ""
-    text = f"{backend} differs from {usual} by {size:.2g} at output {at} of {length}{how}"
+    text = f"{backend} differs from {usual} by {amount(size)} at output {at} of {length}{how}"
     return not size <= tolerance, text, size
 
 
@@ -76,7 +76,7 @@ def stepped_fails(
     other = torch.cat([step_by(backend, piece, second) for piece in x.split(pieces, 1)], dim=1)
     off = movement(one, other).amax(0)
     size, at = float(off.max()), int(off.argmax())
-    text = f"{backend} differs from {usual} by {size:.2g} at output {at}"
+    text = f"{backend} differs from {usual} by {amount(size)} at output {at}"
     return not size <= tolerance, f"{text} when stepped with a cache, in pieces of {pieces}", size
 
 

@@ -7,7 +7,7 @@ import torch
 from attnlab.audit.contract import Finding
 from attnlab.audit.probe.probe import Probe
 from attnlab.audit.properties.property import Case, Property
-from attnlab.audit.repro.prelude import Result, Tool, movement
+from attnlab.audit.repro.prelude import Result, Tool, amount, movement
 
 CHANGES = {
     "neighbours": "its neighbours change",
@@ -30,7 +30,7 @@ def fails(
     else:
         off = movement(run(x.flip(0)).flip(0), together)
     size, at = float(off.max()), int(off.amax(0).argmax())
-    what = f"a row's output {at} moves by {size:.2g} when {CHANGES[change]}"
+    what = f"a row's output {at} moves by {amount(size)} when {CHANGES[change]}"
     return size > tolerance, f"{what}, of {length}", size
 
 

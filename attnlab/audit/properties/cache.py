@@ -10,7 +10,7 @@ from attnlab.audit.contract import Finding, Verdict
 from attnlab.audit.errors import LONGEST, SubjectError
 from attnlab.audit.probe.probe import Probe
 from attnlab.audit.properties.property import Case, Property
-from attnlab.audit.repro.prelude import CannotTell, Result, Tool, movement
+from attnlab.audit.repro.prelude import CannotTell, Result, Tool, amount, movement
 
 # past blocks of 32 and 64, a single step at each edge
 LONGEST_BEGINNING = [124, 1, 1, 1, 1]  # where keys are dropped that the whole text has
@@ -24,7 +24,7 @@ def fails(
     run: Tool,
     draw: Tool,
     step: Tool,
-    new_cache: Callable[[], Any],
+    new_cache: Callable[..., Any],
     *,
     batch: int,
     pieces: list[int],
@@ -33,13 +33,13 @@ def fails(
     tolerance: float,
 ) -> Result:
     """Decode a text in pieces, after another text if warm: the outputs are those of the whole."""
-    x, worst = draw(batch, sum(pieces), seed), 0.0
+    x, worst, before = draw(batch, sum(pieces), seed), 0.0, None
     whole = run(x)
     if warm:
-        other, cache = draw(batch, sum(pieces), seed + 100), new_cache()
+        other, before = draw(batch, sum(pieces), seed + 100), new_cache()
         for piece in other.split(pieces, dim=1):
-            step(piece, cache)
-    cache, end = new_cache(), 0
+            step(piece, before)
+    cache, end = new_cache(before), 0
     for piece in x.split(pieces, dim=1):
         end += piece.shape[1]
         found = step(piece, cache)[:, -piece.shape[1] :]  # some give the last one only
@@ -49,7 +49,7 @@ def fails(
             at = int((change > tolerance).nonzero()[0])
             place, size = end - found.shape[1] + at, float(change[at])
             name = "a second text" if warm else "the text"
-            seen = f"differs by {size:.2g} at position {place} from the whole"
+            seen = f"differs by {amount(size)} at position {place} from the whole"
             return True, f"{name} in pieces of {shorten(pieces)} {seen}", size
     return False, f"in pieces of {pieces} the outputs are those of the whole text", worst
 
@@ -83,7 +83,7 @@ def chunks_fail(
         if worst > tolerance:
             at = int((change > tolerance).nonzero()[0])
             place, size = end - found.shape[1] + at, float(change[at])
-            text = f"the text in pieces of {shorten(pieces)} differs by {size:.2g} at position"
+            text = f"the text in pieces of {shorten(pieces)} differs by {amount(size)} at position"
             return True, f"{text} {place} from single steps, and from the whole", size
     return False, f"in pieces of {shorten(pieces)} the outputs are those of single steps", worst
 
@@ -138,7 +138,8 @@ class Cache(Property):
         for pieces in chunkings(3 * window + 5, window):
             aspect = aspect_of(pieces)
             after = aspect == AFTER_BEGINNING
-            sizes = {"batch": 3 if after else 2, "pieces": pieces, "warm": not after}
+            warm = not after and not unsure_of(probe)
+            sizes = {"batch": 3 if after else 2, "pieces": pieces, "warm": warm}
             yield self.case(probe, fails, aspect, **sizes)
         for pieces in (LONG, LONGEST_BEGINNING):
             if probe.lengths[-1] >= sum(pieces):
@@ -196,7 +197,19 @@ class Cache(Property):
             case, why = refused[0]
             detail += f"; {len(refused)} of {len(tried)} ways to cut the text are refused, as in "
             detail += f"pieces of {shorten(case.sizes['pieces'])} ({why})"
-        return self.finding("pass", detail + protocol_of(probe), measured=max(sizes))
+        detail += protocol_of(probe)
+        unsure = unsure_of(probe)
+        if unsure:
+            advice = "give it a method such as reset_cache, or a Subject with new_cache and step"
+            detail = f"{unsure}; {advice}; one text is right: {detail}"
+            return self.finding("cannot tell", detail, measured=max(sizes))
+        return self.finding("pass", detail, measured=max(sizes))
+
+
+def unsure_of(probe: Probe) -> str:
+    """Why a second text in the same module cannot be tried; empty if it can."""
+    decoder = getattr(probe.subject, "decoder", None)
+    return "" if decoder is None else decoder.unsure
 
 
 def protocol_of(probe: Probe) -> str:

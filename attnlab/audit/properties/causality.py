@@ -11,7 +11,7 @@ from attnlab.audit.contract import Finding
 from attnlab.audit.errors import SubjectError
 from attnlab.audit.probe.probe import SIZES, Probe
 from attnlab.audit.properties.property import Case, Property
-from attnlab.audit.repro.prelude import Result, Tool, movement, replace_inputs
+from attnlab.audit.repro.prelude import Result, Tool, amount, movement, replace_inputs
 
 ALIKE = 0.8  # of as many earlier inputs as later ones that move an output, in two-way code
 
@@ -39,7 +39,7 @@ def fails(
         size, at = float(change.max()), int(change.argmax())
         if size > tolerance * factor:
             which = f"input {cut} changes" if cut == last else f"inputs {cut} to {last} change"
-            return True, f"output {at} moves by {size:.2g} when {which}, of {length}", False
+            return True, f"output {at} moves by {amount(size)} when {which}, of {length}", False
     return False, f"no output before a change moves, of {length}", True
 
 

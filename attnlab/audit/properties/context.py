@@ -15,7 +15,7 @@ from attnlab.audit.contract import Finding
 from attnlab.audit.errors import SubjectError
 from attnlab.audit.probe.probe import SIZES, Probe, apart
 from attnlab.audit.properties.property import Case, Property
-from attnlab.audit.repro.prelude import Result, Tool, movement, replace_inputs
+from attnlab.audit.repro.prelude import Result, Tool, amount, movement, replace_inputs
 from attnlab.audit.subject.base import Vectors
 from attnlab.audit.subject.convention import Context
 
@@ -84,7 +84,7 @@ def fails(
     if change == "finite":
         text = f"output {at} is not finite, {where}, which is ×{factor:g}"
         return size > 0, text if size > 0 else f"every output is finite, {where}", size
-    text = f"a row's output {at} moves by {size:.2g} when {CHANGES[change]}, {where}"
+    text = f"a row's output {at} moves by {amount(size)} when {CHANGES[change]}, {where}"
     text += f" (padding on the {side})" if change in ("content", "large", "row", "added") else ""
     return not size <= tolerance, text, size
 

@@ -231,7 +231,8 @@ def own_key_fails(
 ) -> Result:
     """Queries that attend to keys before them attend to their own: else the mask is one off.
 
-    Where the first query has its own key, as having no other, it is somebody's choice.
+    Where the first query has its own key, as having no other, it is somebody's choice; so it is
+    where weights are no softmax: stick-breaking attention has none for its own key.
     """
     if length < 2:
         raise ValueError("one query has no key before it")
@@ -239,7 +240,9 @@ def own_key_fails(
         weights = one.weights.double().nan_to_num().abs()
         own, past = weights.diagonal(dim1=-2, dim2=-1), weights.tril(-1)
         least = 16 * torch.finfo(one.weights.dtype).eps
-        if float(own.max()) <= least < float(past.max()) and not bool(weights.triu(1).any()):
+        whole = float((weights.sum(-1)[..., 1:] - 1).abs().max()) < 1e-3
+        none = float(own.max()) <= least < float(past.max()) and not bool(weights.triu(1).any())
+        if none and whole:
             text = "no query attends to its own key, and the first one to none at all"
             return True, f"{text}: the causal mask is one off", None
     return False, "queries attend to their own keys", None

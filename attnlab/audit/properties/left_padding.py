@@ -14,7 +14,7 @@ from attnlab.audit.contract import Finding
 from attnlab.audit.probe.probe import Probe
 from attnlab.audit.properties import padding
 from attnlab.audit.properties.property import Case, Property
-from attnlab.audit.repro.prelude import Result, Tool, movement
+from attnlab.audit.repro.prelude import Result, Tool, amount, movement
 
 LENGTH, REAL, STEPS = 13, 8, 4
 
@@ -45,7 +45,7 @@ def fails(
     alone = run(x[:1, length - real :], None, torch.arange(real)[None] if placed else None)
     change = movement(found[:1, length - real :], alone).amax(0)
     size, at = float(change.max()), int(change.argmax())
-    seen = f"output {at} of {real} differs by {size:.2g} from that of the text alone"
+    seen = f"output {at} of {real} differs by {amount(size)} from that of the text alone"
     return size > tolerance, f"decoded behind {length - real} of padding, {seen}", size
 
 

@@ -20,7 +20,7 @@ from attnlab.audit.errors import SubjectError
 from attnlab.audit.probe.probe import Probe, apart
 from attnlab.audit.probe.tools import Tools
 from attnlab.audit.properties.property import Case, Property
-from attnlab.audit.repro.prelude import CannotTell, Result, Tool, movement, replace_inputs
+from attnlab.audit.repro.prelude import CannotTell, Result, Tool, amount, movement, replace_inputs
 from attnlab.audit.subject.adapters import POSITIONS
 from attnlab.audit.subject.base import Subject
 
@@ -122,7 +122,7 @@ def fails(
         after, why = packed(changed, pieces)[:, own], "the texts beside it change"
     off = movement(after, before)
     size, at = float(off.max()), int(off.amax(0).argmax())
-    seen = f"output {at} of text {text} moves by {size:.2g} when {why}"
+    seen = f"output {at} of text {text} moves by {amount(size)} when {why}"
     name = "its own packed" if way is None else way[0]
     return size > tolerance, f"{seen} (texts of {pieces} in a row, separated by {name})", size
 

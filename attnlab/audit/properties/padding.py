@@ -14,7 +14,7 @@ from torch import Tensor
 from attnlab.audit.contract import Finding, Verdict
 from attnlab.audit.probe.probe import Probe
 from attnlab.audit.properties.property import Case, Property
-from attnlab.audit.repro.prelude import Result, Tool, movement, positions_in
+from attnlab.audit.repro.prelude import Result, Tool, amount, movement, positions_in
 from attnlab.audit.subject.base import Vectors
 
 EMPTY = "a mask without padding"
@@ -74,7 +74,7 @@ def fails(
         changed = torch.where(mask if x.dim() == 2 else mask[..., None], content, x)
         off = movement(run_masked(changed, mask)[:1, kept], run_masked(x, mask)[:1, kept])
     size, at = float(off.max()), int(off.amax(0).argmax())
-    text = f"real output {at} moves by {size:.2g} when {CHANGES[change]}"
+    text = f"real output {at} moves by {amount(size)} when {CHANGES[change]}"
     text += "" if change == "empty" else f" (padding on the {side})"
     return not size <= tolerance, text, size
 

@@ -4,10 +4,12 @@ Axes: b batch, h query heads, g key/value heads, t time, d head width; query i, 
 
 First the kind is measured, and reported (`audit/properties/position_kinds.py`). Where that is not
 what is declared, or wrong in any reading, the scores of a text that says the same everywhere are
-compared with what they should be: what differs in it comes of positions alone. Rotations are also
-compared far from the beginning, where angles in a half precision are rounded.
+compared with what they should be: what differs in it comes of positions alone. In long texts they
+must count on (`audit/properties/position_steps.py`). Rotations are also compared far from the
+beginning, where angles in a half precision are rounded.
 """
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -29,6 +31,12 @@ from attnlab.audit.properties.position_kinds import (
     shift_moves,
     wrong_slopes,
 )
+from attnlab.audit.properties.position_steps import (
+    CLOSE,
+    against_own,
+    stops_counting,
+    unevenness,
+)
 from attnlab.audit.properties.property import Case, Property
 from attnlab.audit.repro.prelude import CannotTell, Result, Shape, Tool, in_precision
 from attnlab.audit.subject.adapters import HEADS, LAYERS
@@ -37,7 +45,6 @@ FAR = 300  # from 256 on bfloat16 cannot count
 STARTS = (300, 20_000, 100_000)  # positions that are given, where they can be
 LENGTH = 7
 LONGER = 37  # past blocks of 8, 16 and 32: what is weighed twice or lost at their borders shows
-CLOSE = 2.0**-6  # of the scores' size; tables may be in a half precision
 BASES = (1e4, 5e5, 1e6, 1e3, 100.0)  # that are tried where none is declared
 
 OUTSIDE = ("unmoved", "orderless", "ordered")  # what outputs must be
@@ -162,8 +169,8 @@ def drift_fails(
     seed: int,
     tolerance: float,
 ) -> Result:
-    """Far from the beginning scores of near keys are those at the beginning: angles are exact."""
-    ends = []
+    """Far from the beginning scores of near keys still are by distance: angles are exact."""
+    tables = []
     with in_precision(model, getattr(torch, dtype)):
         for first in (0, begin):
             length = LENGTH if placed else first + LENGTH
@@ -178,17 +185,18 @@ def drift_fails(
             found = observe(run_at, x, heads, watch, length - LENGTH)
             one = found[min(layer, len(found) - 1)]
             if heads is not None:
-                scores = one.weights[:, :, -1].double().log()
+                scores = one.weights[:, :, -LENGTH:].double().log()
             else:
-                scores = (one.q[:, :, -1:].double() @ one.k[:, :, -LENGTH:].double().mT)[:, :, 0]
-            ends.append(scores - scores[..., -1:])
-    near, far = (torch.where(ends[0].isfinite() & ends[1].isfinite(), one, 0) for one in ends)
-    # one factor for all keys is a temperature by the query's position, and no angle
-    factors = (near * far).sum(-1, keepdim=True) / near.square().sum(-1, keepdim=True)
-    near = near * torch.where(factors.isfinite() & (factors > 0), factors, 1.0)
-    off = float((far - near).abs().max()) / (float(near.abs().max()) or 1.0)
-    text = f"from position {begin} on scores differ by {off:.2g} of their size in {dtype}"
-    return off > 0.1, f"{text}: angles are rounded", None
+                scores = one.q[:, :, -LENGTH:].double() @ one.k[:, :, -LENGTH:].double().mT
+            tables.append(against_own(scores).tril())
+    size, far = float(tables[0].nan_to_num(0).abs().max()) or 1.0, tables[1]
+    # other frequencies than in a short text are somebody's choice, as long as they are even
+    off = float(unevenness(far).max()) / size
+    text = f"from position {begin} on scores of equal distances differ by {off:.2g} of their size"
+    if float(far.nan_to_num(0).abs().max()) < CLOSE * size:
+        text = f"positions stop before {begin}: there all are compared as if at one place"
+        return True, f"{text} (in {dtype})", None
+    return off > 0.1, f"{text} in {dtype}: angles are rounded", None
 
 
 class Positions(Property):
@@ -196,7 +204,7 @@ class Positions(Property):
 
     Needs: a look inside, or positions.
     Fails: another kind than declared; q and k turned differently; growing frequencies; a bias
-      that grows; rounded angles.
+      that grows; positions that start again or stop; rounded angles.
     """
 
     name = "positions"
@@ -211,26 +219,47 @@ class Positions(Property):
         found = identify_positions(probe)
         suspect = found.wrong or find_breach(probe.contract, found)
         measured = found.plain()
-        usual = (*self._drifts(probe, found), *self._borders(probe, found))
-        for case in self._suspects(probe, found) if suspect else usual:
-            wrong, sentence, _ = self.run(probe, case)
+        steps = list(self._steps(probe, found))
+        others = (self._drifts(probe, found), self._borders(probe, found))
+        usual = itertools.chain(steps[:1], *others, steps[1:])
+        counted = ""
+        for case in (*steps[:1], *self._suspects(probe, found)) if suspect else usual:
+            if counted and case.fails is stops_counting:
+                continue  # it was asked for less before
+            wrong, sentence, seen = self.run(probe, case)
             if wrong:
                 detail = f"{sentence}; {suspect}" if suspect else sentence
                 return self.finding("fail", detail, measured=measured, example=case)
+            counted = sentence if seen else counted
         unknown = find_doubt(probe.contract, found)
         if suspect:
             unknown = f"{suspect}; but texts that say the same everywhere do not show it"
         if unknown:
             return self.finding("cannot tell", unknown, measured=measured)
         note = self._note(probe, found)
-        detail = f"{found.detail}; mind that {note}" if note else found.detail
+        detail = f"{found.detail}; {counted}" if counted else found.detail
+        detail = f"{detail}; mind that {note}" if note else detail
         return self.finding("pass", detail, measured=measured)
 
     def cases(self, probe: Probe) -> Iterator[Case]:
         found = identify_positions(probe)
+        yield from self._steps(probe, found)
         yield from self._suspects(probe, found)
         yield from self._drifts(probe, found)
         yield from self._borders(probe, found)
+
+    def _steps(self, probe: Probe, found: Found) -> Iterator[Case]:
+        """In the longest text, of odd length: no head is as wide."""
+        if found.kind not in ("rotary", "turned", "alibi", "relative"):
+            return
+        longest = probe.lengths[-1]
+        length = probe.taken.fit(longest - 1 + longest % 2, high=longest)
+        if found.outside or found.bent or length < LENGTH + found.start:
+            return
+        # rotations are by distance; what a bias depends on besides is somebody's choice
+        for named in (True, False) if found.kind == "rotary" else (True,):
+            sizes = {"layer": found.layer, "start": found.start, "named": named, "length": length}
+            yield self.case(probe, stops_counting, **sizes)
 
     def _suspects(self, probe: Probe, found: Found) -> Iterator[Case]:
         """The checks that would show what is suspected."""

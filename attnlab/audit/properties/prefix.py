@@ -18,8 +18,9 @@ from attnlab.audit.errors import SubjectError
 from attnlab.audit.probe.identify import constant, observe
 from attnlab.audit.probe.probe import Probe, apart
 from attnlab.audit.probe.tools import Tools
+from attnlab.audit.properties.causality import cuts, moved_before
 from attnlab.audit.properties.property import Case, Property
-from attnlab.audit.repro.prelude import CannotTell, Result, Tool, movement, replace_inputs
+from attnlab.audit.repro.prelude import CannotTell, Result, Tool, amount, movement, replace_inputs
 
 WHOLE = (37, 70, 129)  # lengths of whole texts; of beginnings, all that are tried
 SOME = (11, 41, 53, 59, 77, 83, 89, 107, 113)  # and these, where blocks have no edge
@@ -51,7 +52,7 @@ def fails(
         return False, f"outputs before {length} move with later inputs: it is not causal", None
     change = movement(run_start(x[:, :length]), whole).amax(0)
     size, at = float(change.max()), int(change.argmax())
-    text = f"output {at} is {size:.2g} off in a text of {length} from that in one of {longer}"
+    text = f"output {at} is {amount(size)} off in a text of {length} from that in one of {longer}"
     later = f"input {length} does" if longer == length + 1 else f"inputs from {length} on do"
     return size > tolerance, f"{text}, though {later} not move it", size
 
@@ -87,6 +88,11 @@ class Prefix(Property):
         return super().run(probe, case)
 
     def on_failure(self, probe: Probe, case: Case, result: Result) -> Finding | None:
+        if leaks(
+            probe, case.sizes["longer"]
+        ):  # what later inputs choose (top-k) they need not move in every text
+            detail = "outputs move with later inputs, in some texts: see causality"
+            return self.finding("not applicable", detail)
         if probe.subject.block > 1:
             more = "; it takes whole blocks only, and their number may count"
             return self.finding("cannot tell", result[1] + more, measured=result[2])
@@ -116,6 +122,12 @@ class Prefix(Property):
             return self.finding("not applicable", "outputs move with later inputs")
         text = f"{len(sizes)} beginnings give what the whole text gives: off by {max(sizes):.1e}"
         return self.finding("pass", text, measured=max(sizes))
+
+
+def leaks(probe: Probe, length: int) -> bool:
+    """Whether later inputs move outputs anywhere in texts of this length."""
+    places = cuts(length, all_of_them=True)
+    return any(moved_before(probe, length, places, 1.0, one, probe.tolerance) for one in (0, 1))
 
 
 def pairs(probe: Probe) -> Iterator[tuple[int, int]]:

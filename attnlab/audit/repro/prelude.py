@@ -7,6 +7,7 @@ Axes: b batch, t time.
 """
 
 import importlib.util
+import random
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -141,6 +142,11 @@ def movement(one: Tensor, other: Tensor) -> Tensor:
     return torch.nan_to_num(change, nan=float("inf"))
 
 
+def amount(size: float) -> str:
+    """Of a movement, in a sentence."""
+    return "NaN or infinity" if size == float("inf") else f"{size:.2g}"
+
+
 def replace_inputs(x: Tensor, other: Tensor, first: int, last: int) -> Tensor:
     """x with other inputs from first to last."""
     changed, at = x.clone(), slice(first, last + 1)
@@ -226,8 +232,11 @@ def influence(run: Tool, draw: Tool, length: int, seed: int, rows: int = 1) -> T
 def seeded() -> Iterator[None]:
     """A call of the code draws the random numbers of the seed that was set last, as every call.
 
-    The generators are left as they were: whoever audits draws on as if nothing had happened.
+    Those of Python and numpy too. The generators are left as they were: whoever audits draws on as
+    if nothing had happened.
     """
+    numpy, first = sys.modules.get("numpy"), torch.initial_seed() % 2**32
+    plain, theirs = random.getstate(), numpy and numpy.random.get_state()
     generators = [torch.default_generator]
     if torch.cuda.is_initialized():
         generators += torch.cuda.default_generators
@@ -235,8 +244,14 @@ def seeded() -> Iterator[None]:
     try:
         for one in generators:
             one.manual_seed(one.initial_seed())
+        random.seed(first)
+        if numpy:
+            numpy.random.seed(first)
         yield
     finally:
+        random.setstate(plain)
+        if numpy:
+            numpy.random.set_state(theirs)
         for one, state in zip(generators, kept, strict=True):
             one.set_state(state)
 

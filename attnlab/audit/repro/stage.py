@@ -28,7 +28,7 @@ from attnlab.audit.probe.watch import Watch, _Watch
 from attnlab.audit.properties.property import Case
 from attnlab.audit.repro import prelude
 from attnlab.audit.repro.prelude import fill_blocks, prepare, sample
-from attnlab.audit.repro.stepping import Stepping, stepping_of
+from attnlab.audit.repro.stepping import NEW_CACHE, Stepping, stepping_of
 from attnlab.audit.subject import jax_code
 from attnlab.audit.subject.adapters import HEADS, KV_HEADS
 from attnlab.audit.subject.base import Attention, Subject, Tokens, Vectors
@@ -245,7 +245,7 @@ class Stage:
             lines += _function(f"run_by(backend: str, x: Any, {GIVEN})", run, self.decorators)
         if "step" in tools:
             step = ["return code.step(x, cache)"]
-            lines += ["", "", "new_cache = code.new_cache"]
+            lines += _function(NEW_CACHE, ["return code.new_cache()"])
             lines += _function("step(x: Any, cache: Any)", step, self.decorators)
         if "step_by" in tools:
             step = ["return code.backends[backend].step(x, cache)"]
@@ -284,7 +284,7 @@ class Stage:
         assert self.stepping is not None
         outputs = f"tensor_in(found){self.turned}.flatten(2)"
         return [
-            *_function("new_cache()", self.stepping.new()),
+            *_function(NEW_CACHE, self.stepping.new()),
             *_function("step(x: Any, cache: Any)", self.stepping.step(outputs), self.decorators),
         ]
 

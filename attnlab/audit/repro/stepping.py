@@ -14,6 +14,8 @@ from attnlab.audit.subject.convention import Convention
 from attnlab.audit.subject.decoder import Decoder, try_copy
 from attnlab.audit.subject.protocols import Returned
 
+NEW_CACHE = "new_cache(before: Any = None)"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Stepping:
@@ -33,12 +35,19 @@ class Stepping:
         told = (one.start, one.end, one.places)
         return self.late or bool(one.setup) or any(name is not None for name in told)
 
+    @property
+    def renews(self) -> bool:
+        """Whether a second text in the same code begins otherwise than the first."""
+        return bool(self.decoder.renew or self.decoder.setup)
+
     def new(self) -> list[str]:
         """The body of new_cache."""
         entries, protocol = [], self.decoder.protocol
         if self.decoder.words:
             entries += [f'"kept": {"None" if self.late else self.decoder.make}']
-        entries += ['"code": copy.deepcopy(code)'] * protocol.copies
+        same = 'copy.deepcopy(code) if before is None else before["code"]'
+        entries += [f'"code": {same}'] * protocol.copies
+        entries += ['"again": before is not None'] * self.renews
         entries += ['"text": None'] * protocol.whole
         entries += ['"start": 0'] * self.counts
         return [f"return {{{', '.join(entries)}}}"]
@@ -50,8 +59,13 @@ class Stepping:
         if protocol.copies:
             lines += ['code = cache["code"]  # it keeps what it has seen itself']
         if decoder.setup:
-            lines += ['if cache["start"] == 0:', f"    {decoder.setup}"]
+            lines += ['if cache["start"] == 0 and not cache["again"]:', f"    {decoder.setup}"]
             lines += ["    code.to(next(code.parameters()).dtype)"]
+        if self.renews:
+            lines += ['if cache["again"]:  # it has kept another text']
+            lines += [f"    {one}" for one in decoder.renew]
+            lines += ["    code.to(next(code.parameters()).dtype)"] * bool(decoder.setup)
+            lines += ['    cache["again"] = False']
         if self.late:
             lines += ['if cache["start"] == 0:', f'    cache["kept"] = {decoder.make}']
         names = ["kept"] * bool(decoder.words) + ["start"] * self.counts

@@ -34,7 +34,7 @@ from attnlab.audit.repro.prelude import CACHES as CACHES
 from attnlab.audit.subject.base import build_subject
 from attnlab.audit.subject.convention import Convention
 from attnlab.audit.subject.decoder import Decoder, Text
-from attnlab.audit.subject.makers import Place, methods_of, sure_makers
+from attnlab.audit.subject.makers import Place, methods_of, resets_of, sure_makers
 from attnlab.audit.subject.protocols import STARTS as STARTS
 from attnlab.audit.subject.protocols import ways_with_room
 
@@ -48,6 +48,7 @@ HINTS = re.compile(
 )
 LENGTH = 4
 CUTS = ((3, 1), (1, 1, 1, 1), (2, 2))  # some code takes single steps only, some a first piece
+KEPT = "the module keeps its cache, and how it is emptied for a second text is not known"
 Outcome = Literal["right", "wrong", "idle", "refused"]  # idle: the cache does not matter
 
 
@@ -86,9 +87,40 @@ def find_decoder(convention: Convention) -> Decoder | None:
         ways.sort(key=lambda one: not (one.words and one.make in own))
         found = _choose(trial, ways, own)
         if found is not None and not found.doubt:
-            return found
+            return begin_anew(trial, found)
         last = last or found
     return last
+
+
+def begin_anew(trial: "Trial", decoder: Decoder) -> Decoder:
+    """Of a module that keeps its cache: what its caller does before a second text.
+
+    A method such as reset_cache is called where there is one, else the method that made room; code
+    that is told positions is told that they begin at 0. The first way by which the second text is
+    right is taken. If there is none, the code is understood, and will fail.
+    """
+    if not decoder.protocol.copies:
+        return decoder
+    assert trial.convention.module is not None
+    resets = resets_of(trial.convention.module, trial.convention.cache_sizes)
+    room = [(decoder.setup,)] if decoder.setup else []
+    ways: list[tuple[str, ...]] = [(*one, *more) for one in _each(resets) for more in [(), *room]]
+    told = any(one is not None for one in (decoder.start, decoder.end, decoder.places))
+    if not ways:
+        ways = [*room, *([()] if told else [])]
+    if not ways:
+        return replace(decoder, unsure=KEPT)
+    tried = [(one, trial.second(replace(decoder, renew=one))) for one in ways]
+    for wanted in ({"right"}, {"right", "wrong"}):
+        for renew, found in tried:
+            if found and found <= wanted:
+                return replace(decoder, renew=renew)
+    return replace(decoder, unsure=f"{KEPT}: `{ways[0][0]}` is no such call, or raises")
+
+
+def _each(resets: Sequence[str]) -> list[tuple[str, ...]]:
+    """One by one, and all of them."""
+    return [*((one,) for one in resets), *([tuple(resets)] if len(resets) > 1 else [])]
 
 
 def _choose(trial: "Trial", ways: Sequence[Decoder], own: Sequence[str]) -> Decoder | None:
@@ -165,6 +197,26 @@ class Trial:
         """Of one way to decode, for every way to cut the text."""
         return [self._outcome(decoder, cut) for cut in CUTS]
 
+    def second(self, decoder: Decoder) -> set[Outcome]:
+        """Of the text after the other one in the same module, for cuts that the code takes."""
+        convention, found = replace(self.convention, decoder=decoder), set[Outcome]()
+        for cut in CUTS:
+            cache = decoder.new_cache()
+            try:
+                with torch.no_grad():
+                    for piece in self.other.split(list(cut), dim=1):
+                        convention.step(piece, cache)
+            except (SubjectError, SystemExit):
+                continue
+            try:
+                with torch.no_grad():
+                    right, _ = self._steps(convention, cut, decoder.new_cache(cache))
+            except (SubjectError, SystemExit):
+                found.add("refused")
+            else:
+                found.add("right" if right else "wrong")
+        return found
+
     def _outcome(self, decoder: Decoder, cut: Sequence[int]) -> Outcome:
         convention = replace(self.convention, decoder=decoder)
         try:
@@ -181,10 +233,12 @@ class Trial:
             return "idle"
         return "right" if right else "wrong"
 
-    def _steps(self, convention: Convention, cut: Sequence[int]) -> tuple[bool, Tensor]:
+    def _steps(
+        self, convention: Convention, cut: Sequence[int], cache: Text | None = None
+    ) -> tuple[bool, Tensor]:
         """Whether every step gives the outputs of the whole text, and the last of them."""
         assert convention.decoder is not None
-        cache, end, right = convention.decoder.new_cache(), 0, True
+        cache, end, right = cache or convention.decoder.new_cache(), 0, True
         for piece in self.text.split(list(cut), dim=1):
             end += piece.shape[1]
             found = convention.step(piece, cache)[:, -piece.shape[1] :]

@@ -36,6 +36,7 @@ class Text:
     seen: int = 0  # positions so far
     module: nn.Module | None = None
     inputs: Tensor | None = None  # all so far, for code that is given the whole text
+    follows: bool = False  # the module has kept another text, and must be told that this begins
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Protocol(ABC):
     """One way in which code and its caller share a KV cache."""
 
     name: ClassVar[str]
-    copies: ClassVar[bool] = False  # the module keeps the cache: every text has a copy of it
+    copies: ClassVar[bool] = False  # the module keeps the cache: texts have copies of it
     whole: ClassVar[bool] = False  # the code is given the text from its start on
     returns: ClassVar[bool] = False  # what a call gives back is given to the next
 
@@ -67,6 +68,8 @@ class Decoder:
     setup: str = ""  # an expression by which a copy of the module makes room
     method: str = ""  # takes one position; without one the module is called
     flat: bool = False  # that position as [b, …], without an axis of time
+    renew: tuple[str, ...] = ()  # expressions by which the module begins another text
+    unsure: str = ""  # why it is not known how it does
     doubt: str = ""  # why it may be called wrongly
     needed: bool = False  # what tells it positions may be left out, and then it is wrong
 
@@ -81,18 +84,31 @@ class Decoder:
         parts += ["one position a call after the first"] * self.protocol.whole
         without = ", and wrong without" if self.needed else ""
         parts += [f"told `{', '.join(told)}`{without}"] * bool(told)
-        parts += ["each text in a copy of the module"] * self.protocol.copies
+        parts += [self._between] * self.protocol.copies
         return f"{self.protocol.name} ({'; '.join(parts)})" if parts else self.protocol.name
+
+    @property
+    def _between(self) -> str:
+        """What is done between two texts in one module."""
+        if self.unsure:
+            return "each text in a copy of the module"
+        names = [re.findall(r"(?:code|part)\.(\w+)\(", one)[0] for one in self.renew]
+        called = f"after {' and '.join(f'`{one}`' for one in names)}" if names else "from 0 on"
+        return f"a second text in the same module, {called}"
 
     def in_dtype(self, dtype: torch.dtype) -> "Decoder":
         """With a dtype written into what it makes."""
-        make, setup = (
-            re.sub(r"\bdtype=dtype\b", f"dtype={dtype}", one) for one in (self.make, self.setup)
+        make, setup, *renew = (
+            re.sub(r"\bdtype=dtype\b", f"dtype={dtype}", one)
+            for one in (self.make, self.setup, *self.renew)
         )
-        return replace(self, make=make, setup=setup)
+        return replace(self, make=make, setup=setup, renew=tuple(renew))
 
-    def new_cache(self) -> Text:
-        return Text()
+    def new_cache(self, before: Text | None = None) -> Text:
+        """Of a new text; after another one in the same module, where that keeps the cache."""
+        if before is None or not self.protocol.copies:
+            return Text()
+        return Text(module=before.module, follows=True)
 
     def step(
         self,
@@ -115,6 +131,8 @@ class Decoder:
         if text.module is None:
             self.begin(text, x, module, dtype)
             assert text.module is not None
+        if text.follows:
+            self._begin_another(text, x, text.module, dtype)
         if self.protocol.whole:
             text.inputs = x if text.inputs is None else torch.cat((text.inputs, x), dim=1)
         given = self.given(text, x)
@@ -145,6 +163,21 @@ class Decoder:
                 evaluate(self.setup, code=module, x=x, dtype=dtype)
                 module = module.to(dtype)
         text.module = module
+
+    def _begin_another(self, text: Text, x: Tensor, module: nn.Module, dtype: torch.dtype) -> None:
+        """In a module that has kept a text, as a caller does."""
+        text.follows = False
+        if not self.renew:
+            return
+        weights = [one.clone() for one in module.parameters()]
+        for one in self.renew:
+            with calling(one):
+                evaluate(one, code=module, x=x, dtype=dtype)
+        module.to(dtype)
+        if not all(map(torch.equal, weights, module.parameters())):
+            raise SubjectError(
+                f"`{self.renew[0]}` changed the weights: it forgets more than a text"
+            )
 
     def given(self, text: Text, x: Tensor) -> dict[str, Any]:
         """What the code is given besides x."""

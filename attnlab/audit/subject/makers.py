@@ -20,6 +20,11 @@ MAKERS = re.compile(
     r"_(\w+_)?(cache|state)s?"
 )
 NEW = re.compile(r"(new|make|init|initial|empty|get_empty|create)_(\w+_)?(cache|state)s?")
+# methods by which a module forgets the text that it keeps
+RESETS = re.compile(
+    r"(reset|clear|flush|free|delete|del|drop|remove|forget)_(\w+_)?"
+    r"((cache|state|buffer|kv|past)s?|memor(y|ies)|histor(y|ies))|reset|clear|flush|forget"
+)
 ROOM = 128  # positions that a cache made beforehand has room for, if the code names no other
 ROOMS = ("len", "seq", "max", "size", "window", "room", "capacity", "positions")
 
@@ -56,6 +61,28 @@ def makers_of(module: nn.Module, sizes: Mapping[str, int | None]) -> dict[str, s
         if MAKERS.fullmatch(one)
         and (text := _call_text(getattr(module, one), f"code.{one}", sizes))
     }
+
+
+def resets_of(module: nn.Module, sizes: Mapping[str, int | None]) -> list[str]:
+    """Calls by which it forgets a text, as expressions; of its parts only where it has none itself.
+
+    What a module's own reset leaves behind in its parts is what its caller meets.
+    """
+    own = [
+        text
+        for one in methods_of(module)
+        if RESETS.fullmatch(one)
+        and (text := _call_text(getattr(module, one), f"code.{one}", sizes))
+    ]
+    inner = dict.fromkeys(
+        one
+        for part in module.modules()
+        for one in methods_of(part)
+        if RESETS.fullmatch(one) and _call_text(getattr(part, one), one, {}) == f"{one}()"
+    )
+    return own or [
+        f"[part.{one}() for part in code.modules() if hasattr(part, {one!r})]" for one in inner
+    ]
 
 
 def sure_makers(module: nn.Module, sizes: Mapping[str, int | None]) -> list[str]:

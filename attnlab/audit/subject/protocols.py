@@ -256,8 +256,9 @@ class Held(Protocol):
 
     Recognised: a parameter such as start_pos or use_cache, or a method such as step that takes a
       position and no cache.
-    Stepped: every text has a copy of the module of its own. New positions only; they are told
-      where there is a parameter for it.
+    Stepped: in a copy of the module. New positions only; they are told where there is a parameter
+      for it. A second text comes in the same copy: after a method such as reset_cache where there
+      is one, else from position 0 on where positions are told.
     """
 
     name = "held"
@@ -289,8 +290,9 @@ class SetUp(Held):
     """The module keeps the cache, in room that a method makes beforehand.
 
     Recognised: a method such as set_kv_cache or setup_caches, and a parameter such as input_pos.
-    Stepped: every text has a copy of the module, in which that method is called for its rows. New
-      positions only; they are told.
+    Stepped: in a copy of the module, in which that method is called for the rows of a text. New
+      positions only; they are told. A second text comes in the same copy, after a method such as
+      reset_cache, or after the same method again.
     """
 
     name = "set-up"

@@ -67,3 +67,17 @@ def test_weights_that_add_up_to_minus_one_are_no_choice(sign, verdict):
 
     found = findings(subject_for(attention, {}, "a"), Contract(causal=True), "weights")
     assert found.verdict == verdict, found.detail
+
+
+def test_stick_breaking_attention_needs_no_weight_for_its_own_key():
+    def attention(q, k, v):
+        t = q.shape[2]
+        scores = q @ k.mT * q.shape[-1] ** -0.5
+        past = torch.ones(t, t, dtype=torch.bool).tril(-1)
+        left = torch.nn.functional.logsigmoid(-scores).masked_fill(~past, 0)
+        rest = left.flip(-1).cumsum(-1).flip(-1) - left
+        logs = torch.nn.functional.logsigmoid(scores) + rest
+        return logs.masked_fill(~past, -torch.inf).exp() @ v
+
+    found = findings(subject_for(attention, {}, "a"), Contract(causal=True), "heads")
+    assert found.verdict != "fail", found.detail

@@ -176,6 +176,56 @@ def test_a_declared_precision_in_which_the_code_does_not_run_is_not_established(
         found(Picky(tables), **HALF, dtype="bfloat16")
 
 
+def placed(change):
+    """Tables of positions that were changed."""
+
+    def make(t, d):
+        found = change(torch.arange(t))[:, None] * angles(2, d // 2)[1]
+        found = torch.cat((found, found), -1)
+        return found.cos(), found.sin()
+
+    return make
+
+
+@pytest.mark.parametrize("build", [rotary, Rotated])
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda place: place % 3, "positions start again at 3:"),
+        (lambda place: place % 32, "positions start again at 32:"),
+        (lambda place: place % 128, "positions start again at 128:"),
+        (lambda place: place.clamp(max=40), "positions stop at 40:"),
+        (lambda place: place.clamp(max=126), "positions stop at 126:"),
+        (lambda place: place.clamp(max=250), "positions stop before 300:"),
+        (lambda place: place + 5 * (place > 60), "positions do not count on evenly"),
+    ],
+)
+def test_positions_that_start_again_or_stop_are_found_and_named(build, change, sentence):
+    finding = found(build(placed(change)), positions="rotary")
+    assert finding.verdict == "fail" and sentence in finding.detail, finding.detail
+
+
+@pytest.mark.parametrize("build", [rotary, Rotated])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda place: place,
+        lambda place: place / 4,
+        lambda place: place + 7,
+        lambda place: place * (1 if len(place) < 64 else 0.5),  # stretched in long texts
+    ],
+)
+def test_positions_that_count_on_are_right_wherever_they_begin_and_however_far_apart(build, change):
+    finding = found(build(placed(change)), positions="rotary")
+    assert finding.verdict == "pass", finding.detail
+    assert "scores of equal distances are equal in texts of up to 129" in finding.detail
+
+
+def test_a_table_that_ends_is_right_up_to_its_end():
+    finding = found(Rotated(placed(lambda place: place % 32), context=32), positions="rotary")
+    assert finding.verdict == "pass" and "in texts of up to 31" in finding.detail, finding.detail
+
+
 def test_code_for_short_texts_is_not_asked_for_long_ones():
     assert found(Rotated(tables, context=80), **HALF).verdict == "pass"
 

@@ -6,8 +6,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from attnlab.audit import Contract
+from attnlab.audit.errors import OutOfMemory
 from attnlab.audit.probe.probe import Probe
-from attnlab.audit.properties.precision import Precision
+from attnlab.audit.properties.precision import Choices, Precision, cost_of_halves
 from attnlab.audit.subject.adapters import subject_for
 
 
@@ -124,3 +125,13 @@ def test_a_half_precision_beside_choices_is_found():
     assert found(chosen(1.0)).verdict == "pass"
     for factor in (1.0, 1e7):
         assert found(chosen(factor, torch.bfloat16)).verdict == "fail"
+
+
+def test_memory_that_runs_out_is_no_precision():
+    def run(x):
+        raise OutOfMemory("in `forward`")
+
+    chosen, x = Choices(), torch.zeros(1, 1, 1)
+    chosen.narrows = True
+    with pytest.raises(OutOfMemory):
+        cost_of_halves(run, x, x, chosen)

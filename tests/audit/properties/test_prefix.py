@@ -169,3 +169,18 @@ def test_code_in_blocks_is_compared_at_whole_blocks_and_never_failed():
     assert found(Blocks(False), causal=True).verdict == "pass"
     finding = found(Blocks(True), causal=True)
     assert finding.verdict == "cannot tell" and "whole blocks" in finding.detail
+
+
+def test_what_later_inputs_choose_is_told_once_as_a_leak():
+    """Top-k over all keys: a random future need not change what an early query is left with."""
+
+    def attend(q, k, v):
+        t = q.shape[2]
+        scores = q @ k.mT * q.shape[-1] ** -0.5
+        least = scores.topk(min(4, t), -1).values[..., -1:]
+        future = torch.ones(t, t, dtype=torch.bool).triu(1)
+        scores = scores.masked_fill(scores < least, -1e9).masked_fill(future, -math.inf)
+        return scores.softmax(-1) @ v
+
+    finding = found(attend, causal=True)
+    assert finding.verdict == "not applicable" and "see causality" in finding.detail

@@ -93,3 +93,30 @@ def test_a_loss_that_fits_every_shift_shows_none():
 
     found = examined(Even())
     assert found.verdict == "cannot tell" and "equally likely" in found.detail, found
+
+
+@pytest.mark.parametrize(
+    ("padding", "ahead", "verdict", "sentence"),
+    [
+        (None, 1, "cannot tell", "token 0 does not count in the loss"),
+        (0, 1, "pass", "token 0, its padding, does not count"),
+        (None, 2, "fail", "labels are shifted twice"),
+    ],
+)
+def test_a_token_that_does_not_count_is_named(padding, ahead, verdict, sentence):
+    class Ignoring(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.vocab_size = 331
+            self.table = nn.Embedding(331, 8, padding_idx=padding)
+            self.head = nn.Linear(8, 331)
+
+        def forward(self, tokens, labels=None):
+            logits = self.head(self.table(tokens).cumsum(1))
+            if labels is None:
+                return logits
+            rows, wanted = logits[:, :-ahead].flatten(0, 1), labels[:, ahead:].flatten()
+            return logits, F.cross_entropy(rows, wanted, ignore_index=0)
+
+    finding = examined(Ignoring())
+    assert finding.verdict == verdict and sentence in finding.detail, finding.detail

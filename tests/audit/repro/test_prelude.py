@@ -1,11 +1,15 @@
 """What audit and script share: weights and inputs that depend on seeds alone."""
 
+import random
+
+import numpy
 import pytest
 import torch
 from torch import nn
 
 from attnlab.audit.repro.prelude import (
     CannotTell,
+    amount,
     in_precision,
     influence,
     movement,
@@ -126,3 +130,25 @@ def test_every_call_draws_the_numbers_of_the_seed_and_leaves_the_generator_alone
     assert not torch.equal(run_seeded(run, x, 4), first)
     assert torch.equal(run_seeded(run, x, 3), first)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("draw", [random.random, getattr(numpy.random, "rand")])  # noqa: B009
+def test_random_numbers_of_python_and_numpy_follow_the_seed_too(draw):
+    torch.manual_seed(3)
+    random.seed(5)
+    wanted = random.random(), random.random()
+    random.seed(5)
+
+    @seeded()
+    def run(x):
+        return x + draw()
+
+    x = torch.zeros(1)
+    assert torch.equal(run(x), run(x))
+    assert not torch.equal(run_seeded(run, x, 4), run(x))
+    assert (random.random(), random.random()) == wanted
+
+
+def test_a_movement_to_what_is_no_number_is_told_as_such():
+    lost = movement(torch.tensor([[[torch.nan]]]), torch.zeros(1, 1, 1))
+    assert amount(float(lost)) == "NaN or infinity" and amount(0.125) == "0.12"

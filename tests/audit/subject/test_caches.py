@@ -107,6 +107,9 @@ class Stepped(Attention):
 class SteppedInside(Stepped):
     kept = None
 
+    def reset_state(self):
+        self.kept = None
+
     def decode_step(self, x):
         y, self.kept = self.attend(x, self.kept)
         return y
@@ -193,6 +196,71 @@ def test_two_texts_do_not_share_what_a_module_keeps():
         subject.step(other[:, :2], second)
         later = subject.step(x[:, 2:], first)
     torch.testing.assert_close(later, alone[:, 2:])
+
+
+@pytest.mark.parametrize("way", [SteppedInside, Buffers])
+def test_what_a_module_keeps_of_one_text_is_found_in_the_second(way):
+    class Keeps(way):
+        kept = None
+
+        def reset_state(self):
+            pass
+
+        def forward(self, x, start_pos=None):
+            if start_pos is None:
+                return self.attend(x)[0]
+            y, self.kept = self.attend(x, self.kept)
+            return y
+
+    class Told(Keeps):
+        reset_state = None
+
+    for code in (Keeps, Told):
+        finding = found(code)
+        assert finding.verdict == "fail" and finding.aspect == "a second text", finding.detail
+
+
+def test_where_nobody_says_how_a_module_forgets_a_text_it_cannot_be_told():
+    class Never(SteppedInside):
+        reset_state = None
+
+    class Shuffles(SteppedInside):
+        """Another thing that is called reset."""
+
+        reset_state = None
+
+        def reset(self):
+            nn.init.normal_(self.qkv.weight)
+
+    for code in (Never, Shuffles):
+        finding = found(code)
+        assert finding.verdict == "cannot tell", finding.detail
+        assert "how it is emptied for a second text" in finding.detail
+
+
+def test_a_reset_of_the_parts_is_called_where_the_whole_has_none():
+    class Model(nn.Module):
+        def __init__(self, dim=16, wrong=False):
+            super().__init__()
+            self.dim, self.wrong = dim, wrong
+            self.parts = nn.ModuleList([SteppedInside(dim), SteppedInside(dim)])
+
+        def forward(self, x):
+            for part in self.parts:
+                x = x + part(x)
+            return x
+
+        def step(self, x):
+            for part in self.parts:
+                x = x + part.decode_step(x)
+            return x
+
+    class Half(Model):
+        def reset_caches(self):
+            self.parts[0].reset_state()
+
+    assert found(Model).verdict == "pass"
+    assert found(Half).verdict == "fail"
 
 
 def test_weights_beside_the_outputs_are_not_taken_for_a_cache():

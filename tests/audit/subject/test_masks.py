@@ -249,3 +249,20 @@ def test_a_mask_that_must_be_given_is_given(added):
 def test_a_mask_after_the_softmax_is_found_in_code_that_must_be_given_one():
     certificate = audit(Needed(added=False, wrong=True), padding=True)
     assert "padding" in {one.name for one in certificate.failed}
+
+
+def test_a_mask_that_does_nothing_is_given_as_its_name_says():
+    class ByQuery(Encoder):
+        """Added to every key of a query alike, which a softmax does not notice."""
+
+        def forward(self, x, attention_mask=None):
+            def change(scores):
+                if attention_mask is None:
+                    return scores
+                return scores + (1 - attention_mask[:, None, :, None].to(scores.dtype)) * -1e4
+
+            return self.attend(x, change)
+
+    subject = subject_for(ByQuery(), {}, "code")
+    assert subject.convention.mask.form.text == "(~padding).long()"
+    assert Padding().examine(Probe(subject, Contract(padding=True))).verdict == "fail"
