@@ -222,29 +222,39 @@ def influence(run: Tool, draw: Tool, length: int, seed: int, rows: int = 1) -> T
     return matrix
 
 
+def generators() -> list[torch.Generator]:
+    """That code may draw from: of the CPU, and of GPUs in use.
+
+    `torch.manual_seed` formats a traceback for every kind of device that is not in use.
+    """
+    found = [torch.default_generator]
+    if torch.cuda.is_initialized():
+        found += torch.cuda.default_generators
+    return found
+
+
 @contextmanager
 def seeded() -> Iterator[None]:
     """A call of the code draws the random numbers of the seed that was set last, as every call.
 
     The generators are left as they were: whoever audits draws on as if nothing had happened.
     """
-    generators = [torch.default_generator]
-    if torch.cuda.is_initialized():
-        generators += torch.cuda.default_generators
-    kept = [one.get_state() for one in generators]
+    every = generators()
+    kept = [one.get_state() for one in every]
     try:
-        for one in generators:
+        for one in every:
             one.manual_seed(one.initial_seed())
         yield
     finally:
-        for one, state in zip(generators, kept, strict=True):
+        for one, state in zip(every, kept, strict=True):
             one.set_state(state)
 
 
 def run_seeded(run: Tool, x: Tensor, seed: int) -> Tensor:
     """Outputs with the random numbers of another seed."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        for one in generators():
+            one.manual_seed(seed)
         return run(x)
 
 
