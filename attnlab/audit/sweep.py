@@ -32,6 +32,7 @@ from attnlab import config
 from attnlab.audit.answer import Answer, answer_of, ended, plain_of
 from attnlab.audit.contract import Certificate
 from attnlab.audit.errors import InputError, SubjectError
+from attnlab.audit.memory import keep_freed_memory
 from attnlab.audit.rows import Row, RowFile
 from attnlab.audit.sandbox import Limits, Request, audit_in_child
 from attnlab.audit.subject.load import parts_of
@@ -46,6 +47,13 @@ LONG = (
     "hf:seq2seq/granite_speech",
     "hf:seq2seq/granite_speech_plus",
     "hf:seq2seq/fsmt",
+    "hf:causal/qwen4_exp",
+    "hf:causal/qwen4_exp_text",
+    "hf:causal/kimi_linear",
+    "hf:causal/bailing_hybrid",
+    "hf:causal/prophetnet",
+    "hf:causal/zamba2",
+    "hf:causal/zamba",
 )
 
 
@@ -382,6 +390,7 @@ class _Worker:
 
 def _work(connection: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    keep_freed_memory()
     with suppress(EOFError, BrokenPipeError):  # nobody asks any more
         while True:
             given: Mapping[str, Any] = connection.recv()

@@ -37,15 +37,20 @@ class Probe:
     def __init__(self, subject: Subject, contract: Contract) -> None:
         self.subject = guard(arrange(subject, contract))
         self.contract = contract
-        self.taken = Lengths(
+        self.results: dict[Any, prelude.Result] = {}  # of checks that are asked for again
+        self._influence: dict[tuple[int, int], Tensor] = {}
+        self._outputs: Tensor | None = None
+        self._finite: dict[int, bool] = {}
+
+    @cached_property
+    def taken(self) -> Lengths:
+        """The lengths that the code takes; some probes never ask."""
+        return Lengths(
             self._refusal,
             named_lengths(self.subject.module),
             block=self.subject.block,
             unfilled=self._unfilled_refusal,
         )
-        self._influence: dict[tuple[int, int], Tensor] = {}
-        self._outputs: Tensor | None = None
-        self._finite: dict[int, bool] = {}
 
     def run(self, x: Tensor, **how: Any) -> Tensor:
         with torch.no_grad():
@@ -88,29 +93,27 @@ class Probe:
 
     @cached_property
     def _before(self) -> Tensor:
-        return self.run(self.draw())
+        return self._firsts[-1][1]
+
+    @cached_property
+    def _firsts(self) -> list[tuple[Tensor, Tensor]]:
+        """A short text and a usual one, each with its outputs: other calls are held to these."""
+        texts = [self.draw(length=length) for length in (self.taken.fit(7), self.usual)]
+        return [(x, self.run(x)) for x in texts]
 
     @cached_property
     def noise(self) -> float:
         """How far two identical calls are apart; 0 for deterministic code."""
-        worst = 0.0
-        for length in (self.taken.fit(7), self.usual):
-            x = self.draw(length=length)
-            first = self.run(x)
-            for _ in range(2):
-                worst = max(worst, apart(self.run(x), first))
-        return worst
+        return max(apart(self.run(x), first) for x, first in self._firsts for _ in range(3))
 
     @cached_property
     def chance(self) -> float:
         """How far calls with other random numbers are apart; 0 for code that draws none."""
-        worst = 0.0
-        for length in (self.taken.fit(7), self.usual):
-            x = self.draw(length=length)
-            first = self.run(x)
-            others = (prelude.run_seeded(self.run, x, seed) for seed in (1, 2, 3))
-            worst = max([worst, *(apart(one, first) for one in others)])
-        return worst
+        return max(
+            apart(prelude.run_seeded(self.run, x, seed), first)
+            for x, first in self._firsts
+            for seed in (1, 2, 3)
+        )
 
     @property
     def random(self) -> bool:

@@ -40,6 +40,12 @@ class Evaluation(Property):
             how = {"batch": 2, "length": length, "tolerance": probe.allowed_noise}
             yield self.case(probe, fails, **how)
 
+    def run(self, probe: Probe, case: Case) -> Result:
+        """The probe has made the same calls, for its tolerances: where they agree, that is it."""
+        if max(probe.noise, probe.chance) <= case.tolerance:
+            return False, "identical calls agree, whatever the random seed", probe.chance
+        return super().run(probe, case)
+
     def on_pass(self, probe: Probe, tried: list[tuple[Case, Result]]) -> Finding:
         worst = max(size for _, (_, _, size) in tried)
         detail = "identical calls give identical outputs, whatever the random seed"

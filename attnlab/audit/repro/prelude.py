@@ -228,6 +228,17 @@ def influence(run: Tool, draw: Tool, length: int, seed: int, rows: int = 1) -> T
     return matrix
 
 
+def generators() -> list[torch.Generator]:
+    """That code may draw from: of the CPU, and of GPUs in use.
+
+    `torch.manual_seed` formats a traceback for every kind of device that is not in use.
+    """
+    found = [torch.default_generator]
+    if torch.cuda.is_initialized():
+        found += torch.cuda.default_generators
+    return found
+
+
 @contextmanager
 def seeded() -> Iterator[None]:
     """A call of the code draws the random numbers of the seed that was set last, as every call.
@@ -237,12 +248,10 @@ def seeded() -> Iterator[None]:
     """
     numpy, first = sys.modules.get("numpy"), torch.initial_seed() % 2**32
     plain, theirs = random.getstate(), numpy and numpy.random.get_state()
-    generators = [torch.default_generator]
-    if torch.cuda.is_initialized():
-        generators += torch.cuda.default_generators
-    kept = [one.get_state() for one in generators]
+    every = generators()
+    kept = [one.get_state() for one in every]
     try:
-        for one in generators:
+        for one in every:
             one.manual_seed(one.initial_seed())
         random.seed(first)
         if numpy:
@@ -252,14 +261,15 @@ def seeded() -> Iterator[None]:
         random.setstate(plain)
         if numpy:
             numpy.random.set_state(theirs)
-        for one, state in zip(generators, kept, strict=True):
+        for one, state in zip(every, kept, strict=True):
             one.set_state(state)
 
 
 def run_seeded(run: Tool, x: Tensor, seed: int) -> Tensor:
     """Outputs with the random numbers of another seed."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        for one in generators():
+            one.manual_seed(seed)
         return run(x)
 
 

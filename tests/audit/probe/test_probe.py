@@ -111,3 +111,13 @@ def test_what_many_rows_show_is_looked_at_again_with_each_alone():
             return attend(*(one.transpose(1, 2) for one in parts)).transpose(1, 2).flatten(2)
 
     assert Heads().examine(probe_of(Attend())).verdict == "pass"
+
+
+def test_a_probe_that_never_asks_for_lengths_does_not_look_for_their_names(monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        "attnlab.audit.probe.probe.named_lengths", lambda module: asked.append(module) or []
+    )
+    probe = Probe(subject_for(nn.Linear(5, 5), {}, "linear"), Contract())
+    probe.run(probe.draw(2, 7))
+    assert not asked and probe.lengths and len(asked) == 1
