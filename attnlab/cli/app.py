@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from attnlab import __version__
+from attnlab.files import CacheWarning
 from attnlab.registry import OptionWarning
 
 app = typer.Typer(
@@ -64,8 +65,8 @@ def _format_warning(
     lineno: int,
     line: str | None = None,
 ) -> str:
-    """Where in our code an option of another package was left out helps nobody: one line."""
-    if issubclass(category, OptionWarning):
+    """Where in our code it was found helps nobody: one line."""
+    if issubclass(category, OptionWarning | CacheWarning):
         return f"warning: {message}\n"
     return _usual_format(message, category, filename, lineno, line)
 
