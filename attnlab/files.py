@@ -42,7 +42,7 @@ def write_new(path: Path, content: bytes) -> None:
 
 def append(path: Path, content: bytes) -> None:
     try:
-        with os.fdopen(_open(path, APPENDING), "ab") as file:
+        with os.fdopen(_open_to_append(path), "ab") as file:
             file.write(content)
     except OSError as error:
         raise failed_write(path, len(content), error) from None
@@ -50,7 +50,16 @@ def append(path: Path, content: bytes) -> None:
 
 def open_log(path: Path) -> IO[str]:
     """To append text to, by this process or one that it starts."""
-    return os.fdopen(_open(path, APPENDING), "a")
+    return os.fdopen(_open_to_append(path), "a")
+
+
+def _open_to_append(path: Path) -> int:
+    """What has a second name elsewhere (a hard link) would be changed there as well."""
+    handle = _open(path, APPENDING)
+    if os.fstat(handle).st_nlink > 1:
+        os.close(handle)
+        raise OSError(errno.EMLINK, f"{path} is a hard link to another file; replace it by a copy")
+    return handle
 
 
 def open_lock(path: Path) -> IO[bytes]:
@@ -139,6 +148,33 @@ def parse_json(content: bytes, path: Path) -> Any:
         raise ValueError(f"{path} is not JSON: {error}") from None
     except RecursionError:
         raise ValueError(f"{path} is not JSON of ours: it is nested too deeply") from None
+
+
+SEAL = "sha256"
+
+
+def sealed_json(value: dict[str, Any]) -> bytes:
+    """The only spelling of an object, with its own hash: any other byte in it is damage."""
+    digest = hashlib.sha256(as_json(value)).hexdigest()
+    return as_json({**value, SEAL: digest})
+
+
+def read_sealed(path: Path) -> dict[str, Any]:
+    """What `sealed_json` wrote; a ValueError that names the file when a byte is another."""
+    content = read(path)
+    value = parse_json(content, path)
+    if isinstance(value, dict) and value.pop(SEAL, None) is not None:
+        try:
+            same = content == sealed_json(value)
+        except ValueError:  # a NaN, or half a letter
+            same = False
+        if same:
+            return value
+    raise ValueError(f"{path} is damaged: its hash does not match")
+
+
+class CacheWarning(UserWarning):
+    """Something in the cache is damaged, and made again."""
 
 
 def cache_folder() -> Path:

@@ -279,6 +279,8 @@ _TABLE = {
             "verdicts are false as rarely as they say (draws=, seeds=)"),
         "corruption": ("checks.corruption:CorruptionCheck",
             "a damaged checkpoint is found before use (trials=)"),
+        "hostile": ("checks.hostile.check:HostileCheck",
+            "files and code of a stranger get nothing done (family=)"),
     },
     "bench": {
         "window": ("bench.window:WindowBench", "sliding-window attention against its peers"),

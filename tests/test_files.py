@@ -144,3 +144,31 @@ def test_a_lock_and_a_log_keep_what_is_there(tmp_path):
 def test_a_full_disk_is_named_with_path_and_bytes(tmp_path):
     error = files.failed_write(tmp_path / "a", 1234, OSError(errno.ENOSPC, "No space left"))
     assert f"{tmp_path / 'a'} could not be written (1,234 bytes): No space left" in str(error)
+
+
+def test_nothing_is_appended_to_a_hard_link(tmp_path):
+    victim, log = tmp_path / "victim", tmp_path / "log"
+    victim.write_text("mine\n")
+    log.hardlink_to(victim)
+    with pytest.raises(OSError, match="log is a hard link to another file; replace it by a copy"):
+        files.append(log, b"theirs\n")
+    with pytest.raises(OSError, match="is a hard link"):
+        files.open_log(log)
+    assert victim.read_text() == "mine\n"
+
+
+def test_a_sealed_object_has_one_spelling(tmp_path):
+    path = tmp_path / "x.json"
+    good = files.sealed_json({"a": [1, "é"], "b": None})
+    path.write_bytes(good)
+    assert files.read_sealed(path) == {"a": [1, "é"], "b": None}
+    for place in range(len(good)):
+        broken = bytearray(good)
+        broken[place] ^= 1 << place % 8
+        path.write_bytes(broken)
+        with pytest.raises(ValueError, match=r"x\.json is"):
+            files.read_sealed(path)
+    for other in (b"{}", b"[]", b'{"sha256": 3}', b'{"a": NaN, "sha256": ""}', good + b" "):
+        path.write_bytes(other)
+        with pytest.raises(ValueError, match="is damaged"):
+            files.read_sealed(path)

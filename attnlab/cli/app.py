@@ -14,6 +14,7 @@ from rich.markup import escape
 
 from attnlab import __version__, stop
 from attnlab.cli.screen import Screen, never_fail_to_encode
+from attnlab.files import CacheWarning
 from attnlab.printable import json_safe, printable
 from attnlab.registry import OptionWarning
 
@@ -94,8 +95,8 @@ def _format_warning(
     lineno: int,
     line: str | None = None,
 ) -> str:
-    """Where in our code an option of another package was left out helps nobody: one line."""
-    if issubclass(category, OptionWarning):
+    """Where in our code it was found helps nobody: one line."""
+    if issubclass(category, OptionWarning | CacheWarning):
         return printable(f"warning: {message}\n")
     return printable(_usual_format(message, category, filename, lineno, line))
 

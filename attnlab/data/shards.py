@@ -4,8 +4,9 @@ Axes: b rows, t time.
 
 A folder of shards holds `00000.tokens`, `00001.tokens`, … and `index.json`, written last. A shard
 is a header of 64 bytes (magic, schema, bytes a token, count, SHA-256 of what follows) and the
-tokens, 1, 2 or 4 bytes each. Files appear whole or not at all, and their content depends on the
-text and the tokenizer alone: two processes that make the same shards replace them by equal ones.
+tokens, 1, 2 or 4 bytes each. The index has the hashes of the shards and one of itself. Files appear
+whole or not at all, and their content depends on the text and the tokenizer alone: two processes
+that make the same shards replace them by equal ones. What is damaged is made again.
 
 Cost: opening hashes every byte, about a second a gigabyte; taking rows is O(b * t).
 """
@@ -13,6 +14,7 @@ Cost: opening hashes every byte, about a second a gigabyte; taking rows is O(b *
 import hashlib
 import itertools
 import json
+import os
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -28,7 +30,7 @@ from attnlab.files import cache_folder
 
 SMALL = 32 * 2**20  # characters; a text below this stays in memory
 SHARD = 2**24  # tokens in a shard
-SCHEMA = 1
+SCHEMA = 2
 _HEADER = struct.Struct("<8sIIQ32s8x")
 _MAGIC = b"attntoks"
 
@@ -101,7 +103,7 @@ def shards_in(
     note: Callable[[str], None] = lambda line: None,
 ) -> Stream:
     """Open the shards of a folder; when one is missing or broken, make them from the tokens."""
-    if (folder / "index.json").exists():
+    if os.path.lexists(folder / "index.json"):
         try:
             return open_shards(folder)
         except ValueError as error:
@@ -123,13 +125,16 @@ def make_shards(folder: Path, tokens: Iterator[np.ndarray], dtype: np.dtype) -> 
         files.write_whole(folder / name, header + payload)
         rows.append({"name": name, "count": len(block), "sha256": digest.hexdigest()})
     index = {"schema": SCHEMA, "bytes": dtype.itemsize, "shards": rows}
-    files.write_whole(folder / "index.json", files.as_json(index))
+    files.write_whole(folder / "index.json", files.sealed_json(index))
 
 
 def open_shards(folder: Path) -> Stream:
     """The stream, every byte of it verified; a ValueError that says what is broken."""
-    index = files.read_json(folder / "index.json")
-    rows = index.get("shards") if isinstance(index, dict) else None
+    try:
+        index = files.read_sealed(folder / "index.json")
+    except OSError as error:
+        raise ValueError(f"{folder / 'index.json'} cannot be read: {error.strerror}") from None
+    rows = index.get("shards")
     if not isinstance(rows, list) or index.get("schema") != SCHEMA:
         raise ValueError(f"{folder / 'index.json'} is not an index of shards of schema {SCHEMA}")
     itemsize = index.get("bytes")
@@ -149,16 +154,17 @@ def _open_array(path: Path, itemsize: int, row: dict[str, Any]) -> np.ndarray:
             header = file.read(_HEADER.size)
             digest = hashlib.file_digest(file, "sha256").digest()
             size = file.tell()
+            count = row.get("count")
+            if type(count) is not int or size != _HEADER.size + count * itemsize or count < 1:
+                raise ValueError(f"{path} has {size} bytes, which is not what its index says")
+            if header != _HEADER.pack(_MAGIC, SCHEMA, itemsize, count, digest):
+                raise ValueError(f"{path} is damaged: its header or hash does not fit its tokens")
+            if row.get("sha256") != digest.hex():
+                raise ValueError(f"{path} is not the shard that its index names")
+            # the file that was hashed, whatever has its name by now
+            return np.memmap(file, f"<u{itemsize}", "r", offset=_HEADER.size, shape=(count,))
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from None
-    count = row.get("count")
-    if type(count) is not int or size != _HEADER.size + count * itemsize or count < 1:
-        raise ValueError(f"{path} has {size} bytes, which is not what its index says")
-    if header != _HEADER.pack(_MAGIC, SCHEMA, itemsize, count, digest):
-        raise ValueError(f"{path} is damaged: its header or hash does not fit its tokens")
-    if row.get("sha256") != digest.hex():
-        raise ValueError(f"{path} is not the shard that its index names")
-    return np.memmap(path, dtype=f"<u{itemsize}", mode="r", offset=_HEADER.size, shape=(count,))
 
 
 def _blocks(tokens: Iterator[np.ndarray], dtype: np.dtype) -> Iterator[np.ndarray]:

@@ -1,12 +1,13 @@
 """The working directory of an experiment: each job runs once, its result is cached.
 
     runs/study-<name>-<id>/     or runs/compare-<id>/, runs/claims-<name>-<id>/
-      settings.json     parts/<job>.json     the result of each job
+      settings.json     parts/<job>.json     the result of each job, with its hash
       runs/<training>/  run folders          report.html, report.md, pictures/, results.json
 
 The id is a hash of settings, text, device and version: the same command finds its folder. An
 experiment that was stopped or killed resumes: finished jobs are not repeated, and a training
-continues from its newest checkpoint, to the same bits on a CPU.
+continues from its newest checkpoint, to the same bits on a CPU. A damaged result is said and
+computed again.
 """
 
 import re
@@ -59,7 +60,7 @@ class Workspace:
 
     def result(self, name: str) -> Any:
         """The cached result of a job."""
-        return files.read_json(self._file(name))["result"]
+        return files.read_sealed(self._file(name))["result"]
 
     def _run(self, job: Job) -> None:
         start = time.monotonic()
@@ -67,14 +68,13 @@ class Workspace:
         result = job.work()
         seconds = time.monotonic() - start
         kept = {"name": job.name, "seconds": seconds, "result": result, "whole": not self.lacking}
-        content = files.as_json(kept)
-        files.write_whole(self._file(job.name), content)
+        files.write_whole(self._file(job.name), files.sealed_json(kept))
         self.progress.finished(job.name, seconds)
 
     def seconds(self) -> float:
         """Spent on all finished jobs, in whatever processes."""
-        found = sorted((self.folder / "parts").glob("*.json"))
-        return float(sum(files.read_json(path)["seconds"] for path in found))
+        found = map(self._kept, sorted((self.folder / "parts").glob("*.json")))
+        return float(sum(kept["seconds"] for kept in found if kept is not None))
 
     def train(self, name: str, recipe: Recipe) -> runs.Run:
         """Train in this process with all of its threads, or resume.
@@ -105,7 +105,22 @@ class Workspace:
         return runs.Run(self.folder / "runs" / slug(name))
 
     def _has(self, name: str) -> bool:
-        return self._file(name).exists() and files.read_json(self._file(name)).get("whole", True)
+        kept = self._kept(self._file(name))
+        return kept is not None and kept["name"] == name and kept["whole"]
+
+    def _kept(self, path: Path) -> dict[str, Any] | None:
+        """What is cached of a job; None where that is nothing, or damaged."""
+        try:
+            kept = files.read_sealed(path)
+            if not kept.keys() >= PART:
+                raise ValueError(f"{path} is not the result of a job")
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            self.progress.note(f"{reason or error}; computing it again")
+            return None
+        return kept
 
     def _file(self, name: str) -> Path:
         return self.folder / "parts" / f"{slug(name)}.json"
@@ -129,6 +144,7 @@ def open_workspace(
 
 
 MORE = range(2, 1000)
+PART = {"name", "seconds", "result", "whole"}  # what is kept of a job
 
 
 def slug(name: str) -> str:

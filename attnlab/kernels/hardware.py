@@ -50,8 +50,9 @@ def cpu_multiplies(dtype: str) -> bool:
         memory = (
             files.cache_folder() / f"cpu-{dtype}-{machine_id()}-torch{torch.__version__}{capped}"
         )
-        if memory.exists():
-            return memory.read_text() == "works"
+        known = files.read(memory) if memory.exists() else b""
+        if known in (b"works", b"fails"):  # anything else is damage, and asked again
+            return known == b"works"
     except OSError:
         memory = None  # no place to remember it: asked once a process
     command = [sys.executable, "-c", _PROBE.format(dtype=dtype)]

@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import warnings
 from pathlib import Path
 
 import torch
@@ -21,7 +22,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from attnlab.files import cache_folder, sha256, write_whole
+from attnlab.files import CacheWarning, cache_folder, read, sha256, write_whole
 from attnlab.kernels.band import Band
 from attnlab.kernels.hardware import machine_id
 
@@ -243,7 +244,7 @@ def _build(dtype: torch.dtype) -> Path:
     text = b"".join([*sources, repr((flags, MACHINES)).encode(), version, machine_id().encode()])
     try:
         target = cache_folder() / f"banded-{hashlib.sha256(text).hexdigest()[:16]}.so"
-        if not _is_whole(target):
+        if not is_whole(target):
             _compile(found, flags, target)
     except OSError as error:
         raise Unavailable(f"no place for compiled code: {error}") from None
@@ -255,11 +256,17 @@ def _seal(target: Path) -> Path:
     return target.with_suffix(".sha256")
 
 
-def _is_whole(target: Path) -> bool:
+def is_whole(target: Path) -> bool:
     """Whether a compiled library is there, bit by bit as it was built."""
-    if not target.is_file() or not _seal(target).is_file():
-        return False
-    return _seal(target).read_bytes() == sha256(target).encode()
+    if not os.path.lexists(target) or not os.path.lexists(_seal(target)):
+        return False  # another process may be at it
+    try:
+        same = read(_seal(target)) == sha256(target).encode()
+    except OSError:  # no plain file
+        same = False
+    if not same:
+        warnings.warn(f"{target} is damaged; compiling it again", CacheWarning, stacklevel=2)
+    return same
 
 
 def _compile(compiler: str, flags: list[str], target: Path) -> None:

@@ -58,13 +58,13 @@ def write(record: Record, docs: Path) -> None:
     """theory.md, its pictures and the record; pictures of claims that are gone are deleted."""
     text, pictures = document(record)
     folder = path_in(docs).parent
-    folder.mkdir(parents=True, exist_ok=True)
+    files.make_folder(folder)
     for path in folder.glob("*.svg"):
         if path.name not in pictures:
             path.unlink()
     for name, svg in pictures.items():
         path = folder / name
-        if not path.exists() or path.read_text() != svg:
+        if not path.is_file() or path.read_text() != svg:
             files.write_whole(path, svg.encode())
     files.write_whole(path_in(docs), files.as_json(record))
     files.write_whole(docs / "theory.md", text.encode())

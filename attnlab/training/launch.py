@@ -108,6 +108,7 @@ def _train(setup: Setup, run: runs.Run, world: World, report: Report, begin: Pat
         resolved = files.as_json(config.to_dict(setup.recipe))
         files.write_whole(run.folder / "config.json", resolved)
         if setup.recipe.tensorboard:
+            files.make_folder(run.folder / "tensorboard")  # its writer would follow a link
             report = TensorBoard(run.folder / "tensorboard", report)
     return train(setup, run, world, report, begin)
 

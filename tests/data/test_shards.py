@@ -2,11 +2,13 @@
 
 import json
 import multiprocessing
+import os
 import sys
 
 import numpy as np
 import pytest
 
+from attnlab import files
 from attnlab.data import shards
 from attnlab.data.corpora import TextFiles
 from attnlab.data.shards import Stream, open_shards, shards_in, smallest_dtype, stream_of
@@ -132,9 +134,44 @@ def test_broken_files_are_made_again(tmp_path, small_shards, harm):
 
 
 def change(folder, edit):
+    """With the right hash: what is wrong is found all the same."""
     index = json.loads((folder / "index.json").read_text())
+    del index["sha256"]
     edit(index)
-    (folder / "index.json").write_text(json.dumps(index))
+    (folder / "index.json").write_bytes(files.sealed_json(index))
+
+
+def test_an_index_without_its_last_shard_is_found_by_its_own_hash(tmp_path, small_shards):
+    folder = tmp_path / "s"
+    shards_in(folder, some_tokens(), np.dtype("uint8"))
+    index = json.loads((folder / "index.json").read_text())
+    del index["shards"][-1]
+    (folder / "index.json").write_bytes(files.as_json(index))
+    with pytest.raises(ValueError, match="its hash does not match"):
+        open_shards(folder)
+    assert shards_in(folder, some_tokens(), np.dtype("uint8")).count == 1000
+
+
+@pytest.mark.parametrize("name", ["index.json", "00001.tokens"])
+@pytest.mark.parametrize("kind", ["link", "dangling", "fifo"])
+def test_what_is_no_plain_file_is_replaced(tmp_path, small_shards, name, kind):
+    folder = tmp_path / "s"
+    shards_in(folder, some_tokens(), np.dtype("uint8"))
+    path, elsewhere = folder / name, tmp_path / "elsewhere"
+    good = path.read_bytes()
+    path.unlink()
+    if kind == "fifo":
+        os.mkfifo(path)
+    else:
+        path.symlink_to(elsewhere)
+    if kind == "link":
+        elsewhere.write_bytes(good)
+    heard = []
+    stream = shards_in(folder, some_tokens(), np.dtype("uint8"), note=heard.append)
+    assert (all_of(stream) == np.arange(1000) % 251).all()
+    assert path.read_bytes() == good and not path.is_symlink()
+    assert len(heard) == 1 and str(path) in heard[0] and "tokenizing again" in heard[0]
+    assert not elsewhere.exists() or elsewhere.read_bytes() == good
 
 
 def test_memory_and_shards_hold_the_same(corpus, small_shards, monkeypatch):

@@ -5,6 +5,7 @@ import signal
 import pytest
 from training.recipes import final_bits, small
 
+from attnlab import files
 from attnlab.experiments.pool import Interrupted
 from attnlab.experiments.progress import Progress
 from attnlab.experiments.workspace import Job, Workspace, open_workspace, slug
@@ -45,6 +46,64 @@ def test_what_breaks_is_done_again_and_the_rest_is_not(workspace):
         "name": "two"
     }
     assert calls == ["one", "two"]
+
+
+class Notes(Progress):
+    def __init__(self):
+        self.lines = []
+
+    def note(self, line):
+        self.lines.append(line)
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        lambda good: b"",
+        lambda good: good[: len(good) // 2],
+        lambda good: good.replace(b"41", b"42"),  # JSON still, and wrong
+        lambda good: good + b" ",
+        lambda good: b"[]",
+        lambda good: b"[" * 100_000,
+        lambda good: b"\xff" + good,
+        lambda good: good.replace(b'"sha256"', b'"sha257"'),
+        lambda good: b'{"name": "one", "seconds": 1.0, "result": 42}',  # of another version
+        lambda good: files.sealed_json({"name": "one", "result": 42}),
+    ],
+)
+def test_a_damaged_result_is_said_and_computed_again(tmp_path, harm):
+    notes, calls = Notes(), []
+    workspace = open_workspace(tmp_path, "test", "abc", notes, again=False)
+    jobs = [counting("one", calls, 41), counting("two", calls)]
+    first = workspace.run_jobs(jobs)
+    part = workspace.folder / "parts" / "one.json"
+    part.write_bytes(harm(part.read_bytes()))
+    notes.lines.clear()
+    assert workspace.seconds() > 0
+    assert workspace.run_jobs(jobs) == first and calls == ["one", "two", "one"]
+    said = [line for line in notes.lines if str(part) in line]
+    assert said and all("computing it again" in line for line in said)
+    assert workspace.run_jobs(jobs) == first and len(calls) == 3
+
+
+def test_a_result_that_is_a_link_is_replaced(workspace, tmp_path):
+    elsewhere, calls = tmp_path / "elsewhere", []
+    workspace.run_jobs([counting("one", calls)])
+    part = workspace.folder / "parts" / "one.json"
+    part.rename(elsewhere)
+    part.symlink_to(elsewhere)
+    before = elsewhere.read_bytes()
+    workspace.run_jobs([counting("one", calls)])
+    assert calls == ["one", "one"] and not part.is_symlink() and elsewhere.read_bytes() == before
+
+
+def test_a_result_under_the_name_of_another_job_is_not_used(workspace):
+    calls = []
+    workspace.run_jobs([counting("one", calls), counting("two", calls)])
+    parts = workspace.folder / "parts"
+    (parts / "one.json").replace(parts / "two.json")
+    found = workspace.run_jobs([counting("one", calls), counting("two", calls)])
+    assert found == {"one": {"name": "one"}, "two": {"name": "two"}}
 
 
 def test_time_is_asked_for_only_of_what_is_not_done(workspace):

@@ -9,6 +9,7 @@ import torch
 from problems import Problem, errors, solve
 
 from attnlab.bench.measure import peak_memory
+from attnlab.files import CacheWarning
 from attnlab.kernels import Request, attention, choose, native
 
 needs_compiler = pytest.mark.needs_compiler
@@ -157,18 +158,30 @@ def test_the_library_is_built_once(monkeypatch, fresh_library):
 
 
 @needs_compiler
-@pytest.mark.parametrize("damage", ["empty", "cut", "flipped", "unsealed"])
-def test_a_damaged_library_is_built_again(damage, fresh_library):
+@pytest.mark.parametrize("damage", ["empty", "cut", "flipped", "other seal", "link"])
+def test_a_damaged_library_is_said_and_built_again(damage, fresh_library):
     built = native._build(torch.float32)
     content, seal = bytearray(built.read_bytes()), native._seal(built)
-    if damage == "unsealed":
-        seal.unlink()
+    if damage == "other seal":
+        seal.write_bytes(b"0" * 64)
+    elif damage == "link":  # even to the same bytes
+        built.rename(fresh_library / "elsewhere.so")
+        built.symlink_to(fresh_library / "elsewhere.so")
     else:
         content[len(content) // 2] ^= 255
         built.write_bytes({"empty": b"", "cut": content[:4000], "flipped": content}[damage])
-    native._build(torch.float32)
-    assert native._is_whole(built)
+    with pytest.warns(CacheWarning, match="is damaged; compiling it again"):
+        native._build(torch.float32)
+    assert native.is_whole(built) and not built.is_symlink()
     assert native.library(torch.float32).attnlab_lanes() > 0
+
+
+@needs_compiler
+def test_a_library_that_another_process_has_not_finished_is_built_without_a_word(fresh_library):
+    built = native._build(torch.float32)
+    native._seal(built).unlink()
+    native._build(torch.float32)
+    assert native.is_whole(built)
 
 
 @needs_compiler

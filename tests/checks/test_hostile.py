@@ -1,0 +1,86 @@
+"""The hostile check: some payloads of each family, every control, and a check that can fail."""
+
+import json
+
+import pytest
+
+from attnlab.checks.hostile import catalogue, check, observe
+from attnlab.checks.hostile.check import HostileCheck
+from attnlab.checks.hostile.trial import Trial, nothing
+
+QUICK = [name for name in catalogue.NAMES if name not in ("code", "caches", "escapes")]
+
+
+def silent(text):
+    pass
+
+
+def test_there_are_many_payloads_each_with_a_name_and_every_family_has_controls():
+    families = [catalogue.family(name) for name in catalogue.NAMES]
+    names = [(one.name, trial.name) for one in families for trial in one.trials]
+    assert len(set(names)) == len(names)
+    assert sum(len(one.payloads) for one in families) >= 120
+    assert all(one.controls for one in families)
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_some_payloads_hold_and_every_control_is_caught(name):
+    report = HostileCheck(family=name, sample=3).run(silent)
+    assert report["passed"], report
+    assert report["families"][name]["caught"] == report["families"][name]["controls"]
+
+
+@pytest.mark.parametrize("name", ["code", "caches", "escapes"])
+def test_every_control_of_slow_families_is_caught(name):
+    report = HostileCheck(family=name, sample=1).run(silent)
+    assert not report["prove_nothing"], report
+
+
+def row(name, control="", **problems):
+    return {"family": "f", "name": name, "control": control, "not_promised": "", "seconds": 0.1,
+            "problems": problems}  # fmt: skip
+
+
+def test_a_family_whose_control_is_not_caught_proves_nothing():
+    good = [row("a"), row("b", "executed", executed="yes")]
+    assert check.report(good)["passed"]
+    blind = check.report([row("a"), row("b", "executed", leaked="no")])
+    assert not blind["passed"] and blind["prove_nothing"] == ["f"]
+    assert not check.report([row("a")])["passed"]  # no control at all
+    assert not check.report([*good, row("c", hung="60 s")])["passed"]
+
+
+@pytest.mark.parametrize(
+    ("act", "found"),
+    [
+        (lambda place: place.mark.touch(), "executed"),
+        (lambda place: place.victim.write_text("other"), "changed"),
+        (lambda place: place.victim.unlink(), "changed"),
+        (lambda place: place.write("victims/new", ""), "changed"),
+        (lambda place: print(place.victim.read_text()), "leaked"),
+        (lambda place: print("forged"), "forged"),
+        (lambda place: 1 // 0, "traceback"),
+        (lambda place: print("error: a\nerror: b") or exit(2), "lines"),
+        (lambda place: exit(1), "exit code"),
+        (lambda place: place.write("big", b"x" * (100 << 20)), "exhausted"),
+    ],
+)
+def test_a_detector_finds_what_it_is_for_and_nothing_else(tmp_path, act, found):
+    trial = Trial(name="t", plant=nothing, act=act, codes=(0, 2), forbidden="forged")
+    (seen,) = observe.observe([trial], tmp_path / "none", tmp_path / "room", 1)
+    assert found in seen.problems
+    assert set(seen.problems) <= {found, "exit code"}
+
+
+def test_what_is_refused_in_one_line_is_no_problem(tmp_path):
+    def refuse(place):
+        raise ValueError("no\nsuch thing")
+
+    trial = Trial(name="t", plant=lambda place: None, act=refuse)
+    (seen,) = observe.observe([trial], tmp_path / "none", tmp_path / "room", 1)
+    assert not seen.problems and seen.code == 2 and seen.output == "error: no such thing\n"
+
+
+def test_a_report_is_plain_data():
+    found = check.report([row("a"), row("b", "executed", executed="yes")])
+    assert json.loads(json.dumps(found)) == found
