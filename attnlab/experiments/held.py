@@ -117,7 +117,7 @@ def held_out(saved: Saved) -> tuple[Source, Iterable[Batch]]:
     """The source a model was trained from, and its held-out batches as the training had them."""
     recipe = saved.recipe
     source = recipe.objective.source(
-        recipe.corpus.load(), saved.tokenizer, context=recipe.length, seed=recipe.seed
+        saved.load_text(), saved.tokenizer, context=recipe.length, seed=recipe.seed
     )
     device = next(saved.model.parameters()).device
     size = max(EVALUATION_TOKENS[device.type] // recipe.length, 1)
