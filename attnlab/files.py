@@ -190,9 +190,9 @@ def _refuse_deep(value: Any) -> None:
 def in_shape(value: Any, shape: Any, path: Path, key: str = "") -> Any:
     """The value if it has this shape, else a ValueError that names file, key and value.
 
-    A shape is a type, `float` for any finite number and `int` for a count, neither of them below
-    zero; {"key": shape} for an object with these keys, among others, where "key?" may be missing;
-    [shape] for a list; and (shape, …) for one of several, None among them.
+    A shape is a type: `object` for anything, `float` for any finite number and `int` for a count,
+    neither below zero; {"key": shape} for an object with these keys, among others, where "key?" may
+    be missing; [shape] for a list; and (shape, …) for one of several, None among them.
     """
     if isinstance(shape, tuple):
         for one in shape:
@@ -213,7 +213,7 @@ def in_shape(value: Any, shape: Any, path: Path, key: str = "") -> Any:
     elif shape in (int, float):
         if type(value) in (int, shape) and 0 <= value <= LARGEST:
             return value
-    elif (shape is None and value is None) or type(value) is shape:
+    elif (shape is None and value is None) or shape in (object, type(value)):
         return value
     found = repr(value)
     found = found if len(found) <= 60 else f"{found[:60]}…"

@@ -23,6 +23,8 @@ from attnlab.training import launch, runs
 from attnlab.training.recipe import Recipe
 from attnlab.training.report import duration
 
+PART = {"name": str, "seconds": float, "result": object, "whole?": bool}
+
 
 @dataclass(frozen=True)
 class Job:
@@ -74,7 +76,7 @@ class Workspace:
     def seconds(self) -> float:
         """Spent on all finished jobs, in whatever processes."""
         found = sorted((self.folder / "parts").glob("*.json"))
-        return float(sum(files.read_json(path)["seconds"] for path in found))
+        return float(sum(files.read_json(path, PART)["seconds"] for path in found))
 
     def train(self, name: str, recipe: Recipe) -> runs.Run:
         """Train in this process with all of its threads, or resume.
@@ -105,7 +107,15 @@ class Workspace:
         return runs.Run(self.folder / "runs" / slug(name))
 
     def _has(self, name: str) -> bool:
-        return self._file(name).exists() and files.read_json(self._file(name)).get("whole", True)
+        """Whether it has run; a result that is damaged is said, and made again."""
+        path = self._file(name)
+        if not path.exists():
+            return False
+        try:
+            return bool(files.read_json(path, PART).get("whole", True))
+        except ValueError as error:
+            self.progress.note(f"{error}; it is made again")
+            return False
 
     def _file(self, name: str) -> Path:
         return self.folder / "parts" / f"{slug(name)}.json"
