@@ -11,10 +11,15 @@ import json
 import os
 import shutil
 import stat
+import sys
+from contextlib import suppress
 from io import BufferedReader
 from pathlib import Path
 from typing import IO, Any
 
+LARGEST = 1e18  # no count, loss or time of ours is larger
+DEEPEST = 60  # of objects within objects
+ODD = "it is damaged, or not written by attnlab; remove it or bring it back"
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 APPENDING = os.O_WRONLY | os.O_APPEND | os.O_CREAT
 
@@ -24,7 +29,7 @@ def write_whole(path: Path, content: bytes) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         temporary.unlink(missing_ok=True)  # of a killed process, or a link that waits for us
-        write_new(temporary, content)
+        _write(temporary, content)
         temporary.replace(path)
     except OSError as error:
         temporary.unlink(missing_ok=True)
@@ -34,10 +39,25 @@ def write_whole(path: Path, content: bytes) -> None:
 
 def write_new(path: Path, content: bytes) -> None:
     """A file that is not there yet, forced to the disk."""
+    try:
+        _write(path, content)
+    except OSError as error:
+        raise failed_write(path, len(content), error) from None
+
+
+def _write(path: Path, content: bytes) -> None:
     with os.fdopen(_open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
+
+
+def write_named(path: Path, content: bytes) -> None:
+    """To a file that a person has named: a link, /dev/stdout and a FIFO are what they want."""
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        raise failed_write(path, len(content), error) from None
 
 
 def append(path: Path, content: bytes) -> None:
@@ -136,18 +156,81 @@ def as_json(value: Any) -> bytes:
     return (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
-def read_json(path: Path) -> Any:
+def read_json(path: Path, shape: Any = None) -> Any:
     """What a JSON file of ours holds; a ValueError that names it when it holds something else."""
-    return parse_json(read(path), path)
+    value = parse_json(read(path), path)
+    return value if shape is None else in_shape(value, shape, path)
 
 
 def parse_json(content: bytes, path: Path) -> Any:
+    """JSON whose numbers are finite and whose nesting is that of people."""
     try:
-        return json.loads(content)
+        value = json.loads(content, parse_float=_finite, parse_constant=_finite)
+        _refuse_deep(value)
     except ValueError as error:  # also a number of more digits than Python will read
         raise ValueError(f"{path} is not JSON: {error}") from None
     except RecursionError:
         raise ValueError(f"{path} is not JSON of ours: it is nested too deeply") from None
+    return value
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not abs(number) <= sys.float_info.max:
+        raise ValueError(f"{text[:40]} is no finite number")
+    return number
+
+
+def _refuse_deep(value: Any) -> None:
+    """What can be read may still be too deep to be printed in a message."""
+    level = [value]
+    for _ in range(DEEPEST):
+        level = [
+            inner
+            for one in level
+            if isinstance(one, list | dict)
+            for inner in (one.values() if isinstance(one, dict) else one)
+        ]
+        if not level:
+            return
+    raise RecursionError
+
+
+def in_shape(value: Any, shape: Any, path: Path, key: str = "") -> Any:
+    """The value if it has this shape, else a ValueError that names file, key and value.
+
+    A shape is a type: `object` for anything, `float` for any finite number and `int` for a count,
+    neither below zero; {"key": shape} for an object with these keys, among others, where "key?" may
+    be missing; [shape] for a list; and (shape, …) for one of several, None among them.
+    """
+    if isinstance(shape, tuple):
+        for one in shape:
+            with suppress(ValueError):
+                return in_shape(value, one, path, key)
+    elif isinstance(shape, dict) and isinstance(value, dict):
+        for name, inner in shape.items():
+            plain = name.removesuffix("?")
+            if plain in value:
+                in_shape(value[plain], inner, path, _dotted(key, plain))
+            elif name == plain:
+                raise ValueError(f"{path} has no {_dotted(key, name)}; {ODD}")
+        return value
+    elif isinstance(shape, list) and isinstance(value, list):
+        for number, one in enumerate(value):
+            in_shape(one, shape[0], path, _dotted(key, str(number)))
+        return value
+    elif shape in (int, float):
+        if type(value) in (int, shape) and 0 <= value <= LARGEST:
+            return value
+    elif (shape is None and value is None) or shape in (object, type(value)):
+        return value
+    found = repr(value)
+    found = found if len(found) <= 60 else f"{found[:60]}…"
+    raise ValueError(f"{path}: {key} is {found}; {ODD}" if key else f"{path} is {found}; {ODD}")
+
+
+def _dotted(key: str, name: str) -> str:
+    return f"{key}.{name}" if key else name
 
 
 SEAL = "sha256"

@@ -151,7 +151,6 @@ RUN_FOLDERS = ("training", "experiments", "studies", "compare", "page")
 ELSEWHERE = {
     "training/weights.py": 1,  # the memory that a container may take
     "training/launch.py": 1,  # --config FILE
-    "training/examine.py": 1,  # --predict FILE
     "training/report.py": 1,  # TensorBoard's own writer
     "training/checkpoint.py": 1,  # a new folder, under a name of our own
     "studies/rope_gqa/flawed.py": 1,  # the memory of this process

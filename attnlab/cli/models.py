@@ -125,6 +125,8 @@ def list_runs(root: Runs = Path("runs"), as_json: AsJson = False) -> None:
         table.add_row(name, row["state"], step, *losses)
     if found:
         screen.print(table)
+    for said in (line for row in found for line in row["damaged"]):
+        errors.print(escape(said), highlight=False, soft_wrap=True)
 
 
 @app.command(

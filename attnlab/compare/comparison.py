@@ -322,5 +322,5 @@ def read_log(task: Task, ending: Ending) -> CachedTraining:
         "curve": [[step, loss] for step, loss in condense(losses, POINTS)],
     }
     if (kept := run.folder / held.FILE).exists():
-        trained["held"] = files.read_json(kept)
+        trained["held"] = files.read_json(kept, held.SUMS)
     return trained

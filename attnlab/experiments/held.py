@@ -32,6 +32,7 @@ from attnlab.training.runs import Run
 from attnlab.training.saved import Saved, open_saved
 
 FILE = "held.json"
+SUMS = {"sums": [float], "counts": [float]}
 STRETCHES = 40  # fine enough to set a quarter apart and to see how neighbours correlate
 TUNING = 4  # one stretch of so many, from the beginning, chooses the rates
 LEAST = 8  # samples, for a part that chooses rates
@@ -79,7 +80,7 @@ def measure(run: Run) -> Sums:
         found = stretches_of(position_losses(saved.model, batches, saved.recipe.dtype))
         sums: Sums = {"sums": list(found.sums), "counts": list(found.counts)}
         files.write_whole(path, files.as_json(sums))
-    kept: Sums = files.read_json(path)
+    kept: Sums = files.read_json(path, SUMS)
     return kept
 
 
@@ -117,7 +118,7 @@ def held_out(saved: Saved) -> tuple[Source, Iterable[Batch]]:
     """The source a model was trained from, and its held-out batches as the training had them."""
     recipe = saved.recipe
     source = recipe.objective.source(
-        recipe.corpus.load(), saved.tokenizer, context=recipe.length, seed=recipe.seed
+        saved.load_text(), saved.tokenizer, context=recipe.length, seed=recipe.seed
     )
     device = next(saved.model.parameters()).device
     size = max(EVALUATION_TOKENS[device.type] // recipe.length, 1)

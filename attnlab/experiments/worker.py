@@ -57,7 +57,7 @@ def train(message: Message) -> Ending:
 
 
 def _read(path: Path) -> Ending:
-    kept = files.read_json(path)
+    kept = files.read_json(path, {"ending": str, "why": str})
     return {"ending": kept["ending"], "why": kept["why"]}
 
 

@@ -24,6 +24,9 @@ from attnlab.training import launch, runs
 from attnlab.training.recipe import Recipe
 from attnlab.training.report import duration
 
+# what is kept of a job
+PART = {"name": str, "seconds": float, "result": object, "whole": bool}
+
 
 @dataclass(frozen=True)
 class Job:
@@ -111,9 +114,7 @@ class Workspace:
     def _kept(self, path: Path) -> dict[str, Any] | None:
         """What is cached of a job; None where that is nothing, or damaged."""
         try:
-            kept = files.read_sealed(path)
-            if not kept.keys() >= PART:
-                raise ValueError(f"{path} is not the result of a job")
+            kept: dict[str, Any] = files.in_shape(files.read_sealed(path), PART, path)
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
@@ -144,7 +145,6 @@ def open_workspace(
 
 
 MORE = range(2, 1000)
-PART = {"name", "seconds", "result", "whole"}  # what is kept of a job
 
 
 def slug(name: str) -> str:

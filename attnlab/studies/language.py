@@ -4,7 +4,6 @@ from typing import Any, Literal, TypedDict
 
 import torch
 
-from attnlab import files
 from attnlab.config import setting, settings
 from attnlab.data.corpora import PythonDocs, TextFiles
 from attnlab.data.tokens import Characters
@@ -83,7 +82,7 @@ class TrainingResult(TypedDict):
 
 def train(workspace: Workspace, name: str, recipe: Recipe) -> TrainingResult:
     run = workspace.train(name, recipe)
-    result = files.read_json(run.folder / "result.json")
+    result = run.result()
     curve = condense([row["loss"] for row in run.read("metrics")], POINTS)
     return {
         "loss": result["best_loss"],

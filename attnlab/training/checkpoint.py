@@ -10,7 +10,6 @@ no checkpoint. Nothing here reads a pickle.
 """
 
 import hashlib
-import json
 import os
 import re
 from dataclasses import dataclass
@@ -121,8 +120,27 @@ def load(folder: Path) -> Checkpoint:
     )
 
 
+def read_config(folder: Path) -> dict[str, Any]:
+    """Its settings, held against the manifest; nothing is said of the other files."""
+    path = folder / "config.json"
+    return _object(_read_listed(path, _listed(folder)[path.name]), path)
+
+
 def read_verified(folder: Path) -> dict[str, bytes]:
     """The bytes of every file, read once and held against the manifest; tensors are finite."""
+    listed = _listed(folder)
+    contents = {}
+    for name, expected in listed.items():
+        contents[name] = _read_listed(folder / name, expected)
+    for name in _TENSORS:
+        wrong = _not_finite(_tensors(contents[name], folder / name))
+        if wrong:
+            raise BrokenCheckpoint(f"{folder / name} holds NaN or Inf in {wrong}")
+    return contents
+
+
+def _listed(folder: Path) -> dict[str, Any]:
+    """The files of a checkpoint, as its manifest describes them."""
     if not folder.is_dir():
         raise BrokenCheckpoint(
             f"{folder} is not a folder; a checkpoint is one, such as step_000100"
@@ -143,21 +161,16 @@ def read_verified(folder: Path) -> dict[str, bytes]:
         raise BrokenCheckpoint(
             f"{folder / 'manifest.json'} does not list the files of a checkpoint"
         )
-    contents = {}
-    for name, expected in listed.items():
-        content = _read(folder / name, "the checkpoint is not whole")
-        if not isinstance(expected, dict) or len(content) != expected.get("bytes"):
-            raise BrokenCheckpoint(
-                f"{folder / name} has {len(content):,} bytes; the manifest says otherwise"
-            )
-        if hashlib.sha256(content).hexdigest() != expected.get("sha256"):
-            raise BrokenCheckpoint(f"{folder / name} is damaged: its hash does not match")
-        contents[name] = content
-    for name in _TENSORS:
-        wrong = _not_finite(_tensors(contents[name], folder / name))
-        if wrong:
-            raise BrokenCheckpoint(f"{folder / name} holds NaN or Inf in {wrong}")
-    return contents
+    return listed
+
+
+def _read_listed(path: Path, expected: Any) -> bytes:
+    content = _read(path, "the checkpoint is not whole")
+    if not isinstance(expected, dict) or len(content) != expected.get("bytes"):
+        raise BrokenCheckpoint(f"{path} has {len(content):,} bytes; the manifest says otherwise")
+    if hashlib.sha256(content).hexdigest() != expected.get("sha256"):
+        raise BrokenCheckpoint(f"{path} is damaged: its hash does not match")
+    return content
 
 
 def all_in(parent: Path) -> list[Path]:
@@ -259,12 +272,10 @@ def _serialize(body: dict[str, Any]) -> bytes:
 
 def _object(content: bytes, path: Path) -> dict[str, Any]:
     try:
-        value = json.loads(content)
-    except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict):
-        raise BrokenCheckpoint(f"{path} is damaged: it is not a JSON object")
-    return value
+        found: dict[str, Any] = files.in_shape(files.parse_json(content, path), {}, path)
+    except ValueError as error:
+        raise BrokenCheckpoint(f"{path} is damaged: it is not a JSON object") from error
+    return found
 
 
 def _read(path: Path, otherwise: str) -> bytes:

@@ -4,12 +4,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from attnlab import config
-from attnlab.data.corpora import Question
+from attnlab import config, files
+from attnlab.data.corpora import Corpus, CorpusSettings, Question
 from attnlab.evaluate import accuracy, answer_questions, validation_loss
 from attnlab.training.launch import with_data
 from attnlab.training.loop import EVALUATION_TOKENS
 from attnlab.training.saved import Saved, open_saved
+from attnlab.training.text import file_of, names_text
 
 
 def examine(
@@ -26,7 +27,7 @@ def examine(
     _refuse_other_settings(overrides)
     saved = open_saved(word, root, device)
     recipe = config.override(saved.recipe, with_data(saved.recipe, overrides))
-    corpus = recipe.corpus.load()
+    corpus = _text(saved, recipe.corpus, overrides)
     found: dict[str, Any] = {}
     source = recipe.objective.source(
         corpus, saved.tokenizer, context=recipe.length, seed=recipe.seed
@@ -52,6 +53,16 @@ def examine(
         raise ValueError(f"{word} has nothing to be evaluated on: no validation text, no questions")
     skipped: dict[str, Any] = {"skipped": saved.broken} if saved.broken else {}
     return {"checkpoint": str(saved.folder), **skipped, **found}
+
+
+def _text(saved: Saved, wanted: CorpusSettings, overrides: list[str]) -> Corpus:
+    """What to evaluate on: a file that the checkpoint names is read if it is the one it had."""
+    if not file_of(wanted) or file_of(wanted) != file_of(saved.recipe.corpus):
+        return wanted.load()
+    if names_text(overrides):
+        return wanted.load()
+    own = saved.load_text()
+    return own if wanted == saved.recipe.corpus else wanted.load()
 
 
 def _refuse_other_settings(overrides: list[str]) -> None:
@@ -84,6 +95,6 @@ def _answer(
         if not questions.get("test"):
             raise ValueError("--predict needs unlabelled questions, and this corpus has none")
         answers = answer_questions(saved.model, saved.tokenizer, questions["test"])
-        predict.write_text("".join(answer.given + "\n" for answer in answers), encoding="utf-8")
+        files.write_named(predict, "".join(answer.given + "\n" for answer in answers).encode())
         found["predicted"] = len(answers)
     return found

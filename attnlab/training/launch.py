@@ -7,12 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from attnlab import config, files, registry
+from attnlab.data.corpora import Corpus
 from attnlab.training import checkpoint, parallel, runs
+from attnlab.training.lock import FolderGone
 from attnlab.training.loop import Result, train
 from attnlab.training.parallel import World
 from attnlab.training.recipe import Recipe
 from attnlab.training.report import Report, TensorBoard
 from attnlab.training.setup import Setup, prepare, refuse_large_step
+from attnlab.training.state import State
+from attnlab.training.text import load_text, names_text, recorded
 from attnlab.training.weights import flat
 
 
@@ -68,22 +72,24 @@ def launch(
     """Train; `resume` is None, "newest", "auto" (if there is one to resume) or a path."""
     preset = registry.find("preset", preset).name
     recipe = recipe_for(preset, overrides, file)
-    run, named = _find_resumable(preset, recipe, root, resume)
-    before = run.recipe() if run is not None else recipe
+    run, begin = _find_resumable(preset, recipe, root, resume)
+    said: list[str] = []
     if run is not None:
+        begin = begin or _newest(run, said.append)
+        before = run.recipe(begin, said.append)
         recipe = _with_file_and_overrides(before, overrides, file)
+        said += _changes(before, recipe)
     with parallel.world(recipe.device) as world:
         report = make_report(world)
-        begin = None
-        if run is not None:
-            _name_changes(before, recipe, report)
-            begin = named or note_resumed(run, report)
+        for line in said:
+            report.note(line)
+        corpus = None if run is None else text_to_resume(run, begin, recipe, overrides)
         if begin is not None and checkpoint.step_of(begin) > recipe.steps:
             raise ValueError(
                 f"steps is {recipe.steps}, and the run is at step {checkpoint.step_of(begin)} "
                 "already; use more steps"
             )
-        setup = prepare(recipe, root, begin, report.note)
+        setup = prepare(recipe, root, begin, report.note, corpus)
         refuse_large_step(setup.recipe, world)
         new = run is None
         if run is None:
@@ -125,6 +131,8 @@ def _undo_if_refused(run: runs.Run, new: bool, world: World) -> Iterator[None]:
     settings, begun = _bytes(kept), _bytes(manifest)
     try:
         yield
+    except FolderGone:
+        raise  # a person's doing
     except Exception:
         if world.first and _bytes(manifest) == begun:
             if new:
@@ -169,6 +177,16 @@ def _saved_settings(run: runs.Run) -> Any:
         return None
 
 
+def text_to_resume(
+    run: runs.Run, begin: Path | None, recipe: Recipe, overrides: list[str]
+) -> Corpus | None:
+    """The text that the run names, if it is the one it had; None if the person has named it."""
+    if names_text(overrides):
+        return None
+    state = State() if begin is None else State.from_json(checkpoint.load(begin).state)
+    return load_text(recipe.corpus, recorded(run, state), run.folder)
+
+
 def _comparable(plain: Any) -> Any:
     """Settings to compare: as JSON has them, without the vocabulary, which the text decides."""
     plain = json.loads(json.dumps(plain))
@@ -176,17 +194,23 @@ def _comparable(plain: Any) -> Any:
     return plain
 
 
-def _name_changes(before: Recipe, recipe: Recipe, report: Report) -> None:
+def _changes(before: Recipe, recipe: Recipe) -> list[str]:
     old, new = flat(config.to_dict(before)), flat(config.to_dict(recipe))
-    for name in dict.fromkeys([*new, *old]):
-        if old.get(name) != new.get(name):
-            report.note(f"resuming with {name}={new.get(name)} instead of {old.get(name)}")
+    return [
+        f"resuming with {name}={new.get(name)} instead of {old.get(name)}"
+        for name in dict.fromkeys([*new, *old])
+        if old.get(name) != new.get(name)
+    ]
 
 
 def note_resumed(run: runs.Run, report: Report) -> Path | None:
     """The newest good checkpoint of a run; those that were passed over are named."""
+    return _newest(run, report.note)
+
+
+def _newest(run: runs.Run, note: Callable[[str], None]) -> Path | None:
     newest, broken = checkpoint.newest_good(run.checkpoints)
     for line in broken:
-        report.note(f"skipped: {line}")
-    report.note(f"resuming from {newest or 'the beginning'}")
+        note(f"skipped: {line}")
+    note(f"resuming from {newest or 'the beginning'}")
     return newest

@@ -1,10 +1,9 @@
 """Runs as a list: what `attnlab runs` shows."""
 
-import math
 from pathlib import Path
 from typing import Any
 
-from attnlab.training import checkpoint, runs
+from attnlab.training import checkpoint, logs, runs
 
 
 def summaries(root: Path) -> list[dict[str, Any]]:
@@ -13,8 +12,9 @@ def summaries(root: Path) -> list[dict[str, Any]]:
 
 
 def _summary(run: runs.Run) -> dict[str, Any]:
-    metrics, evaluations = _with_loss(run, "metrics"), _with_loss(run, "eval")
-    best = min(evaluations, key=lambda row: row["loss"], default=None)
+    metrics, evaluations = _read(run, "metrics"), _read(run, "eval")
+    best = min(evaluations.rows, key=lambda row: row["loss"], default=None)
+    last = metrics.rows[-1] if metrics.rows else None
     try:
         state, steps = run.state, run.recipe().steps
     except (ValueError, OSError):
@@ -22,19 +22,19 @@ def _summary(run: runs.Run) -> dict[str, Any]:
     return {
         "run": run.folder.name,
         "state": state,
-        "step": metrics[-1]["step"] if metrics else 0,
+        "step": last["step"] if last else 0,
         "steps": steps,
-        "loss": metrics[-1]["loss"] if metrics else None,
+        "loss": last["loss"] if last else None,
         "best_loss": best["loss"] if best else None,
         "best_step": best["step"] if best else None,
         "checkpoints": [folder.name for folder in checkpoint.all_in(run.checkpoints)],
+        "damaged": [said for log in (metrics, evaluations) if (said := log.complaint())],
     }
 
 
-def _with_loss(run: runs.Run, name: str) -> list[dict[str, Any]]:
-    """Rows as we write them; a log may have been edited, or be another program's."""
+def _read(run: runs.Run, name: str) -> logs.Log:
+    path = run.log(name)
     try:
-        rows = run.read(name)
+        return logs.read(path)
     except OSError:
-        return []
-    return [row for row in rows if type(row.get("loss")) is float and math.isfinite(row["loss"])]
+        return logs.Log(path, [], [])

@@ -2,7 +2,7 @@
 
     batch(seed, step) → step → log;  now and then: evaluate, save, write a sample
 
-All that a run remembers is weights, the optimiser's state and the small State below. Batches,
+All that a run remembers is weights, the optimiser's state and a small State (state.py). Batches,
 schedule and random streams are functions of the step, so a run that is stopped or killed resumes to
 the same bits.
 """
@@ -13,7 +13,6 @@ import os
 import shlex
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -29,36 +28,22 @@ from attnlab.evaluate import validation_loss
 from attnlab.generate import Sampling, generate
 from attnlab.kernels import dispatch, hardware
 from attnlab.models.model import parameters
-from attnlab.training import checkpoint, parallel, runs
+from attnlab.training import checkpoint, logs, parallel, runs
 from attnlab.training.average import Average, split
 from attnlab.training.checkpoint import Checkpoint, NotFinite
+from attnlab.training.lock import FolderGone, Lock
 from attnlab.training.parallel import World
 from attnlab.training.report import Attended, Opening, Report
 from attnlab.training.setup import Setup
 from attnlab.training.signals import StopNow, Stopping, stopping
+from attnlab.training.state import Clock, State
 from attnlab.training.step import Outcome, Stepper
+from attnlab.training.text import recorded
 from attnlab.training.weights import build_model, load_weights, refuse_other_model
 
 BUNCH = 50  # steps whose losses a GPU hands over together
 # in a batch of an evaluation: what keeps a GPU busy, and what stays in the caches of a CPU
 EVALUATION_TOKENS = {"cuda": 1 << 14, "cpu": 1 << 12}
-
-
-@dataclass
-class State:
-    """What a run remembers besides weights and optimiser."""
-
-    step: int = 0  # updates made
-    evaluated: int = -1  # the step of the last evaluation
-    best_loss: float | None = None
-    best_step: int | None = None
-    worse: int = 0  # evaluations since the best
-    seconds: float = 0.0  # since the first step, over all processes that worked on this run
-    step_seconds: float = 0.0  # of these, in steps: without evaluating, saving and sampling
-
-    @classmethod
-    def from_json(cls, plain: dict[str, object]) -> "State":
-        return config.from_dict(cls, plain, "state")
 
 
 @dataclass(frozen=True)
@@ -72,52 +57,35 @@ class Result:
     step_seconds: float
 
 
-class Clock:
-    """Seconds of a run, and those of them spent in steps."""
-
-    def __init__(self, seconds: float, step_seconds: float) -> None:
-        self._began = time.monotonic() - seconds
-        self._aside = seconds - step_seconds
-
-    @property
-    def seconds(self) -> float:
-        return time.monotonic() - self._began
-
-    @property
-    def step_seconds(self) -> float:
-        return self.seconds - self._aside
-
-    @contextmanager
-    def aside(self) -> Iterator[None]:
-        before = self.seconds
-        try:
-            yield
-        finally:
-            self._aside += self.seconds - before
-
-
 def train(
     setup: Setup, run: runs.Run, world: World, report: Report, resume: Path | None = None
 ) -> Result:
     """Train in a run folder, from the beginning or from one of its checkpoints."""
-    with stopping() as stop, run.locked() if world.first else nullcontext():
-        return Training(setup, run, world, Attended(report, stop), stop).go(resume)
+    with stopping() as stop, run.locked() if world.first else nullcontext() as lock:
+        return Training(setup, run, world, Attended(report, stop), stop, lock).go(resume)
 
 
 class Training:
     def __init__(
-        self, setup: Setup, run: runs.Run, world: World, report: Report, stop: Stopping
+        self,
+        setup: Setup,
+        run: runs.Run,
+        world: World,
+        report: Report,
+        stop: Stopping,
+        lock: Lock | None = None,
     ) -> None:
         self.recipe, self.source, self.model = setup.recipe, setup.source, setup.model
         self.corpus, self.tokenizer = setup.corpus, setup.tokenizer
         self.run, self.world, self.report, self.stop = run, world, report, stop
+        self.lock, self.gone = lock, ""
+        self.described: dict[str, bytes] = {}  # files of the folder for people, by their names
         self.state = State()
         self.average: Average | None = None
 
     def go(self, resume: Path | None) -> Result:
         recipe, world = self.recipe, self.world
         hardware.require(getattr(torch, recipe.dtype), world.device)
-        self._refuse_other_text()
         try:
             with self.stop.at_once():  # compiling takes long, and nothing has been done yet
                 self._prepare(resume)
@@ -181,24 +149,26 @@ class Training:
         return due(recipe.evaluate_every, step) or 0 < step >= recipe.steps
 
     def _refuse_other_text(self) -> None:
-        known = self.run.folder / "manifest.json"
-        if known.exists() and files.read_json(known).get("corpus") != self.corpus.fingerprint:
+        known = recorded(self.run, self.state)
+        if known and known != self.corpus.fingerprint:
             raise ValueError(
                 "cannot resume: the text has changed since this run began; "
                 "restore it, or start a new run with start=RUN"
             )
+        self.state.corpus = self.corpus.fingerprint
 
     def _prepare(self, resume: Path | None) -> None:
         recipe, world = self.recipe, self.world
         resumed = checkpoint.load(resume) if resume is not None else None
         if resumed is not None and resume is not None:
+            if resumed.state.get("step") != checkpoint.step_of(resume):
+                found = str(resumed.state.get("step"))[:40]
+                raise ValueError(f"cannot resume from {resume}: it holds a state of step {found}")
+            self.state = State.from_json(resumed.state)
+        self._refuse_other_text()
+        if resumed is not None:
             refuse_other_model(recipe, resumed.config)
             load_weights(self.model, resumed.model)
-            self.state = State.from_json(resumed.state)
-            if self.state.step != checkpoint.step_of(resume):
-                raise ValueError(
-                    f"cannot resume from {resume}: it holds a state of step {self.state.step}"
-                )
         self.model.to(world.device)
         spread = parallel.spread(self.model, recipe.parallel, world)
         self.optimiser = recipe.optimiser.build(self.model)
@@ -215,6 +185,8 @@ class Training:
             files.make_folder(self.run.checkpoints)
             checkpoint.sweep(self.run.checkpoints)
             (self.run.folder / "result.json").unlink(missing_ok=True)
+            for said in self.run.complaints():
+                self.report.note(said)
             done = self.state.step
             # a sample due at this very step is written again
             self.run.cut_logs({"metrics": done, "eval": self.state.evaluated, "samples": done - 1})
@@ -245,10 +217,17 @@ class Training:
                 "corpus": self.corpus.fingerprint,
                 "kernels": sorted({f"{choice.path}: {choice.reason}" for choice in choices}),
             }
-            files.write_whole(self.run.folder / "manifest.json", files.as_json(manifest))
-            tokenizer = files.as_json(self.tokenizer.to_json())
-            files.write_whole(self.run.folder / "tokenizer.json", tokenizer)
+            self.described = {
+                "config.json": files.as_json(config.to_dict(recipe)),
+                "manifest.json": files.as_json(manifest),
+                "tokenizer.json": files.as_json(self.tokenizer.to_json()),
+            }
+            self._describe()
         return opening
+
+    def _describe(self) -> None:
+        for name, content in self.described.items():
+            files.write_whole(self.run.folder / name, content)
 
     def _evaluation_seconds(self, step_seconds: float, left: int) -> float:
         """An evaluation is forward only: a third of a step for as many tokens."""
@@ -392,6 +371,7 @@ class Training:
             tokenizer=self.tokenizer.to_json(),
             state=dataclasses.asdict(self.state),
         )
+        self._find_folder()
         checkpoint.save(self.run.checkpoints, self.state.step, kept)
         best = {self.state.best_step} if self.state.best_step is not None else set()
         checkpoint.retain(self.run.checkpoints, self.recipe.keep, best)
@@ -411,11 +391,43 @@ class Training:
         if self.world.first and ending in ("finished", "stopped early"):
             content = files.as_json(dataclasses.asdict(result))
             files.write_whole(self.run.folder / "result.json", content)
+        if self.gone:
+            there = f"step {state.step} is saved there" if state.step else "nothing was saved yet"
+            raise FolderGone(f"{self.gone}; {there}. To go on: --resume {self.run.folder}")
         return result
 
     def _append(self, name: str, rows: Sequence[Mapping[str, float | str]]) -> None:
-        if rows and self.world.first:
-            files.append(self.run.log(name), b"".join(map(runs.line, rows)))
+        if not rows or not self.world.first:
+            return
+        content = b"".join(map(logs.line, rows))
+        self._find_folder()
+        try:
+            files.append(self.run.log(name), content)
+        except FileNotFoundError:  # removed since we looked
+            self._find_folder()
+            files.append(self.run.log(name), content)
+
+    def _find_folder(self) -> None:
+        """Notice that a person has moved or removed the folder, and save what there is elsewhere.
+
+        Hours of work may be in this process alone, so they are saved before it stops: where the
+        folder is now, or, if it was removed, in a new one beside it, which is removed as easily.
+        The old name is not made again: `rm -r` may still be at work there, and half a folder looks
+        like a run. Training stops, since whoever moved it knows nothing of a process that goes on.
+        """
+        if self.gone or self.lock is None or self.lock.in_place():
+            return
+        before, moved = self.run.folder, self.lock.moved_to()
+        self.run = runs.Run(moved or runs.free_name(before, "rescued"))
+        self.stop.signal = self.stop.signal or signal.SIGHUP
+        self.report = Report()  # which may write in the old folder
+        if moved is not None:
+            self.gone = f"{before} was moved to {moved} during the training, which has stopped"
+        else:
+            files.make_folder(self.run.checkpoints)
+            self._describe()
+            new = self.run.folder
+            self.gone = f"{before} was removed during the training, which has stopped: {new} is new"
 
     def _speed(self, in_steps: float) -> dict[str, float]:
         tokens = self.state.step * self.recipe.batch * self.recipe.length
@@ -423,7 +435,7 @@ class Training:
             "step": self.state.step,
             "seconds": self.clock.seconds,
             "step_seconds": in_steps,
-            "tokens_per_second": tokens / in_steps,
+            "tokens_per_second": tokens / max(in_steps, 1e-9),
         }
 
     def _cuda(self) -> list[torch.device]:

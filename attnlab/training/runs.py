@@ -10,22 +10,25 @@
 Metrics hold nothing that depends on the clock: the same run twice gives the same bytes.
 """
 
-import fcntl
-import json
 import secrets
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from attnlab import config, files, registry
-from attnlab.training import checkpoint
+from attnlab.training import checkpoint, logs
+from attnlab.training.lock import Lock, held_by_another
+from attnlab.training.logs import NAMES as LOGS
+from attnlab.training.logs import line as line
 from attnlab.training.recipe import Recipe
+from attnlab.training.weights import flat
 
-LOGS = ("metrics", "eval", "speed", "samples", "held")
+MANIFEST = {"corpus?": str, "parameters?": int, "ready_seconds?": float}
+RESULT = {"step": int, "loss": (float, None), "best_loss": (float, None)}
+RESULT |= {"seconds": float, "step_seconds": float}
 
 
 @dataclass(frozen=True)
@@ -41,36 +44,88 @@ class Run:
     def checkpoints(self) -> Path:
         return self.folder / "checkpoints"
 
-    def recipe(self) -> Recipe:
-        plain = files.read_json(self.folder / "config.json")
-        return config.from_dict(Recipe, plain)
+    def recipe(
+        self, begin: Path | None = None, note: Callable[[str], None] | None = None
+    ) -> Recipe:
+        """The settings: of the checkpoint it begins from, or of its newest.
+
+        Before there is one, config.json has them. Later that file is a copy for people, which
+        anything may have changed: the checkpoint decides, and `note` hears what differs.
+        """
+        path = self.folder / "config.json"
+        found = [begin] if begin is not None else checkpoint.all_in(self.checkpoints)
+        for folder in found:
+            try:
+                plain = checkpoint.read_config(folder)
+            except checkpoint.BrokenCheckpoint:
+                if begin is not None:
+                    raise
+                continue
+            if note is not None:
+                self._compare_copy(plain, folder, note)
+            return _recipe(plain, folder / "config.json")
+        return _recipe(files.read_json(path), path)
+
+    def _compare_copy(
+        self, plain: dict[str, Any], folder: Path, note: Callable[[str], None]
+    ) -> None:
+        path = self.folder / "config.json"
+        try:
+            copy = flat(files.in_shape(files.read_json(path), {}, path))
+        except (OSError, ValueError) as error:
+            missing = isinstance(error, FileNotFoundError)
+            why = "is missing" if missing else "cannot be used"
+            note(f"{path} {why}; made again from {folder.name}")
+            return
+        kept = flat(plain)
+        differing = [key for key in {**kept, **copy} if kept.get(key) != copy.get(key)]
+        for key in differing[:1]:
+            more = f", and {len(differing) - 1} more" if len(differing) > 1 else ""
+            note(
+                f"{path} has {key}={_short(copy.get(key))}, its {folder.name} "
+                f"{_short(kept.get(key))}{more}: the checkpoint decides"
+            )
 
     def log(self, name: str) -> Path:
         assert name in LOGS
         return self.folder / f"{name}.jsonl"
 
     def read(self, name: str) -> list[dict[str, Any]]:
-        return list(_lines(self.log(name)))
+        return logs.read(self.log(name)).rows
+
+    def complaints(self) -> list[str]:
+        """A line for each log with damaged lines, which were left out."""
+        return [said for name in LOGS if (said := logs.read(self.log(name)).complaint())]
 
     def cut_logs(self, steps: dict[str, int]) -> None:
         """Forget what was logged after a step, torn last lines included: it will come again."""
         for name in LOGS:
-            path, last = self.log(name), steps.get(name, steps["metrics"])
-            if path.exists():
-                kept = [row for row in _lines(path) if row["step"] <= last]
-                files.write_whole(path, b"".join(map(line, kept)))
+            log, last = logs.read(self.log(name)), steps.get(name, steps["metrics"])
+            if log.path.exists():
+                pairs = zip(log.rows, log.lines, strict=True)
+                kept = b"".join(text for row, text in pairs if row["step"] <= last)
+                files.write_whole(log.path, kept)
+
+    def manifest(self) -> dict[str, Any]:
+        """What was known before the first step; empty if nothing is."""
+        path = self.folder / "manifest.json"
+        there = path.exists()
+        found: dict[str, Any] = files.read_json(path, MANIFEST) if there else {}
+        return found
+
+    def result(self) -> dict[str, Any]:
+        """Of a finished training: the fields of loop.Result."""
+        found: dict[str, Any] = files.read_json(self.folder / "result.json", RESULT)
+        return found
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self) -> Iterator[Lock]:
         """One process writes in a run folder; the lock goes with the process, however it ends."""
         with files.open_lock(self.folder / "lock") as file:
-            for _ in range(5):  # whoever only looks has it for a moment
-                if _try_lock(file, fcntl.LOCK_EX):
-                    break
-                time.sleep(0.02)
-            else:
+            lock = Lock(self.folder, file)
+            if not lock.taken():
                 raise ValueError(busy_message(self.folder))
-            yield
+            yield lock
 
     @property
     def busy(self) -> bool:
@@ -79,7 +134,7 @@ class Run:
         if not lock.is_file():
             return False
         with files.open_plain(lock) as file:
-            return not _try_lock(file, fcntl.LOCK_SH)
+            return held_by_another(file)
 
     @property
     def finished(self) -> bool:
@@ -95,29 +150,16 @@ def busy_message(folder: Path) -> str:
     return f"{folder} is being trained by another process; wait for it or stop it"
 
 
-def _try_lock(file: IO[Any], kind: int) -> bool:
+def _recipe(plain: Any, path: Path) -> Recipe:
     try:
-        fcntl.flock(file, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+        return config.from_dict(Recipe, plain)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
 
 
-def line(row: Mapping[str, object]) -> bytes:
-    return (json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n").encode()
-
-
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The whole lines of a log: a process may have been killed in the middle of the last one."""
-    if not path.is_file():
-        return
-    for text in files.read(path).split(b"\n"):
-        try:
-            row = json.loads(text)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(row, dict) and isinstance(row.get("step"), int):
-            yield row
+def _short(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= 40 else f"{text[:40]}…"
 
 
 def create(root: Path, preset: str) -> Run:
@@ -131,11 +173,21 @@ def create(root: Path, preset: str) -> Run:
     return Run(folder)
 
 
+def free_name(folder: Path, word: str) -> Path:
+    """A folder beside it that is not there yet."""
+    names = [
+        f"{folder.name}-{word}",
+        *(f"{folder.name}-{word}-{number}" for number in range(2, 99)),
+    ]
+    return next(one for name in names if not (one := folder.with_name(name)).exists())
+
+
 def all_in(root: Path) -> list[Run]:
     """Runs, newest first."""
     if not root.is_dir():
         return []
-    found = [path.parent for path in root.glob("*/config.json") if path.is_file()]
+    found = {path.parent for path in root.glob("*/config.json") if path.is_file()}
+    found |= {path.parent for path in root.glob("*/checkpoints") if checkpoint.all_in(path)}
     return [Run(folder) for folder in sorted(found, reverse=True)]
 
 
@@ -146,7 +198,7 @@ def find(word: str, root: Path) -> tuple[Run, Path | None]:
     names = [run.folder.name for run in known]
     ending = [run for run in known if word and run.folder.name.endswith(word)]
     for folder in [Path(word), root / word] if word else []:
-        if (folder / "config.json").is_file() and (folder / "checkpoints").is_dir():
+        if (folder / "checkpoints").is_dir():
             return Run(folder), None
         if folder.absolute().parent.name == "checkpoints" and folder.is_dir():
             return Run(folder.absolute().parent.parent), folder
@@ -177,6 +229,5 @@ def open_checkpoint(word: str, root: Path, best: bool = False) -> tuple[Path, li
 
 def _best_first(run: Run) -> list[Path]:
     """Where the checkpoints of the evaluated steps are, or were, the lowest loss first."""
-    rows = [row for row in run.read("eval") if isinstance(row.get("loss"), int | float)]
-    rows.sort(key=lambda row: row["loss"])
+    rows = sorted(run.read("eval"), key=lambda row: row["loss"])
     return [run.checkpoints / checkpoint.name_of(row["step"]) for row in rows if row["step"] > 0]

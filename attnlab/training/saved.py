@@ -4,12 +4,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from attnlab import config
+from attnlab.data.corpora import Corpus
 from attnlab.data.tokens import Tokenizer, tokenizer_from_json
 from attnlab.models.model import LanguageModel
 from attnlab.training import checkpoint, runs
 from attnlab.training.average import weights_to_use
 from attnlab.training.parallel import torch_device
 from attnlab.training.recipe import Recipe
+from attnlab.training.state import State
+from attnlab.training.text import load_text, recorded
 from attnlab.training.weights import build_model, load_weights
 
 
@@ -20,6 +23,12 @@ class Saved:
     recipe: Recipe
     folder: Path  # the checkpoint
     broken: list[str]  # checkpoints that were passed over, and why
+    state: State
+
+    def load_text(self) -> Corpus:
+        """The text it was trained on; a ValueError if it is another by now."""
+        run = runs.Run(self.folder.absolute().parent.parent)
+        return load_text(self.recipe.corpus, recorded(run, self.state), self.folder)
 
 
 def open_saved(word: str, root: Path, device: str = "auto", best: bool = True) -> Saved:
@@ -28,6 +37,7 @@ def open_saved(word: str, root: Path, device: str = "auto", best: bool = True) -
     folder, broken = runs.open_checkpoint(word, root, best=best)
     kept = checkpoint.load(folder)
     recipe = config.from_dict(Recipe, kept.config)
+    state = State.from_json(kept.state)
     tokenizer = tokenizer_from_json(kept.tokenizer)
     model = build_model(recipe)
     load_weights(model, weights_to_use(kept))
@@ -36,4 +46,4 @@ def open_saved(word: str, root: Path, device: str = "auto", best: bool = True) -
             f"{folder} has a tokenizer of {tokenizer.size} tokens and a model of "
             f"{recipe.model.vocabulary}; they do not belong together"
         )
-    return Saved(model.to(place).eval(), tokenizer, recipe, folder, broken)
+    return Saved(model.to(place).eval(), tokenizer, recipe, folder, broken, state)

@@ -32,13 +32,14 @@ def prepare(
     root: Path,
     resume: Path | None = None,
     note: Callable[[str], None] = lambda line: None,
+    corpus: Corpus | None = None,
 ) -> Setup:
     """Everything that training needs; a ValueError for what is wrong with a recipe or its text.
 
     `start` is looked up in `root`. To resume a run takes nothing but its own checkpoint, which has
-    the tokenizer, and from which the loop loads the weights.
+    the tokenizer, and from which the loop loads the weights. `corpus`: the text, if it is loaded.
     """
-    corpus = recipe.corpus.load()
+    corpus = corpus or recipe.corpus.load()
     begun = None
     if resume is not None:
         tokenizer = tokenizer_from_json(checkpoint.load(resume).tokenizer)

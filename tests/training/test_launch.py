@@ -244,3 +244,33 @@ def test_the_checkpoint_that_is_named_must_be_whole(place):
     with pytest.raises(ValueError, match="is no run and no checkpoint"):
         go(place, resume=str(run.checkpoints / "step_000099"))
     assert runs.all_in(place / "runs") == [run]
+
+
+def test_the_checkpoint_decides_and_what_differs_in_the_config_is_said(place):
+    run = unfinished(go(place, "steps=6")[0])
+    path = run.folder / "config.json"
+    before = json.loads(path.read_text())
+    edited = json.loads(path.read_text())
+    edited["optimiser"]["rate"] = 0.5
+    path.write_text(json.dumps(edited))
+    notes, kept = Notes(), before["optimiser"]["rate"]
+    go(place, "steps=7", resume=str(run.folder), report=notes, file=None)
+    said = f"{path} has optimiser.rate=0.5, its step_000006 {kept}: the checkpoint decides"
+    assert said in notes.lines
+    assert run.recipe().optimiser.rate == kept
+    assert json.loads(path.read_text()) == before | {"steps": 7}
+
+
+@pytest.mark.parametrize("content", [None, b"{", b"[]"])
+def test_a_config_that_is_missing_or_damaged_is_made_again(place, content):
+    run = unfinished(go(place)[0])
+    path = run.folder / "config.json"
+    before = path.read_bytes()
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content)
+    notes = Notes()
+    assert go(place, resume="newest", report=notes, file=None)[0].folder == run.folder
+    why = "is missing" if content is None else "cannot be used"
+    assert f"{path} {why}; made again from step_000006" in notes.lines
+    assert path.read_bytes() == before

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 
 import pytest
 from training.recipes import begin, small
@@ -35,7 +36,15 @@ def test_running_stopped_and_unreadable_are_told_apart(run):
     (run.folder / "result.json").unlink()
     assert only(run)["state"] == "stopped"
     (run.folder / "config.json").write_text("{")
+    assert only(run)["state"] == "stopped", "its checkpoint has the settings"
+    shutil.rmtree(run.checkpoints)
     assert only(run)["state"] == "unreadable"
+
+
+def test_a_run_without_its_config_is_listed_by_its_checkpoint(run):
+    before = only(run)
+    (run.folder / "config.json").unlink()
+    assert only(run) == before
 
 
 def test_looking_at_runs_writes_nothing(run):
@@ -54,7 +63,16 @@ def test_a_log_of_another_program_stops_nothing(run, name, row):
     before = only(run)
     with run.log(name).open("ab") as file:
         file.write(runs.line(row) + b'{"step": 9, "loss": NaN}\n')
-    assert only(run) == before
+    after = only(run)
+    assert after.pop("damaged") == [f"{run.log(name)}: 2 lines are damaged and left out"]
+    assert after | {"damaged": []} == before
+
+
+def test_a_torn_last_line_is_nothing_unusual(run):
+    before = only(run)
+    with run.log("metrics").open("ab") as file:
+        file.write(b'{"step": 4, "lo')
+    assert only(run) == before and before["damaged"] == []
 
 
 def test_a_fifo_in_place_of_a_log_does_not_hang(run):

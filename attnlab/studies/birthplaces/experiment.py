@@ -342,8 +342,8 @@ def _predict(path: Path, saved: Saved, corpus: Corpus) -> None:
 
 
 def _facts(run: Run) -> TrainingResult:
-    result = files.read_json(run.folder / "result.json")
-    opening = files.read_json(run.folder / "manifest.json")
+    result = run.result()
+    opening = run.manifest()
     return {
         "loss": result["loss"],
         "steps": result["step"],

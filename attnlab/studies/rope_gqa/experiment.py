@@ -16,7 +16,7 @@ from typing import Any, TypedDict
 
 import torch
 
-from attnlab import config, files, registry
+from attnlab import config, registry
 from attnlab.config import refusal, setting, settings
 from attnlab.data.corpora import Corpus
 from attnlab.experiments import samples
@@ -232,7 +232,7 @@ def _train(workspace: Workspace, name: str, recipe: Recipe) -> TrainingResult:
     held_out = [[row["step"], row["loss"]] for row in run.read("eval")]
     wide = max(len(losses) // POINTS, 1)
     return {
-        "parameters": files.read_json(run.folder / "manifest.json")["parameters"],
+        "parameters": run.manifest()["parameters"],
         "precision": f"{recipe.dtype}, {_tf32()}",
         "training": fmean(losses[-LAST_STEPS:]),
         "last": losses[-1],
