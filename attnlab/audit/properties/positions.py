@@ -189,9 +189,11 @@ def drift_fails(
             else:
                 scores = one.q[:, :, -LENGTH:].double() @ one.k[:, :, -LENGTH:].double().mT
             tables.append(against_own(scores).tril())
-    size, far = float(tables[0].nan_to_num(0).abs().max()) or 1.0, tables[1]
-    # other frequencies than in a short text are somebody's choice, as long as they are even
-    off = float(unevenness(far).max()) / size
+    near, far = tables
+    size = float(near.nan_to_num(0).abs().max()) or 1.0
+    # other frequencies than in a short text are somebody's choice, as long as they are even; what
+    # is uneven at the beginning already comes of the first tokens, as where a convolution begins
+    off = float((unevenness(far) - unevenness(near)).max()) / size
     text = f"from position {begin} on scores of equal distances differ by {off:.2g} of their size"
     if float(far.nan_to_num(0).abs().max()) < CLOSE * size:
         text = f"positions stop before {begin}: there all are compared as if at one place"

@@ -157,6 +157,36 @@ def test_angles_in_a_half_precision_fail_and_those_in_float32_do_not(code):
     assert found(code(lambda t, d: tables(t, d, torch.float32))).verdict == "pass"
 
 
+class Convolved(nn.Module):
+    """A convolution, then rotary attention: the first tokens see less than the others."""
+
+    def __init__(self, width=32, heads=4, dtype=torch.float64):
+        super().__init__()
+        self.width, self.heads, self.angles = width, heads, dtype
+        self.convolution = nn.Conv1d(width, width, 3, padding=2)
+        self.qkv = nn.Linear(width, 3 * width)
+
+    def forward(self, x, position_ids=None):
+        length = x.shape[1]
+        if position_ids is None:
+            position_ids = torch.arange(length)[None]
+        x = self.convolution(x.mT)[..., :length].mT
+        parts = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        far = int(position_ids.max()) + 1
+        cos, sin = (
+            one[position_ids][:, None].to(x.dtype)
+            for one in tables(far, self.width // self.heads, self.angles)
+        )
+        q, k = (turned(one, cos, sin) for one in parts[:2])
+        return causal(q, k, parts[2]).transpose(1, 2).flatten(2)
+
+
+@pytest.mark.parametrize(("dtype", "verdict"), [("float64", "pass"), ("bfloat16", "fail")])
+def test_the_first_tokens_may_differ_where_a_convolution_begins(dtype, verdict):
+    torch.manual_seed(3)
+    assert found(Convolved(dtype=getattr(torch, dtype))).verdict == verdict
+
+
 def test_tables_in_a_half_precision_are_no_mistake():
     def coarse(t, d):
         return tuple(one.bfloat16().double() for one in tables(t, d))
