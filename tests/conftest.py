@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import resource
 from pathlib import Path
 
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # cli/app.py does the same and says why
@@ -50,6 +51,7 @@ SLOW = [
     "cli",
     "examples",
     "compare/test_comparison.py",
+    "contracts/test_run_files.py",
     "experiments/test_local.py",
     "experiments/test_on_ray.py",
     "kernels/test_dispatch.py",
@@ -129,3 +131,12 @@ def poisoned_memory():
     assert torch.empty(1).isnan().all()
     yield
     torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture
+def full_disk():
+    """Files have room for 3,000 bytes: a limit on their size stands in for the end of the disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (3000, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -146,6 +146,13 @@ def test_a_full_disk_is_named_with_path_and_bytes(tmp_path):
     assert f"{tmp_path / 'a'} could not be written (1,234 bytes): No space left" in str(error)
 
 
+@pytest.mark.parametrize("name", ["write_whole", "write_new", "write_named", "append"])
+def test_whatever_cannot_be_written_is_named_with_path_and_bytes(tmp_path, full_disk, name):
+    with pytest.raises(OSError, match=r"log could not be written \(4,001 bytes\): ") as caught:
+        getattr(files, name)(tmp_path / "log", b"x" * 4001)
+    assert str(tmp_path / "log") in str(caught.value) and caught.value.errno == errno.EFBIG
+
+
 def test_nothing_is_appended_to_a_hard_link(tmp_path):
     victim, log = tmp_path / "victim", tmp_path / "log"
     victim.write_text("mine\n")
@@ -168,7 +175,11 @@ def test_a_sealed_object_has_one_spelling(tmp_path):
         path.write_bytes(broken)
         with pytest.raises(ValueError, match=r"x\.json is"):
             files.read_sealed(path)
-    for other in (b"{}", b"[]", b'{"sha256": 3}', b'{"a": NaN, "sha256": ""}', good + b" "):
+    half_a_pair = rb'{"a": "\ud800", "sha256": ""}'
+    for other in (b"{}", b"[]", b'{"sha256": 3}', half_a_pair, good + b" "):
         path.write_bytes(other)
         with pytest.raises(ValueError, match="is damaged"):
             files.read_sealed(path)
+    path.write_bytes(b'{"a": NaN, "sha256": ""}')
+    with pytest.raises(ValueError, match=r"x\.json is not JSON: NaN is no finite number"):
+        files.read_sealed(path)

@@ -5,7 +5,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -14,7 +14,7 @@ from rich.markup import escape
 
 from attnlab import __version__, stop
 from attnlab.cli.screen import Screen, never_fail_to_encode
-from attnlab.files import CacheWarning
+from attnlab.files import FULL, CacheWarning, failed_write
 from attnlab.printable import json_safe, printable
 from attnlab.registry import OptionWarning
 
@@ -64,20 +64,52 @@ def main() -> None:
 
 def _run(words: list[str]) -> int:
     """The exit code of a command."""
+    try:
+        code = _invoke(words)
+        if sys.stdout is not None:
+            sys.stdout.flush()  # while an error can still be said
+        return code
+    except UsageError as error:
+        if type(error).__name__ != "NoArgsIsHelpError":  # which has shown the help
+            _fail(_usage(error))
+        return 2
+    except BrokenPipeError:  # nobody reads any more: neither this nor what Python flushes
+        _drop_output()
+        return 1
+    except OSError as error:
+        lost = _is_output_lost()
+        if lost:
+            _drop_output()
+        bare = error.filename is None and error.strerror == os.strerror(error.errno or 0)
+        if bare and (lost or error.errno in FULL):  # all other errors of writing name their file
+            said = f"the output could not be written: {error.strerror}"
+            raise OSError(error.errno, said) from None
+        raise
+
+
+def _invoke(words: list[str]) -> int:
     command = typer.main.get_command(app)
     try:
         with command.make_context("attnlab", words) as context:
             command.invoke(context)
     except typer.Exit as ending:
         return ending.exit_code
-    except UsageError as error:
-        if type(error).__name__ != "NoArgsIsHelpError":  # which has shown the help
-            _fail(_usage(error))
-        return 2
-    except BrokenPipeError:  # nobody reads any more: neither this nor what Python flushes
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
     return 0
+
+
+def _is_output_lost() -> bool:
+    """Whether what was printed cannot be written, as where a disk is full."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        return True
+    return False
+
+
+def _drop_output() -> None:
+    """Else Python tries again when it exits, and complains in words of its own."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _usage(error: Any) -> str:
@@ -102,7 +134,8 @@ def _format_warning(
 
 
 def _fail(reason: str) -> NoReturn:
-    errors.print(f"[bold red]error:[/] {reason}", highlight=False, soft_wrap=True)
+    with suppress(OSError):  # stderr may be full as well
+        errors.print(f"[bold red]error:[/] {reason}", highlight=False, soft_wrap=True)
     sys.exit(2)
 
 
@@ -162,4 +195,10 @@ def print_json(value: Any) -> None:
         text.encode(sys.stdout.encoding or "utf-8")
     except UnicodeEncodeError:
         text = json.dumps(value, indent=2, allow_nan=False)
-    print(json_safe(text))
+    shown = json_safe(text)
+    try:
+        print(shown, flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise failed_write(Path("the output"), len(shown) + 1, error) from None

@@ -18,7 +18,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
-from attnlab import config, files
+from attnlab import config
 from attnlab.compare.analysis import (
     CachedTraining,
     Conditions,
@@ -321,6 +321,6 @@ def read_log(task: Task, ending: Ending) -> CachedTraining:
         "by_stretch": held.read_log(run),
         "curve": [[step, loss] for step, loss in condense(losses, POINTS)],
     }
-    if (kept := run.folder / held.FILE).exists():
-        trained["held"] = files.read_json(kept, held.SUMS)
+    if ending["ending"] == "finished":
+        trained["held"] = held.measure(run)
     return trained

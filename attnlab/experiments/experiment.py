@@ -96,12 +96,14 @@ def carry_out(
         content = files.as_json({**named, **settings})
         files.write_whole(workspace.folder / "settings.json", content)
         found = experiment.findings(workspace.run_jobs(experiment.jobs(workspace)))
-        seconds = workspace.seconds()
+        seconds, damaged = workspace.seconds(), _damaged_logs(workspace.folder)
+        for line in damaged:
+            progress.note(line)
         report = Report(
             title=found.title,
             question=found.question,
             answer=found.answer,
-            sections=found.sections,
+            sections=[*found.sections, *_damage(damaged)],
             settings=settings,
             versions=here,
             command=shlex.join(["attnlab", *(command or sys.argv[1:])]),
@@ -115,10 +117,25 @@ def carry_out(
             "versions": here,
             "seconds": seconds,
             "answer": found.answer,
+            **({"damaged": damaged} if damaged else {}),
             **found.summary,
         }
         write(report, results, workspace.folder)
     return Record(workspace.folder, report, results, workspace.lacking)
+
+
+def _damaged_logs(folder: Path) -> list[str]:
+    """A line for each log of a training that is not whole, from the folder of the experiment."""
+    found = [line for one in _runs_in(folder) for line in runs.Run(folder / one).complaints()]
+    return [line.removeprefix(f"{folder}/") for line in found]
+
+
+def _damage(damaged: Sequence[str]) -> list[Section]:
+    """What a reader must know: curves and training losses are made of the logs."""
+    if not damaged:
+        return []
+    said = f"Curves and training losses lack what is not in the logs: {'; '.join(damaged)}."
+    return [Section(heading="Damaged logs", text=said)]
 
 
 def _runs_in(folder: Path) -> list[str]:

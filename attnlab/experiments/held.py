@@ -10,8 +10,9 @@ Where learning rates are searched, the first quarter of the stretches chooses th
 of every reported loss; the rest chooses nothing.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
+from pathlib import Path
 from typing import TypedDict
 
 import numpy as np
@@ -71,17 +72,31 @@ def read_log(run: Run) -> list[Row]:
     ]
 
 
-def measure(run: Run) -> Sums:
-    """Of a finished training, after its last step; measured once and kept in the run folder."""
-    path = run.folder / FILE
-    if not path.exists():
-        saved = open_saved(str(run.folder), run.folder.parent, best=False)
-        _, batches = held_out(saved)
-        found = stretches_of(position_losses(saved.model, batches, saved.recipe.dtype))
-        sums: Sums = {"sums": list(found.sums), "counts": list(found.counts)}
-        files.write_whole(path, files.as_json(sums))
-    kept: Sums = files.read_json(path, SUMS)
-    return kept
+def measure(run: Run, note: Callable[[str], None] = lambda line: None) -> Sums:
+    """Of a finished training, after its last step; measured once and kept in the run folder.
+
+    `note` hears of a file that is damaged.
+    """
+    kept = _read(run.folder / FILE, note)
+    if kept is not None:
+        return kept
+    saved = open_saved(str(run.folder), run.folder.parent, best=False)
+    _, batches = held_out(saved)
+    found = stretches_of(position_losses(saved.model, batches, saved.recipe.dtype))
+    sums: Sums = {"sums": list(found.sums), "counts": list(found.counts)}
+    files.write_whole(run.folder / FILE, files.sealed_json({**sums}))
+    return sums
+
+
+def _read(path: Path, note: Callable[[str], None]) -> Sums | None:
+    try:
+        kept = files.in_shape(files.read_sealed(path), SUMS, path)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        note(f"{getattr(error, 'strerror', None) or error}; measuring it again")
+        return None
+    return {"sums": kept["sums"], "counts": kept["counts"]}
 
 
 def stretches_of(losses: Float[np.ndarray, "n t"]) -> Stretches:

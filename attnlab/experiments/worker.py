@@ -32,8 +32,9 @@ def train(message: Message) -> Ending:
     """Train or resume; how it ended ("finished", "diverged", "failed", a signal), and why."""
     run = runs.Run(Path(message["folder"]))
     diverged = run.folder / "diverged.json"
-    if diverged.exists():
-        return _read(diverged)
+    known = _read(diverged)
+    if known is not None:
+        return known
     try:
         recipe = config.from_dict(Recipe, message["recipe"])
         if torch_device(recipe.device).type == "cpu":
@@ -43,11 +44,11 @@ def train(message: Message) -> Ending:
             result = launch.train_in(run, recipe, report=held.Recorder(run))
             if result.ending.startswith("SIG"):
                 return {"ending": result.ending, "why": ""}
-        held.measure(run)
+        held.measure(run, _note)
     except NotFinite as error:
         # without the part that depends on where it was stopped before
         ending: Ending = {"ending": "diverged", "why": str(error).partition(";")[0]}
-        files.write_whole(diverged, files.as_json(ending))
+        files.write_whole(diverged, files.sealed_json({**ending}))
         return ending
     except Exception as error:  # the report names it, the others continue
         traceback.print_exc()  # stderr is the log of this training
@@ -56,9 +57,20 @@ def train(message: Message) -> Ending:
     return {"ending": "finished", "why": ""}
 
 
-def _read(path: Path) -> Ending:
-    kept = files.read_json(path, {"ending": str, "why": str})
+def _read(path: Path) -> Ending | None:
+    """How a training ended that has diverged; None if it has not, or the file is damaged."""
+    try:
+        kept = files.in_shape(files.read_sealed(path), {"ending": str, "why": str}, path)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        _note(f"{getattr(error, 'strerror', None) or error}; training it again")
+        return None
     return {"ending": kept["ending"], "why": kept["why"]}
+
+
+def _note(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)  # the log of this training
 
 
 def _wait_for(run: runs.Run) -> None:

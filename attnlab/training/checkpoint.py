@@ -148,7 +148,7 @@ def _listed(folder: Path) -> dict[str, Any]:
     manifest = _read(folder / "manifest.json", "it was not finished, or is no checkpoint of ours")
     described = _object(manifest, folder / "manifest.json")
     body = described.get("body")
-    if not isinstance(body, dict) or manifest != _serialize(body):
+    if not isinstance(body, dict) or not _is_spelling(manifest, body):
         raise BrokenCheckpoint(f"{folder / 'manifest.json'} is damaged: its hash does not match")
     if body.get("schema") != SCHEMA:
         raise BrokenCheckpoint(
@@ -268,6 +268,13 @@ def _serialize(body: dict[str, Any]) -> bytes:
     """A manifest's only spelling: any other byte in it is damage."""
     seal = hashlib.sha256(files.as_json(body)).hexdigest()
     return files.as_json({"body": body, "sha256": seal})
+
+
+def _is_spelling(manifest: bytes, body: dict[str, Any]) -> bool:
+    try:
+        return manifest == _serialize(body)
+    except UnicodeEncodeError:  # half of a surrogate pair, which no manifest of ours holds
+        return False
 
 
 def _object(content: bytes, path: Path) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from attnlab.training.parallel import World
 from attnlab.training.recipe import Recipe
 from attnlab.training.report import Report, TensorBoard
 from attnlab.training.setup import Setup, prepare, refuse_large_step
+from attnlab.training.start import refuse_other_start
 from attnlab.training.state import State
 from attnlab.training.text import load_text, names_text, recorded
 from attnlab.training.weights import flat
@@ -84,6 +85,8 @@ def launch(
         for line in said:
             report.note(line)
         corpus = None if run is None else text_to_resume(run, begin, recipe, overrides)
+        if run is not None and begin is None:
+            refuse_other_start(run, recipe, root, overrides)
         if begin is not None and checkpoint.step_of(begin) > recipe.steps:
             raise ValueError(
                 f"steps is {recipe.steps}, and the run is at step {checkpoint.step_of(begin)} "

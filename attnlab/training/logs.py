@@ -14,6 +14,7 @@ from typing import Any
 from attnlab import files
 
 NAMES = ("metrics", "eval", "speed", "samples", "held")
+EVERY_STEP = ("metrics",)  # logs with a row for each
 # what a row holds besides its step; the shape of each is as in files.in_shape
 _SHAPES: dict[str, dict[str, Any]] = {
     "metrics": {"loss": float},
@@ -34,10 +35,14 @@ class Log:
 
     def complaint(self) -> str:
         """In one line; empty if nothing is wrong. A torn last line is nothing unusual."""
-        if not self.damaged:
-            return ""
-        many = "lines are" if self.damaged > 1 else "line is"
-        return f"{self.path}: {self.damaged:,} {many} damaged and left out"
+        if self.damaged:
+            many = "lines are" if self.damaged > 1 else "line is"
+            return f"{self.path}: {self.damaged:,} {many} damaged and left out"
+        steps = {row["step"] for row in self.rows if self.path.stem in EVERY_STEP}
+        missing = max(steps, default=0) - len(steps)
+        if missing > 0:  # resuming removes lines that are damaged, and they do not come again
+            return f"{self.path}: {missing:,} of {max(steps):,} steps are missing"
+        return ""
 
 
 def read(path: Path) -> Log:

@@ -62,7 +62,17 @@ def train(
 ) -> Result:
     """Train in a run folder, from the beginning or from one of its checkpoints."""
     with stopping() as stop, run.locked() if world.first else nullcontext() as lock:
-        return Training(setup, run, world, Attended(report, stop), stop, lock).go(resume)
+        attended = Attended(report, stop)
+        training = Training(setup, run, world, attended, stop, lock)
+        result = training.go(resume)
+        if attended.lost is not None:
+            saved = f"step {result.step} is saved" if result.step else "nothing was saved yet"
+            raise OSError(
+                attended.lost.errno,
+                f"what a training prints could not be written: {attended.lost.strerror}; it has "
+                f"stopped, {saved}. To go on: --resume {run.folder}",
+            )
+        return result
 
 
 class Training:
@@ -76,7 +86,7 @@ class Training:
         lock: Lock | None = None,
     ) -> None:
         self.recipe, self.source, self.model = setup.recipe, setup.source, setup.model
-        self.corpus, self.tokenizer = setup.corpus, setup.tokenizer
+        self.corpus, self.tokenizer, self.start = setup.corpus, setup.tokenizer, setup.start
         self.run, self.world, self.report, self.stop = run, world, report, stop
         self.lock, self.gone = lock, ""
         self.described: dict[str, bytes] = {}  # files of the folder for people, by their names
@@ -215,6 +225,7 @@ class Training:
                 **facts(world),
                 **dataclasses.asdict(opening),
                 "corpus": self.corpus.fingerprint,
+                **({"start": self.start} if self.start else {}),
                 "kernels": sorted({f"{choice.path}: {choice.reason}" for choice in choices}),
             }
             self.described = {

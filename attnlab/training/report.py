@@ -65,10 +65,15 @@ class Report:
 
 
 class Attended(Report):
-    """Another report, for as long as anybody reads it: `| head` is a wish to stop, not an error."""
+    """Another report, for as long as anybody reads it: `| head` is a wish to stop, not an error.
+
+    Nor is a full disk, where the output goes, a reason to lose a training: it stops as after a
+    signal, and then the error is raised.
+    """
 
     def __init__(self, then: Report, stop: Stopping) -> None:
         self.then, self.stop = then, stop
+        self.lost: OSError | None = None
 
     def note(self, text: str) -> None:
         with self._reader():
@@ -107,7 +112,9 @@ class Attended(Report):
     def _reader(self) -> Iterator[None]:
         try:
             yield
-        except (BrokenPipeError, SystemExit):  # rich makes the second of the first
+        except (OSError, SystemExit) as error:  # rich makes the second of a broken pipe
+            if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
+                self.lost = self.lost or error
             self.stop.signal = self.stop.signal or signal.SIGPIPE
             self.then = Report()
 

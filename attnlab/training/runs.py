@@ -26,7 +26,7 @@ from attnlab.training.logs import line as line
 from attnlab.training.recipe import Recipe
 from attnlab.training.weights import flat
 
-MANIFEST = {"corpus?": str, "parameters?": int, "ready_seconds?": float}
+MANIFEST = {"corpus?": str, "start?": str, "parameters?": int, "ready_seconds?": float}
 RESULT = {"step": int, "loss": (float, None), "best_loss": (float, None)}
 RESULT |= {"seconds": float, "step_seconds": float}
 
@@ -94,8 +94,14 @@ class Run:
         return logs.read(self.log(name)).rows
 
     def complaints(self) -> list[str]:
-        """A line for each log with damaged lines, which were left out."""
-        return [said for name in LOGS if (said := logs.read(self.log(name)).complaint())]
+        """A line for each log with damaged lines, which were left out, or that cannot be read."""
+        return [said for name in LOGS if (said := self._complaint(name))]
+
+    def _complaint(self, name: str) -> str:
+        try:
+            return logs.read(self.log(name)).complaint()
+        except OSError as error:
+            return f"{self.log(name)} cannot be read: {error.strerror or error}"
 
     def cut_logs(self, steps: dict[str, int]) -> None:
         """Forget what was logged after a step, torn last lines included: it will come again."""

@@ -15,6 +15,7 @@ from attnlab.training import checkpoint, runs
 from attnlab.training.average import weights_to_use
 from attnlab.training.parallel import World
 from attnlab.training.recipe import Recipe
+from attnlab.training.start import fingerprint
 from attnlab.training.weights import build_model, load_weights, memory, refuse_other_model
 
 
@@ -25,6 +26,7 @@ class Setup:
     tokenizer: Tokenizer
     source: Source
     model: LanguageModel
+    start: str = ""  # the fingerprint of the checkpoint whose weights it starts from
 
 
 def prepare(
@@ -40,11 +42,12 @@ def prepare(
     the tokenizer, and from which the loop loads the weights. `corpus`: the text, if it is loaded.
     """
     corpus = corpus or recipe.corpus.load()
-    begun = None
+    begun, start = None, ""
     if resume is not None:
         tokenizer = tokenizer_from_json(checkpoint.load(resume).tokenizer)
     elif recipe.start is not None:
-        begun = checkpoint.load(runs.open_checkpoint(recipe.start, root, best=True)[0])
+        folder, _ = runs.open_checkpoint(recipe.start, root, best=True)
+        begun, start = checkpoint.load(folder), fingerprint(folder)
         tokenizer = tokenizer_from_json(begun.tokenizer)
     else:
         tokenizer = recipe.tokenizer.train(corpus.alphabet(), special=recipe.objective.special)
@@ -58,7 +61,7 @@ def prepare(
     model = build_model(recipe)
     if begun is not None:
         load_weights(model, weights_to_use(begun))
-    return Setup(recipe, corpus, tokenizer, source, model)
+    return Setup(recipe, corpus, tokenizer, source, model, start)
 
 
 def refuse_large_step(recipe: Recipe, world: World) -> None:

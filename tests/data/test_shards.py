@@ -228,3 +228,16 @@ def test_two_processes_may_make_the_same_shards_at_once(tmp_path):
         worker.join()
     assert [worker.exitcode for worker in workers] == [0, 0]
     assert not list((tmp_path / "s").glob(".*.tmp"))
+
+
+def test_tokens_that_have_no_room_are_named_with_path_and_bytes(
+    small_shards, corpus, tmp_path, monkeypatch, full_disk
+):
+    monkeypatch.setattr(shards, "SHARD", 4096)
+    (tmp_path / "long.txt").write_text(TEXT * 2)
+    (tmp_path / "longer.txt").write_text(TEXT * 2)
+    long = TextFiles(path=str(tmp_path)).load()
+    tokenizer = Characters().train(long.alphabet(), special=False)
+    said = r"00000\.tokens could not be written \([\d,]+ bytes\): .* ATTNLAB_CACHE"
+    with pytest.raises(ValueError, match=said):
+        stream_of(long, tokenizer, "train")

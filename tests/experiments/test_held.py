@@ -1,11 +1,13 @@
 """Held-out losses by stretches of the text: all of it, each token once, in order."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
 from training.recipes import small
 
+from attnlab import files
 from attnlab.experiments import held
 from attnlab.training import launch
 from attnlab.training.report import Report
@@ -43,6 +45,35 @@ def test_a_run_is_measured_once_as_its_training_evaluated_it(tmp_path, monkeypat
     assert sum(found["sums"]) / sum(found["counts"]) == pytest.approx(last["loss"], rel=1e-9)
     monkeypatch.setattr(held, "open_saved", lambda *a, **k: pytest.fail("measured again"))
     assert held.measure(run) == found
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        lambda good: good.replace(b"1", b"2", 1),  # JSON still, and wrong
+        lambda good: good[:-20],
+        lambda good: b'{"sums": [1.0], "counts": [1.0]}',
+        lambda good: files.sealed_json({"sums": [-1.0], "counts": [1.0]}),
+    ],
+)
+def test_losses_that_are_damaged_are_said_and_measured_again(measured, tmp_path, harm):
+    run = Run(shutil.copytree(measured.folder, tmp_path / "one"))
+    path, notes = run.folder / held.FILE, []
+    good = path.read_bytes()
+    path.write_bytes(harm(good))
+    assert path.read_bytes() != good
+    held.measure(run, notes.append)
+    assert len(notes) == 1 and str(path) in notes[0] and notes[0].endswith("; measuring it again")
+    assert path.read_bytes() == good
+    held.measure(run, lambda line: pytest.fail(line))
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    run = Run(tmp_path_factory.mktemp("runs") / "one")
+    launch.train_in(run, small(), report=Report())
+    held.measure(run)
+    return run
 
 
 def test_every_evaluation_of_a_training_is_logged_by_stretches(tmp_path):

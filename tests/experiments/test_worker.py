@@ -11,6 +11,7 @@ from attnlab import files
 from attnlab.experiments import worker
 from attnlab.experiments.pool import Task
 from attnlab.training import launch
+from attnlab.training.checkpoint import NotFinite
 from attnlab.training.report import Report
 from attnlab.training.runs import Run
 
@@ -34,8 +35,31 @@ def test_what_is_finished_or_has_diverged_is_not_trained_again(task, tmp_path, m
     other = dataclasses.replace(task, folder=tmp_path / "other")
     other.folder.mkdir()
     said = {"ending": "diverged", "why": "step 3"}
-    files.write_whole(other.folder / "diverged.json", files.as_json(said))
+    files.write_whole(other.folder / "diverged.json", files.sealed_json(said))
     assert worker.train(other.message()) == said
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"[]", b'{"ending": "diverged", "why": "step 3"}', files.sealed_json({})]
+)
+def test_an_ending_that_is_damaged_is_said_and_the_training_goes_on(task, capsys, content):
+    task.folder.mkdir(parents=True)
+    (task.folder / "diverged.json").write_bytes(content)
+    assert worker.train(task.message()) == {"ending": "finished", "why": ""}
+    said = [line for line in capsys.readouterr().err.splitlines() if "diverged.json" in line]
+    assert len(said) == 1 and said[0].endswith("; training it again")
+
+
+def test_what_diverges_is_kept_with_a_hash(task, monkeypatch):
+    def diverging(*args, **options):
+        raise NotFinite("step 3: loss nan; stopped")
+
+    task.folder.mkdir(parents=True)
+    monkeypatch.setattr(launch, "train_in", diverging)
+    first = worker.train(task.message())
+    assert first == {"ending": "diverged", "why": "step 3: loss nan"}
+    monkeypatch.setattr(launch, "train_in", lambda *a, **k: pytest.fail("trained again"))
+    assert worker.train(task.message()) == first
 
 
 def test_what_cannot_be_trained_has_failed_with_a_reason(task, monkeypatch, capsys):

@@ -90,3 +90,9 @@ def test_without_matplotlib_tables_and_numbers_are_written_and_a_line_says_what_
     for name in ("report.html", "report.md"):
         text = html.unescape((tmp_path / name).read_text()).replace("\\", "")
         assert text.count("pip install 'attnlab[plots]'") == 4, "at each figure"
+
+
+def test_a_report_that_has_no_room_is_named_with_path_and_bytes(tmp_path, full_disk):
+    with pytest.raises(OSError, match=r"results\.json could not be written \([\d,]+ bytes\): "):
+        write(report(), ["x" * 4000], tmp_path)
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == []

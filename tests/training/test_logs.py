@@ -3,7 +3,7 @@
 import pytest
 from training.recipes import begin, go_on, small
 
-from attnlab.training import checkpoint, logs
+from attnlab.training import checkpoint, logs, runs
 from attnlab.training.report import Report
 
 ROWS = [{"step": step, "loss": 0.5 * step} for step in range(1, 6)]
@@ -62,3 +62,22 @@ def test_resuming_says_how_many_lines_are_damaged_and_appends_after_a_torn_one(t
     after = logs.read(run.log("metrics"))
     assert [row["step"] for row in after.rows] == list(range(1, 9))
     assert not after.damaged and not after.torn and run.log("metrics").read_bytes()[:1] == b"{"
+    assert not run.complaints()
+
+
+def test_steps_whose_lines_were_damaged_are_missed_after_resuming(tmp_path):
+    words = ["save_every=4", "evaluate_every=none"]
+    run, _ = begin(tmp_path, small("steps=4", *words))
+    lines = run.log("metrics").read_bytes().splitlines(keepends=True)
+    run.log("metrics").write_bytes(lines[0] + lines[1][:9] + b"\n" + b"".join(lines[2:]))
+    assert run.complaints() == [f"{run.log('metrics')}: 1 line is damaged and left out"]
+    go_on(run, small("steps=8", *words), checkpoint.newest_good(run.checkpoints)[0])
+    assert run.complaints() == [f"{run.log('metrics')}: 1 of 8 steps are missing"]
+
+
+def test_a_log_that_cannot_be_read_is_a_complaint_and_no_error(tmp_path):
+    run = runs.Run(tmp_path)
+    (tmp_path / "elsewhere").write_bytes(logs.line(ROWS[0]))
+    run.log("metrics").symlink_to(tmp_path / "elsewhere")
+    [said] = run.complaints()
+    assert said.startswith(f"{run.log('metrics')} cannot be read: ") and "is a link" in said

@@ -1,12 +1,15 @@
 """What a person sees of a run: lines on the terminal, numbers in TensorBoard."""
 
+import errno
 import importlib.util
 import io
 import sys
 
 import pytest
 from rich.console import Console
+from training.recipes import begin, small
 
+from attnlab.training import checkpoint, runs
 from attnlab.training.report import Opening, Report, TensorBoard, Terminal, duration, scaled
 
 OPENING = Opening(
@@ -116,3 +119,24 @@ def test_without_tensorboard_it_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(ValueError, match="pip install tensorboard"):
         TensorBoard(tmp_path, Report())
+
+
+class FullAt(Report):
+    """What it prints goes to a disk that is full from a step on."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def stepped(self, step, loss, rate):
+        if step >= self.step:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_training_whose_output_has_no_room_is_saved_before_it_ends(tmp_path):
+    words = ("steps=9", "save_every=none", "evaluate_every=none")
+    with pytest.raises(OSError, match=r"prints could not be written: No space left .*step 4") as at:
+        begin(tmp_path, small(*words), report=FullAt(4))
+    [run] = runs.all_in(tmp_path)
+    assert str(at.value).endswith(f"To go on: --resume {run.folder}")
+    newest, broken = checkpoint.newest_good(run.checkpoints)
+    assert newest.name == "step_000004" and not broken

@@ -1,16 +1,19 @@
 """A run may name any file as its text: it is read only if it is the one the run was trained on."""
 
 import json
+import re
 import shutil
 
 import pytest
 from training.recipes import begin, text_recipe
 
+from attnlab.data.birthplaces import Birthplaces
 from attnlab.training import checkpoint, runs
 from attnlab.training.examine import examine
 from attnlab.training.launch import launch
 from attnlab.training.report import Report
 from attnlab.training.saved import open_saved
+from attnlab.training.text import load_text
 
 TEXT = "the quick brown fox jumps over the lazy dog. " * 30
 SECRET = "a quick lazy dog. " * 50  # of known letters, so that it could be used
@@ -77,6 +80,37 @@ def test_a_text_without_a_record_is_not_read(foreign, use):
     (foreign.folder / "manifest.json").unlink()
     with pytest.raises(ValueError, match=r"has no record of it.*data=PATH"):
         use(foreign)
+
+
+WORDS = "xyzzy plugh"  # which stand in every one of these
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        WORDS.encode() * 99,
+        WORDS.encode()[:3],
+        WORDS.encode() + b"\xff\x00" + WORDS.encode(),
+        f"{WORDS}\r\n\t{WORDS}□⁇\n".encode() * 9,
+        json.dumps({"key": [WORDS]}).encode(),
+    ],
+)
+@pytest.mark.parametrize("use", [evaluate, resume])
+def test_nothing_of_a_text_that_is_refused_is_in_a_message(foreign, tmp_path, content, use):
+    (tmp_path / "secret.txt").write_bytes(content)
+    with pytest.raises(ValueError, match=r"secret\.txt") as caught:
+        use(foreign)
+    assert "xyz" not in str(caught.value) and "plugh" not in str(caught.value)
+
+
+@pytest.mark.parametrize("columns", [1, 2, 3])
+def test_nothing_of_tables_that_are_refused_is_in_a_message(foreign, tmp_path, columns):
+    for name in ("wiki.txt", "birth_places_train.tsv", "birth_dev.tsv"):
+        (tmp_path / name).write_text("\t".join([WORDS] * columns) + "\n")
+    settings = Birthplaces(path=str(tmp_path))
+    with pytest.raises(ValueError, match=re.escape(str(tmp_path))) as caught:
+        load_text(settings, "a fingerprint", foreign.folder)
+    assert "xyz" not in str(caught.value) and "plugh" not in str(caught.value)
 
 
 def test_a_person_who_names_the_text_has_it_read(foreign, tmp_path):

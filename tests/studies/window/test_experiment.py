@@ -40,7 +40,8 @@ def test_the_study_ends_in_a_report(done):
     report = (record.folder / "report.md").read_text()
     for words in ("beyond its reach", "ms a step", "MB of cache after 16", "computed by", MIXED):
         assert words in report
-    assert len(list((record.folder / "pictures").iterdir())) == 2
+    drawn = [path.suffix for path in (record.folder / "pictures").iterdir()]
+    assert sorted(drawn) == [".csv", ".csv", ".png", ".png", ".svg", ".svg"]
 
 
 def test_going_on_gives_what_an_uninterrupted_study_gives(done, tmp_path):
