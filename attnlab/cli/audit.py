@@ -34,7 +34,8 @@ def audit(
     target: Annotated[
         str,
         typer.Argument(
-            help="file.py:Name or package.module:Name, a class or a function; hf:ARCH, hf:DIR; "
+            help="file.py:Name or package.module:Name, a class or a function; "
+            "hf:ARCH as hf:llama; hf:PATH, a saved model; "
             "many: hf:all, hf:llama*, @FILE with a target a line."
         ),
     ],

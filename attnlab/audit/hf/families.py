@@ -78,6 +78,8 @@ def pick(target: str) -> tuple[Family, str]:
     first, slash, rest = target.partition("/")
     named: Family | None = next((one for one in FAMILIES if slash and one == first), None)
     name = rest if named else target
+    if name.startswith("~/"):  # no shell expands it behind a colon
+        name = str(Path.home() / name[2:])
     if named and name in _names(named):
         return named, name
     if not named and name in _every():

@@ -18,6 +18,7 @@ from attnlab.audit.contract import Certificate, Contract, Finding
 from attnlab.audit.errors import LONGEST, InputError, SubjectError, calling
 from attnlab.audit.examine import examine
 from attnlab.audit.hf.families import AUTO, Family, class_name, pick
+from attnlab.audit.hf.inputs import unseen_inputs
 from attnlab.audit.hf.running import in_float64, quiet, without_logs
 from attnlab.audit.hf.sizes import HEADS, KV_HEADS, tiny
 from attnlab.audit.hf.subject import (
@@ -203,6 +204,7 @@ def certificate_of(
             findings += _source_findings(subject, tick)
     if how.folder:
         findings += _hidden(subject)
+    findings += unseen_inputs(subject)
     return replace(certificate, findings=tuple(findings))
 
 

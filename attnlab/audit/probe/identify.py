@@ -18,7 +18,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from attnlab.audit.errors import SubjectError
 from attnlab.audit.probe.probe import SAFETY, Probe
-from attnlab.audit.repro.prelude import CannotTell, Shape, Tool
+from attnlab.audit.repro.prelude import CannotTell, Shape, Tool, uncompiled
 from attnlab.audit.subject.base import Attention, Subject, Tokens, normal
 
 UNSEEN = "queries and keys are compared where it cannot be seen"
@@ -62,7 +62,7 @@ def observe(run: Tool, x: Tensor, heads: Shape | None, watch: Any, first: int = 
     try:
         for row in x.split(1):
             noted = watch(length)
-            with sdpa_kernel(SDPBackend.MATH), noted:
+            with sdpa_kernel(SDPBackend.MATH), uncompiled(), noted:
                 run(row)
             rows.append((noted.found, noted.linear_before))
     finally:

@@ -25,7 +25,8 @@ SHOWN = 3  # refusals that are told
 class Lengths:
     """`refuse` gives the error of the code for a length, or None; `named` are tried first.
 
-    Where texts are filled up to whole blocks, `unfilled` does the same for one as it is.
+    Where texts are filled up to whole blocks, `unfilled` does the same for one as it is. A
+    block may be a picture, whose parts are patches.
     """
 
     def __init__(
@@ -34,9 +35,10 @@ class Lengths:
         named: Sequence[int] = (),
         block: int = 1,
         unfilled: Callable[[int], SubjectError | None] = lambda length: None,
+        picture: bool = False,
     ) -> None:
         self._refuse, self._named = refuse, tuple(one for one in named if one < LONGEST)
-        self._block, self._unfilled = block, unfilled
+        self._block, self._unfilled, self._picture = block, unfilled, picture
         self._found: dict[int, SubjectError | None] = {}
 
     def takes(self, length: int) -> bool:
@@ -148,6 +150,8 @@ class Lengths:
     @cached_property
     def _block_note(self) -> str:
         block, (_, most) = self._block, self.ends
+        if self._picture:
+            return f"; a picture always has {block} patches: those after the ones drawn are 0"
         text = f"multiples of {block}" if most > block else f"{block}, its only length"
         text = f"; texts are filled up to {text}: it does not take every length"
         error = self._unfilled(FEWEST)

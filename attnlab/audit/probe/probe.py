@@ -50,6 +50,7 @@ class Probe:
             named_lengths(self.subject.module),
             block=self.subject.block,
             unfilled=self._unfilled_refusal,
+            picture=self.subject.parts,
         )
 
     def run(self, x: Tensor, **how: Any) -> Tensor:

@@ -19,6 +19,8 @@ class _Watch(TorchDispatchMode):
     Whole in itself: scripts that repeat a failure bring it along.
     """
 
+    supports_higher_order_operators = True  # such as flex_attention: it runs, and shows nothing
+
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False  # PyTorch's compiler takes seconds to import, only to be told to stay away

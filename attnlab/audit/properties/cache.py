@@ -149,18 +149,19 @@ class Cache(Property):
 
     def run(self, probe: Probe, case: Case) -> Result:
         """Not every code takes pieces of every size: what it refuses does not fail."""
-        known = (case.fails, repr(case.sizes), case.tolerance)
-        if known not in probe.results:  # of shorter texts many ways to cut them are the same
-            probe.results[known] = self._run(probe, case)
-        return probe.results[known]
-
-    def _run(self, probe: Probe, case: Case) -> Result:
         try:
             return super().run(probe, case)
         except SubjectError as error:
             return False, error.sentence()[:LONGEST], None
         except CannotTell as reason:  # of the shapes of its steps
             return False, str(reason), None
+
+    def _fails(self, probe: Probe, case: Case) -> bool:
+        """Asked to name a failure, never to pass: what was asked before is not run again."""
+        known = (case.fails, repr(case.sizes), case.tolerance)
+        if known not in probe.results:  # of shorter texts many ways to cut them are the same
+            probe.results[known] = self.run(probe, case)
+        return probe.results[known][0]
 
     def on_failure(self, probe: Probe, case: Case, result: Result) -> Finding | None:
         """Only after another text? Then that is what is wrong, whatever the pieces."""
@@ -170,7 +171,7 @@ class Cache(Property):
         if case.fails is chunks_fail:
             return found
         cold = replace(case, sizes={**case.sizes, "warm": False})
-        if found is None or self.run(probe, cold)[0]:
+        if found is None or self._fails(probe, cold):
             return found
         return replace(found, aspect=AFTER)
 
@@ -186,10 +187,10 @@ class Cache(Property):
         known = {one.aspect: one.example for one in before if one.aspect != AFTER}
         if found.aspect == AGAINST:
             late = STEPS in known and CHUNKS not in known
-            return late and not self.run(probe, cut(known[STEPS], 3))[0]
+            return late and not self._fails(probe, cut(known[STEPS], 3))
         for length in range(1, sum(case.sizes["pieces"]) + 1):
-            if self.run(probe, cut(case, length))[0]:
-                return not any(self.run(probe, cut(one, length))[0] for one in known.values())
+            if self._fails(probe, cut(case, length)):
+                return not any(self._fails(probe, cut(one, length)) for one in known.values())
         return False
 
     def on_pass(self, probe: Probe, tried: list[tuple[Case, Result]]) -> Finding:

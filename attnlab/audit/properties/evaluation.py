@@ -41,10 +41,18 @@ class Evaluation(Property):
             yield self.case(probe, fails, **how)
 
     def run(self, probe: Probe, case: Case) -> Result:
-        """The probe has made the same calls, for its tolerances: where they agree, that is it."""
-        if max(probe.noise, probe.chance) <= case.tolerance:
-            return False, "identical calls agree, whatever the random seed", probe.chance
-        return super().run(probe, case)
+        """The probe has made the same calls, for its tolerances: where they agree, that is it.
+
+        Where they do not, the check says how; what it no longer sees was so all the same.
+        """
+        size = max(probe.noise, probe.chance)
+        if size <= case.tolerance:
+            return False, "identical calls agree, whatever the random seed", size
+        result = super().run(probe, case)
+        if result[0] or case.sizes["length"] != probe.usual:  # a later length may show it
+            return result
+        text = f"identical calls differed by {size:.2g} before, and agree now"
+        return True, f"{text}: what it does depends on what it ran before", size
 
     def on_pass(self, probe: Probe, tried: list[tuple[Case, Result]]) -> Finding:
         worst = max(size for _, (_, _, size) in tried)

@@ -18,6 +18,10 @@ from attnlab.audit.repro.prelude import Result, Tool, amount, movement, position
 from attnlab.audit.subject.base import Vectors
 
 EMPTY = "a mask without padding"
+UNNAMED = (
+    " that is known by its name, as `key_padding_mask`, `attention_mask` or `mask` are; rename it, "
+    "or give a Subject with pads"
+)
 CHANGES = {
     "empty": "a mask without padding is given",
     "nan": "it has padding",
@@ -93,13 +97,14 @@ class Padding(Property):
 
     def excuse(self, probe: Probe) -> Finding | None:
         if not probe.subject.pads:
-            verdict: Verdict = "cannot tell" if self.declared(probe) else "not applicable"
+            told = bool(self.declared(probe))
+            verdict: Verdict = "cannot tell" if told else "not applicable"
             mask = probe.subject.convention.mask if isinstance(probe.subject, Vectors) else None
             if mask is not None and mask.unequal:
                 detail = f"in no usual form is a `{mask.name}` that hides nothing as good as none"
                 more = "; declare padding=true if it is for padding"
                 return self.finding("cannot tell", detail + more)
-            return self.finding(verdict, "it takes no mask for padding")
+            return self.finding(verdict, "it takes no mask for padding" + UNNAMED * told)
         return super().excuse(probe)
 
     def cases(self, probe: Probe) -> Iterator[Case]:

@@ -42,6 +42,7 @@ from attnlab.audit.repro.prelude import CannotTell, Result, Shape, Tool, in_prec
 from attnlab.audit.subject.adapters import HEADS, LAYERS
 
 FAR = 300  # from 256 on bfloat16 cannot count
+ROUNDED = "no failure unless dtype=bfloat16 is declared: "
 STARTS = (300, 20_000, 100_000)  # positions that are given, where they can be
 LENGTH = 7
 LONGER = 37  # past blocks of 8, 16 and 32: what is weighed twice or lost at their borders shows
@@ -240,7 +241,7 @@ class Positions(Property):
             return self.finding("cannot tell", unknown, measured=measured)
         note = self._note(probe, found)
         detail = f"{found.detail}; {counted}" if counted else found.detail
-        detail = f"{detail}; mind that {note}" if note else detail
+        detail = f"{detail}; {ROUNDED}{note}" if note else detail
         return self.finding("pass", detail, measured=measured)
 
     def cases(self, probe: Probe) -> Iterator[Case]:

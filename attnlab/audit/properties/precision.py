@@ -24,6 +24,7 @@ from attnlab.audit.repro.prelude import (
     movement,
     roughness,
     run_nudged,
+    uncompiled,
 )
 
 # A step in half precision has 13 bits (float16) or 16 (bfloat16) fewer than float32; sums over a
@@ -43,6 +44,8 @@ class Choices(TorchDispatchMode):
 
     With `widens` these stay as they are, so that it shows what the half precision costs.
     """
+
+    supports_higher_order_operators = True  # such as flex_attention, which then is one operation
 
     def __init__(self, widens: bool = False) -> None:
         super().__init__()
@@ -80,7 +83,7 @@ def cost_of_halves(run: Tool, x: Tensor, fine: Tensor, chosen: Choices) -> float
     if not chosen.narrows:
         return 0.0
     try:
-        with Choices(widens=True):
+        with uncompiled(), Choices(widens=True):
             wide = run(x)
     except MemoryError:  # how much there is, is our limit: nothing may pass for it
         raise
@@ -113,9 +116,9 @@ def fails(
 ) -> Result:
     """In float32 against float64: no more bits are lost than rounding the inputs costs."""
     x = draw(batch, length, seed)
-    with Choices() as chosen:
+    with uncompiled(), Choices() as chosen:
         fine = run(x)
-    with in_precision(model, torch.float32), Choices() as chosen_there:
+    with in_precision(model, torch.float32), uncompiled(), Choices() as chosen_there:
         coarse = run(x.float() if x.is_floating_point() else x)
     explained = rounding(run, x, model, fine, torch.float32, bool(chosen.made))
     halves = cost_of_halves(run, x, fine, chosen)
@@ -170,14 +173,14 @@ def declared_fails(
 ) -> Result:
     """In a declared precision: it runs, and loses no more bits than rounding the inputs costs."""
     x, kind = draw(batch, length, seed), getattr(torch, dtype)
-    with Choices() as chosen:
+    with uncompiled(), Choices() as chosen:
         fine = run(x)
     given = x.to(kind) if x.is_floating_point() else x
     with in_precision(model, kind):
         why = " ".join(refusal(given).split())[:100]
         if why:
             return True, f"it does not run in {dtype}, which is declared: {why}", None
-        with Choices() as chosen_there:
+        with uncompiled(), Choices() as chosen_there:
             coarse = run(given)
     if not bool(torch.isfinite(coarse).all()):
         return True, f"in {dtype}, which is declared, outputs are not finite", None

@@ -20,13 +20,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-import torch
-
 from attnlab.audit.contract import Finding, Verdict
 from attnlab.audit.errors import SubjectError
 from attnlab.audit.probe.probe import Probe
 from attnlab.audit.probe.tools import Tools, tool_names
-from attnlab.audit.repro.prelude import CannotTell, Result, generators
+from attnlab.audit.repro.prelude import CannotTell, Result, seeded
 
 DRAWS = "but it draws random numbers, and may draw others in calls of another shape"
 
@@ -49,9 +47,7 @@ class Case:
     def run(self, tools: object) -> Result:
         """With the same random numbers every time, for code that draws some."""
         given = [getattr(tools, name) for name in tool_names(self.fails)]
-        with torch.random.fork_rng(devices=[]):
-            for one in generators():
-                one.manual_seed(0)
+        with seeded(0):
             result = self.fails(*given, **self.sizes, tolerance=self.tolerance)
         if result[0] and self.sizes.get("rows", 1) > 1:  # rows might be mixed: each alone decides
             return replace(self, sizes={**self.sizes, "rows": 1}).run(tools)

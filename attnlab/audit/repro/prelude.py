@@ -11,7 +11,7 @@ import random
 import re
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -240,19 +240,20 @@ def generators() -> list[torch.Generator]:
 
 
 @contextmanager
-def seeded() -> Iterator[None]:
-    """A call of the code draws the random numbers of the seed that was set last, as every call.
+def seeded(seed: int | None = None) -> Iterator[None]:
+    """A call of the code draws the random numbers of a seed: of the one that was set last, as every
+    call, if none is given.
 
     Those of Python and numpy too. The generators are left as they were: whoever audits draws on as
     if nothing had happened.
     """
-    numpy, first = sys.modules.get("numpy"), torch.initial_seed() % 2**32
-    plain, theirs = random.getstate(), numpy and numpy.random.get_state()
-    every = generators()
+    numpy, plain = sys.modules.get("numpy"), random.getstate()  # first: type checkers draw, too
+    theirs, every = numpy and numpy.random.get_state(), generators()
     kept = [one.get_state() for one in every]
     try:
         for one in every:
-            one.manual_seed(one.initial_seed())
+            one.manual_seed(one.initial_seed() if seed is None else seed)
+        first = torch.initial_seed() % 2**32
         random.seed(first)
         if numpy:
             numpy.random.seed(first)
@@ -267,10 +268,15 @@ def seeded() -> Iterator[None]:
 
 def run_seeded(run: Tool, x: Tensor, seed: int) -> Tensor:
     """Outputs with the random numbers of another seed."""
-    with torch.random.fork_rng(devices=[]):
-        for one in generators():
-            one.manual_seed(seed)
+    with seeded(seed):
         return run(x)
+
+
+def uncompiled() -> AbstractContextManager[Any]:
+    """What is compiled runs as it was written, so that it can be watched: flex_attention too."""
+    if "torch._dynamo" not in sys.modules:  # nothing is; it takes seconds to import
+        return nullcontext()
+    return torch.compiler.set_stance("force_eager")  # type: ignore[no-any-return]
 
 
 @contextmanager

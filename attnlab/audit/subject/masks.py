@@ -108,7 +108,7 @@ def find_mask(convention: Convention, name: str) -> Mask:
             moving = moving or (form if same else None)
     hides = moving is not None or certain(name)
     form = moving or hiding or taken or forms(name)[0]
-    if certain(name) and form in ADDED and taken is not None:
+    if certain(name) and form in ADDED and taken == forms(name)[0]:
         form = taken  # numbers to add do anything to scores; a mask as it is named does nothing
     unequal = taken is not None and not equal and not _is_causal(convention, name, x, free)
     return Mask(name=name, form=form, taken=taken is not None, hides=hides, unequal=unequal)

@@ -71,6 +71,14 @@ def test_a_folder_is_of_the_family_of_the_class_that_was_saved(
     assert pick(f"causal/{tmp_path}") == ("causal", str(tmp_path))
 
 
+def test_a_folder_may_be_below_the_home_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "saved").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert pick("~/saved") == ("causal", str(tmp_path / "saved"))
+
+
 def test_globs_are_over_families_and_names() -> None:
     assert matching("t5") == []
     assert matching("*/t5") == [*matching("t5*")[:1], "encoder/t5"]

@@ -3,12 +3,15 @@
 import pytest
 import torch
 from torch import nn
+from torch.nn.attention.flex_attention import flex_attention
 
 from attnlab.audit.bugs.heads import ChunkedQueries
 from attnlab.audit.contract import Contract
 from attnlab.audit.probe.identify import UNSEEN, observe
 from attnlab.audit.probe.probe import Probe
 from attnlab.audit.probe.tools import Tools
+from attnlab.audit.properties.heads import Heads
+from attnlab.audit.properties.precision import Precision
 from attnlab.audit.properties.scale import Scale
 from attnlab.audit.properties.weights import Weights
 from attnlab.audit.repro.prelude import CannotTell
@@ -93,3 +96,29 @@ def test_a_division_after_the_product_is_not_seen_so_nothing_is_said_of_sums(div
     finding = Weights().examine(probe(Online(64, divides)))
     assert finding.verdict == "cannot tell"
     assert "their division is not seen" in finding.detail
+
+
+class Flexible(nn.Module):
+    """By flex_attention, which is compiled in a way that nothing sees into."""
+
+    def __init__(self, width=32, heads=4):
+        super().__init__()
+        self.width, self.heads = width, heads
+        self.inner = nn.Linear(width, 3 * width)
+
+    def forward(self, x):
+        q, k, v = self.inner(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        found = flex_attention(q, k, v, score_mod=later_hidden)
+        return found.transpose(1, 2).flatten(2)
+
+
+def later_hidden(score, b, h, i, j):
+    return torch.where(j <= i, score, -float("inf"))
+
+
+def test_flex_attention_is_not_seen_and_that_is_said_in_the_same_words_and_breaks_nothing():
+    given = probe(Flexible())
+    details = {Scale().examine(given).detail, Weights().examine(given).detail}
+    assert details == {UNSEEN}
+    assert Heads().examine(given).verdict == "pass"  # it still runs after it was watched
+    assert Precision().examine(given).verdict == "pass"

@@ -107,3 +107,8 @@ def test_pieces_add_up_to_a_length_that_is_taken():
     assert found.fit_sizes({"pieces": [9, 8]}) == {"pieces": [9, 7]}
     assert lengths(lambda t: t > 19).fit_sizes({"pieces": [9, 8]}) == {"pieces": [9, 11]}
     assert found.fit_sizes({"pieces": [3, 20], "text": 1}) == {"pieces": [3, 20], "text": 1}
+
+
+def test_a_picture_has_patches_and_is_not_called_a_text():
+    found = Lengths(lambda length: None, block=9, picture=True)
+    assert found.note == "; a picture always has 9 patches: those after the ones drawn are 0"

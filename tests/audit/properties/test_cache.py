@@ -8,8 +8,9 @@ from attnlab import config
 from attnlab.audit import Contract
 from attnlab.audit.bugs.fused import Fused
 from attnlab.audit.probe.probe import Probe
-from attnlab.audit.properties.cache import Cache, chunkings
+from attnlab.audit.properties.cache import Cache, chunkings, fails
 from attnlab.audit.subject.adapters import subject_for
+from attnlab.audit.subject.base import Subject, normal
 from attnlab.models.transformer import Transformer, TransformerSettings
 
 
@@ -92,3 +93,41 @@ def test_chunks_that_differ_from_single_steps_are_told_beside_a_window_that_only
         assert finding.verdict == "fail" and finding.aspect == "single steps"
         others = [one.aspect for one in finding.besides]
         assert others == (["chunks against single steps"] if wrong else [])
+
+
+class Tiring(Subject):
+    """Right for so many steps, and then never again."""
+
+    name, caches = "tiring", True
+
+    def __init__(self, right):
+        self.left = right
+
+    def draw(self, batch, length, seed):
+        return normal(seed, batch, length, 4)
+
+    def run(self, x, *, padding=None, positions=None):
+        return x.cumsum(1)
+
+    def new_cache(self):
+        return {"sum": 0}
+
+    def step(self, x, cache):
+        self.left -= 1
+        out = cache["sum"] + x.cumsum(1)
+        cache["sum"] = out[:, -1:]
+        return out + (self.left < 0)
+
+
+def test_a_case_that_passed_is_run_again_when_it_is_asked_again():
+    examined, probe = Cache(), Probe(Tiring(40), Contract())
+    case = examined.case(probe, fails, batch=2, pieces=[1] * 11, warm=True)  # 22 steps
+    assert [examined.run(probe, case)[0] for _ in range(2)] == [False, True]
+
+
+def test_what_only_names_a_failure_is_run_once():
+    subject = Tiring(0)
+    examined, probe = Cache(), Probe(subject, Contract())
+    case = examined.case(probe, fails, batch=2, pieces=[1] * 11, warm=False)
+    assert [examined._fails(probe, case) for _ in range(3)] == [True] * 3
+    assert subject.left == -1

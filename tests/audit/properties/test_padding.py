@@ -39,3 +39,8 @@ def test_code_without_a_mask_cannot_be_asked():
 
     assert found(Plain(4, 4)).verdict == "not applicable"
     assert found(Plain(4, 4), padding=True).verdict == "cannot tell"
+
+
+def test_a_mask_of_an_unknown_name_that_is_declared_is_told_how_to_be_known():
+    finding = found(nn.Linear(5, 5), padding=True)
+    assert finding.verdict == "cannot tell" and "`key_padding_mask`" in finding.detail

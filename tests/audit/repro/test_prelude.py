@@ -152,3 +152,13 @@ def test_random_numbers_of_python_and_numpy_follow_the_seed_too(draw):
 def test_a_movement_to_what_is_no_number_is_told_as_such():
     lost = movement(torch.tensor([[[torch.nan]]]), torch.zeros(1, 1, 1))
     assert amount(float(lost)) == "NaN or infinity" and amount(0.125) == "0.12"
+
+
+def test_another_seed_is_left_in_no_generator(monkeypatch):
+    other = torch.Generator()
+    other.manual_seed(7)
+    monkeypatch.setattr(
+        "attnlab.audit.repro.prelude.generators", lambda: [torch.default_generator, other]
+    )
+    seen = run_seeded(lambda x: torch.tensor(other.initial_seed()), torch.zeros(1), 4)
+    assert int(seen) == 4 and other.initial_seed() == 7

@@ -266,3 +266,9 @@ def test_a_mask_that_does_nothing_is_given_as_its_name_says():
     subject = subject_for(ByQuery(), {}, "code")
     assert subject.convention.mask.form.text == "(~padding).long()"
     assert Padding().examine(Probe(subject, Contract(padding=True))).verdict == "fail"
+
+
+@pytest.mark.parametrize("wrong", [True, False])
+def test_numbers_to_add_stay_numbers_where_the_named_form_is_not_taken(wrong):
+    subject = subject_for(padding.AddedMask(16, 2, wrong), {}, "code")
+    assert subject.convention.mask.form.text == "additive_mask(padding, x)[:, None, None]"
