@@ -67,12 +67,14 @@ def lines(name: str, *rows: Any) -> Plant:
 
 
 def whole(name: str, content: bytes, act: Act, what: str, codes: tuple[int, ...] = EITHER) -> Trial:
+    readable = content.startswith(b'{"corpus"')
+    copied = name == "config.json" and act is RESUME
     return Trial(
         name=f"{name} is {what}",
         plant=content_of(name, content),
         act=act,
         codes=codes,
-        said=AGAIN if name == "config.json" and act is RESUME else "",
+        said=(DECIDES if readable else AGAIN) if copied else "",
     )
 
 
