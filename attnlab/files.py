@@ -17,6 +17,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import IO, Any
 
+NAMED = 64 * 2**20  # bytes; what people write by hand is smaller
 LARGEST = 1e18  # no count, loss or time of ours is larger
 DEEPEST = 60  # of objects within objects
 ODD = "it is damaged, or not written by attnlab; remove it or bring it back"
@@ -58,6 +59,21 @@ def write_named(path: Path, content: bytes) -> None:
         path.write_bytes(content)
     except OSError as error:
         raise failed_write(path, len(content), error) from None
+
+
+def read_named(path: Path, most: int = NAMED) -> bytes:
+    """Of a file that a person has named: a link is followed, what may never end is refused."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # opening a FIFO would wait
+    try:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError(errno.EINVAL, "it is no plain file")
+        with os.fdopen(handle, "rb", closefd=False) as file:
+            content = file.read(most + 1)
+    finally:
+        os.close(handle)
+    if len(content) > most:
+        raise OSError(errno.EFBIG, f"it has more than {most >> 20} MiB")
+    return content
 
 
 def append(path: Path, content: bytes) -> None:

@@ -15,7 +15,7 @@ def read_contract(path: Path | None, words: Sequence[str]) -> Contract:
     if path is None:
         return config.override(Contract(), words)
     try:
-        declared: Any = files.parse_json(path.read_bytes(), path)
+        declared: Any = files.parse_json(files.read_named(path), path)
     except OSError as error:
         what = "is no file" if not path.exists() else f"cannot be read ({error.strerror})"
         raise InputError(

@@ -15,11 +15,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from attnlab import files
 from attnlab.audit.contract import EXIT_CODES
 from attnlab.audit.errors import InputError
 
 Row = dict[str, Any]
 VERDICTS = ("pass", "fail", "incomplete", "not built", "error")
+MOST = 2**30  # bytes of a file of rows
+# what is used of a row that was read
+SHAPE = dict.fromkeys(("line", "family", "verdict"), str) | {
+    **dict.fromkeys(("code?", "reason?", "detail?", "unfinished?"), str),
+    "checks?": [dict],
+}
 
 
 def exit_code(rows: Iterable[Mapping[str, Any]]) -> int:
@@ -57,13 +64,18 @@ class RowFile:
             self._read()
 
     def _read(self) -> None:
-        content = self.path.read_bytes()
+        try:
+            content = files.read_named(self.path, MOST)
+        except OSError as error:
+            raise InputError(
+                f"--out {self.path} cannot be read ({error.strerror}); name another file"
+            ) from None
         self._whole = content.rfind(b"\n") + 1  # what follows was torn off when it was written
         for number, line in enumerate(content[: self._whole].splitlines(), 1):
             try:
-                row = json.loads(line)
+                row = files.in_shape(files.parse_json(line, self.path), SHAPE, self.path)
                 self.known[row["line"]] = row
-            except (ValueError, KeyError, TypeError):
+            except ValueError:
                 raise InputError(
                     f"{self.path}, line {number} is no row of a sweep; name another file"
                 ) from None

@@ -4,8 +4,10 @@
 
 The request goes in on the child's standard input as JSON. Lines of JSON come back on a pipe of
 their own, so whatever the code prints stays out of them; of that, the end is kept, to be shown
-when the process dies. Nothing is unpickled: what comes back is plain data, whoever wrote it. What
-is known comes after each property, so that an audit that ends early loses nothing.
+when the process dies. Nothing is unpickled: what comes back is plain data, whoever wrote it. Each
+line begins with a secret that came with the request: code that writes to every file that is open
+ends its audit, and forges none. What is known comes after each property, so that an audit that ends
+early loses nothing. The child is two processes (`audit/keeper.py`): one ends what the other leaves.
 
 The time is limited by the parent, the memory in the child once torch is loaded, so that what torch
 itself takes does not count. Where the system does not tell how much that is (it does on Linux),
@@ -16,6 +18,7 @@ import dataclasses
 import json
 import math
 import os
+import secrets
 import selectors
 import signal
 import subprocess
@@ -33,6 +36,7 @@ from attnlab.audit.answer import Answer as Answer
 from attnlab.audit.answer import answer_of, ended, plain_of, stopped
 from attnlab.audit.contract import Certificate, Contract, finite
 from attnlab.audit.errors import NEEDS_MEMORY, AuditError, InputError, SubjectError
+from attnlab.audit.keeper import keep_in_child
 from attnlab.audit.partial import UNEXAMINED, Keep
 
 if TYPE_CHECKING:
@@ -120,19 +124,22 @@ def audit_in_child(request: Request, limits: Limits, tick: Tick = lambda text: N
 
 
 def _audit_in_child(request: Request, limits: Limits, tick: Tick) -> Answer:
+    secret = secrets.token_hex(16)
+    given = {**request.plain(), **vars(limits), "secret": secret}
     with _child(limits) as (process, messages):
         assert process.stdin is not None and process.stdout is not None
-        monitor = _Monitor(process, messages, limits, tick)
+        monitor = _Monitor(process, messages, limits, tick, secret)
         try:
             # a child that dies at once does not read
             with suppress(BrokenPipeError), process.stdin:
-                process.stdin.write(json.dumps({**request.plain(), **vars(limits)}).encode())
+                process.stdin.write(json.dumps(given).encode())
             found = monitor.answer()
         except KeyboardInterrupt:
             return stopped(request.target, monitor.known(request.target), monitor.where)
         if found is not None:
             return answer_of(request.target, found)
-        _kill(process, 0 if monitor.late else PATIENCE)  # its own exit code if possible
+        # its own exit code if possible
+        _kill(process, 0 if monitor.late or monitor.garbled else PATIENCE)
         cause, reason = monitor.reason(request.target)
         return ended(request.target, monitor.known(request.target), cause, reason)
 
@@ -297,6 +304,9 @@ def _kill(process: subprocess.Popen[bytes], patience: float = 0.2) -> None:
     """Kill what is left of the process and of those it started, and collect it."""
     with suppress(subprocess.TimeoutExpired):  # it may be about to end by itself
         process.wait(patience)
+    with suppress(subprocess.TimeoutExpired):  # what went into a session of its own, too
+        process.terminate()
+        process.wait(GRACE)
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -306,11 +316,16 @@ class _Monitor:
     """Reads what a child says and prints, until it answers, dies or takes too long."""
 
     def __init__(
-        self, process: subprocess.Popen[bytes], messages: BinaryIO, limits: Limits, tick: Tick
+        self,
+        process: subprocess.Popen[bytes],
+        messages: BinaryIO,
+        limits: Limits,
+        tick: Tick,
+        secret: str,
     ) -> None:
         self._process, self._limits, self._tick = process, limits, tick
-        self._messages = messages
-        self._activity, self.late = "", False
+        self._messages, self._secret = messages, secret.encode()
+        self._activity, self.late, self.garbled = "", False, False
         self._so_far: dict[str, Any] | None = None
         self._output, self._unread = b"", b""
         self._until = time.monotonic() + limits.seconds
@@ -320,7 +335,7 @@ class _Monitor:
             assert self._process.stdout is not None
             selector.register(self._messages, selectors.EVENT_READ)
             selector.register(self._process.stdout, selectors.EVENT_READ)
-            while not self.late:
+            while not self.late and not self.garbled:
                 left = self._until - time.monotonic()
                 ready = [key.fileobj for key, _ in selector.select(min(0.5, max(left, 0)))]
                 for stream in ready:
@@ -341,8 +356,15 @@ class _Monitor:
 
     def _receive(self, piece: bytes) -> dict[str, Any] | None:
         *lines, self._unread = (self._unread + piece).split(b"\n")
-        for line in lines:
-            message = json.loads(line)
+        for line in [*lines, self._unread]:
+            known = line[: len(self._secret)]
+            self.garbled |= known != self._secret[: len(known)]
+        for line in [] if self.garbled else lines:
+            try:
+                message = json.loads(line.removeprefix(self._secret))
+            except ValueError:  # something was written in its middle
+                self.garbled = True
+                return None
             if "answer" in message:
                 return message["answer"]  # type: ignore[no-any-return]
             if "so_far" in message:
@@ -368,6 +390,9 @@ class _Monitor:
             what = f"time ran out after {self._limits.seconds:g} s"
             longer = max(60, 2 * math.ceil(self._limits.seconds))
             advice = f"; allow more with --timeout {longer}"
+        elif self.garbled:
+            what = "the code wrote to the pipe of the audit's answers"
+            advice = "; let it write only to files that it has opened itself"
         elif code == -signal.SIGKILL:
             what = "the process was killed from outside, as when the machine's memory runs out"
         elif code < 0:
@@ -390,11 +415,13 @@ class _Monitor:
 
 def main() -> None:
     """The child: limits itself, audits, says what it does as it goes."""
+    keep_in_child(int(sys.argv[1]))
     with os.fdopen(int(sys.argv[1]), "wb", buffering=0) as messages:
         given = json.loads(sys.stdin.buffer.read())
+        secret = given.pop("secret").encode()
 
         def say(**message: Any) -> None:
-            messages.write(json.dumps(message, allow_nan=False).encode() + b"\n")
+            messages.write(secret + json.dumps(message, allow_nan=False).encode() + b"\n")
 
         # ends it even in compiled code, and without a parent
         signal.alarm(math.ceil(given["seconds"]) + GRACE)

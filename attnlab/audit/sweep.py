@@ -28,7 +28,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from attnlab import config
+from attnlab import config, files
 from attnlab.audit.answer import Answer, answer_of, ended, plain_of
 from attnlab.audit.contract import Certificate
 from attnlab.audit.errors import InputError, SubjectError
@@ -75,17 +75,23 @@ class Job:
     @cached_property
     def code(self) -> str:
         """The hash of the file that is named; empty if none is. Rows of another are not kept."""
-        path = Path(parts_of(self.request.target)[0])
-        if path.suffix != ".py" or not path.is_file():
+        if not self._file.is_file():
             return ""
-        return hashlib.sha256(path.read_bytes()).hexdigest()  # a person's file may be a link
+        return hashlib.sha256(self._file.read_bytes()).hexdigest()  # a person's file may be a link
+
+    @property
+    def _file(self) -> Path:
+        path = Path(parts_of(self.request.target)[0])
+        return path if path.suffix == ".py" else Path()
 
     def row_in(self, out: RowFile | None) -> Row | None:
         """The row of this very code, if it is there already; what was not audited is tried anew."""
         row = None if out is None else out.known.get(self.line)
         if row is None or row.get("code", "") != self.code:
             return None
-        audited = bool(row.get("checks")) or row["verdict"] not in ("incomplete", "error")
+        if self._file.suffix and not self.code:  # there is nothing to be audited
+            return None
+        audited = bool(row.get("checks")) or row["verdict"] == "not built"
         return row if audited and not row.get("unfinished") else None
 
     @property
@@ -112,7 +118,7 @@ def jobs_of(request: Request) -> list[Job]:
     if request.options:
         raise InputError(f"{request.options[0]!r} is for one target; write it into {path}")
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = files.read_named(path).decode("utf-8").splitlines()
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror}); name a text file") from None
     except UnicodeDecodeError:

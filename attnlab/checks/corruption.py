@@ -2,7 +2,7 @@
 
 One bit flipped anywhere, a file cut short, a file gone: each trial damages a good checkpoint, then
 it must be refused, and the good one before it taken. The control is what the tensor format notices
-by itself.
+by itself. Then caches are damaged (`checks/cached.py`): what can be made again must be.
 """
 
 import shutil
@@ -13,8 +13,9 @@ from typing import Any
 import safetensors.torch
 import torch
 
-from attnlab import counter_rng
 from attnlab.checks import Tick, stoppable
+from attnlab.checks.cached import Count, damage_caches
+from attnlab.checks.damage import damage
 from attnlab.config import setting, settings
 from attnlab.training import checkpoint
 from attnlab.training.checkpoint import BrokenCheckpoint, Checkpoint
@@ -23,10 +24,12 @@ from attnlab.training.checkpoint import BrokenCheckpoint, Checkpoint
 @settings
 class CorruptionCheck:
     trials: int = setting(1000, low=1, about="checkpoints to damage")
+    caches: int = setting(300, low=30, about="cached files to damage: tokens, results, kernel")
     seed: int = setting(0, about="random seed of the damages")
 
     def run(self, tick: Tick) -> dict[str, Any]:
         found = fallen_back = alone = tensor_flips = done = 0
+        cached: dict[str, Count] = {}
 
         def counts() -> dict[str, Any]:
             return {
@@ -34,6 +37,7 @@ class CorruptionCheck:
                 "found": found,
                 "older_one_used_instead": fallen_back,
                 "control_found_by_safetensors_alone": f"{alone} of {tensor_flips}",
+                "caches": {name: count.plain() for name, count in cached.items()},
             }
 
         with (
@@ -59,10 +63,13 @@ class CorruptionCheck:
                 shutil.copytree(spare, newer)
                 tick(f"{done} of {self.trials} checkpoints damaged, {found} found")
             intact = checkpoint.is_good(newer)
+            damage_caches(parent, self.caches, self.seed, cached, tick)
+        whole = all(count.passed for count in cached.values())
+        proves = any(count.control_used_it for count in cached.values())
         return {
             **counts(),
             "intact_one_accepted": intact,
-            "passed": found == fallen_back == self.trials and intact,
+            "passed": found == fallen_back == self.trials and intact and whole and proves,
         }
 
 
@@ -87,20 +94,3 @@ def refused_by_the_format(path: Path) -> bool:
     except safetensors.SafetensorError:
         return True
     return False
-
-
-def damage(folder: Path, seed: int, trial: int) -> Path:
-    """Damage one file: mostly one bit, sometimes its end, sometimes all of it."""
-    names = sorted(path.name for path in folder.iterdir())
-    which, kind, where = counter_rng.uniform(seed, "damage", trial, [0, 1, 2])
-    path = folder / names[int(which * len(names))]
-    content = bytearray(path.read_bytes())
-    if kind < 0.9:
-        bit = int(where * len(content) * 8)
-        content[bit // 8] ^= 1 << bit % 8
-        path.write_bytes(content)
-    elif kind < 0.95:
-        path.write_bytes(content[: int(where * len(content))])
-    else:
-        path.unlink()
-    return path

@@ -222,7 +222,7 @@ def why_unavailable() -> str | None:
 
 @functools.cache
 def library(dtype: torch.dtype) -> ctypes.CDLL:
-    path = _build(dtype)
+    path = build(dtype)
     try:
         loaded = ctypes.CDLL(str(path))
     except OSError as error:  # a folder from which nothing may be executed, say
@@ -233,7 +233,8 @@ def library(dtype: torch.dtype) -> ctypes.CDLL:
     return loaded
 
 
-def _build(dtype: torch.dtype) -> Path:
+def build(dtype: torch.dtype, folder: Path | None = None) -> Path:
+    """The library in the cache, or in this folder: what is there if it is whole, else a new one."""
     compiler = os.environ.get("CC") or "cc"
     found = shutil.which(compiler)
     if found is None:
@@ -243,7 +244,8 @@ def _build(dtype: torch.dtype) -> Path:
     sources = [source.read_bytes() for source in SOURCES]
     text = b"".join([*sources, repr((flags, MACHINES)).encode(), version, machine_id().encode()])
     try:
-        target = cache_folder() / f"banded-{hashlib.sha256(text).hexdigest()[:16]}.so"
+        name = f"banded-{hashlib.sha256(text).hexdigest()[:16]}.so"
+        target = (folder or cache_folder()) / name
         if not is_whole(target):
             _compile(found, flags, target)
     except OSError as error:

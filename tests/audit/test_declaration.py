@@ -1,7 +1,11 @@
 """What is declared: words win over a file, and never over each other."""
 
+import os
+from pathlib import Path
+
 import pytest
 
+from attnlab import files
 from attnlab.audit.contract import Contract
 from attnlab.audit.declaration import read_contract
 
@@ -31,3 +35,18 @@ def test_a_file_that_cannot_be_read_is_said_in_words(tmp_path):
         with pytest.raises(ValueError, match=f"--contract .* {what}.*give a JSON file") as slip:
             read_contract(path, [])
         assert "Errno" not in str(slip.value)
+
+
+def test_a_fifo_and_a_device_are_not_waited_for_and_a_link_is_followed(tmp_path):
+    real, link, pipe = (tmp_path / name for name in ("real.json", "link.json", "pipe"))
+    real.write_text('{"causal": true}')
+    link.symlink_to(real)
+    assert read_contract(link, []) == Contract(causal=True)
+    os.mkfifo(pipe)
+    for path in (pipe, Path("/dev/zero")):
+        with pytest.raises(ValueError, match=r"cannot be read \(it is no plain file\)"):
+            read_contract(path, [])
+    with real.open("wb") as file:
+        file.truncate(files.NAMED + 1)
+    with pytest.raises(ValueError, match=r"cannot be read \(it has more than 64 MiB\)"):
+        read_contract(link, [])

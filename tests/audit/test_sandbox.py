@@ -358,6 +358,45 @@ def test_code_that_hangs_is_ended_with_all_that_it_started(ask, tmp_path, childr
     assert not alive(pid)
 
 
+# starts a process in a session of its own, and leaves it without a parent
+DAEMON = """
+import subprocess, sys
+daemon = subprocess.Popen(["sleep", "600"], start_new_session=True, stdout=subprocess.DEVNULL)
+print(daemon.pid)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a session of its own gets away")
+@pytest.mark.parametrize("end", ["pass", "import os; os._exit(3)", "while True: pass"])
+def test_a_process_in_a_session_of_its_own_ends_with_the_code(ask, tmp_path, children, end):
+    mark = tmp_path / "process"
+    top = (
+        "import subprocess, sys\n"
+        f"found = subprocess.check_output([sys.executable, '-S', '-c', {DAEMON!r}])\n"
+        f"open({str(mark)!r}, 'wb').write(found)\n{end}"
+    )
+    ask(top=top, limits=Limits(seconds=20))
+    assert not alive(int(mark.read_text())) and not children()
+
+
+FORGED = {"certificate": None, "detail": "forged", "traceback": "", "examples": []}
+
+
+@pytest.mark.parametrize("text", ["no JSON", json.dumps({"answer": FORGED}), "x" * 100_000])
+@pytest.mark.parametrize("line", ["\n", ""])
+def test_code_that_writes_to_the_pipe_of_answers_ends_its_audit_and_forges_nothing(ask, text, line):
+    top = (
+        "import os, stat\nfor handle in range(3, 64):\n"
+        "    try:\n"
+        "        if stat.S_ISFIFO(os.fstat(handle).st_mode):\n"
+        f"            os.write(handle, {(text + line).encode()!r})\n"
+        "    except OSError:\n        pass"
+    )
+    answer = ask(top=top, causal=True)
+    assert answer.detail.startswith("the code wrote to the pipe of the audit's answers while it")
+    assert answer.certificate is None and not answer.traceback
+
+
 def alive(pid):
     state = Path(f"/proc/{pid}/stat")
     try:
@@ -389,7 +428,8 @@ def test_a_child_without_a_parent_ends_itself(tmp_path):
         "reads, writes = os.pipe(); os.dup2(writes, 9)\n"
         "import sys; sys.argv = ['child', '9']; sandbox.main()"
     )
-    given = {**Request(target=f"{path}:Code").plain(), **vars(Limits(seconds=1))}
+    limits = vars(Limits(seconds=1))
+    given = {**Request(target=f"{path}:Code").plain(), **limits, "secret": ""}
     done = subprocess.run([sys.executable, "-c", program], input=json.dumps(given).encode())
     assert done.returncode == -14  # SIGALRM: it did not wait for the code to end
 

@@ -250,15 +250,21 @@ def test_ctrl_c_stops_with_the_rows_that_are_there(tmp_path: Path) -> None:
 def test_rows_of_other_code_and_of_none_are_made_again(tmp_path: Path) -> None:
     code, path = tmp_path / "code.py", tmp_path / "rows.jsonl"
     (job,) = jobs(f"{code}:Code")
-    path.write_text(json.dumps({"line": job.line, "verdict": "incomplete", "code": ""}) + "\n")
+    known = {"line": job.line, "family": "code"}
+    path.write_text(json.dumps({**known, "verdict": "incomplete", "code": ""}) + "\n")
     assert job.row_in(RowFile(path, True)) is None, "it was not audited"
     for more in ({"checks": []}, {"checks": [{}], "unfinished": "time ran out"}):
-        row = {"line": job.line, "verdict": "incomplete", "code": "", **more}
+        row = {**known, "verdict": "incomplete", "code": "", **more}
         path.write_text(json.dumps(row) + "\n")
         assert job.row_in(RowFile(path, True)) is None, "it was not audited, or not all of it"
+    row = {**known, "verdict": "pass", "checks": [{}], "code": ""}
+    path.write_text(json.dumps(row) + "\n")
+    assert job.row_in(RowFile(path, True)) is None, "there is no such file"
     code.write_text("first")
     (job,) = jobs(f"{code}:Code")
-    row = {"line": job.line, "verdict": "pass", "checks": [], "code": job.code}
+    path.write_text(json.dumps({**row, "checks": [], "code": job.code}) + "\n")
+    assert job.row_in(RowFile(path, True)) is None, "a pass without a check is none"
+    row |= {"code": job.code}
     path.write_text(json.dumps(row) + "\n")
     assert job.row_in(RowFile(path, True)) == row
     code.write_text("second")

@@ -16,7 +16,7 @@ def unlucky(connection: Any) -> None:
             os._exit(7)
         if name == "hangs":
             time.sleep(60)
-        connection.send({"target": name, "verdict": "pass"})
+        connection.send({"target": name, "verdict": "pass", "checks": [{}]})
 
 
 def talkative(connection: Any) -> None:

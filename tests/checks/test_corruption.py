@@ -2,8 +2,10 @@
 
 import pytest
 
-from attnlab.checks import corruption
+from attnlab import files
+from attnlab.checks import cached, corruption
 from attnlab.checks.corruption import CorruptionCheck
+from attnlab.kernels import native
 from attnlab.training import checkpoint
 
 
@@ -12,7 +14,7 @@ def silent(text):
 
 
 def test_all_damage_is_found_and_the_tensor_format_alone_finds_little():
-    report = CorruptionCheck(trials=40).run(silent)
+    report = CorruptionCheck(trials=40, caches=30).run(silent)
     assert report["passed"] and report["found"] == 40
     found, of = map(int, report["control_found_by_safetensors_alone"].split(" of "))
     assert found < of
@@ -28,7 +30,32 @@ def test_the_check_fails_when_hashes_are_not_compared(monkeypatch):
             return {path.name: path.read_bytes() for path in folder.iterdir()}
 
     monkeypatch.setattr(checkpoint, "read_verified", trusting)
-    assert not CorruptionCheck(trials=40).run(silent)["passed"]
+    assert not CorruptionCheck(trials=40, caches=30).run(silent)["passed"]
+
+
+def caches_damaged(folder):
+    counts = {}
+    cached.damage_caches(folder, 60, 0, counts, silent)
+    return counts
+
+
+def test_damaged_caches_are_found_and_made_again_and_a_naive_reader_uses_them(tmp_path):
+    counts = caches_damaged(tmp_path)
+    assert {"shards", "results of jobs"} <= counts.keys()
+    assert all(count.passed and count.trials >= 20 for count in counts.values())
+    assert all(count.control_used_it for count in counts.values())
+
+
+def test_the_check_fails_when_hashes_of_caches_are_not_compared(tmp_path, monkeypatch):
+    def trusting(path):
+        value = files.parse_json(files.read(path), path)
+        return {name: inner for name, inner in value.items() if name != files.SEAL}
+
+    monkeypatch.setattr(files, "read_sealed", trusting)
+    monkeypatch.setattr(native, "is_whole", lambda target: target.exists())
+    counts = caches_damaged(tmp_path)
+    assert not any(counts.pop(name).passed for name in ("shards", "results of jobs"))
+    assert not any(count.passed for count in counts.values())
 
 
 def test_every_kind_of_damage_happens(tmp_path):
@@ -39,12 +66,14 @@ def test_every_kind_of_damage_happens(tmp_path):
         path = corruption.damage(folder, 0, trial)
         if not path.exists():
             kinds.add("gone")
+        elif not path.read_bytes():
+            kinds.add("empty")
         elif len(path.read_bytes()) < len(before[path.name]):
             kinds.add("short")
         else:
             kinds.add("bit")
         path.write_bytes(before[path.name])
-    assert kinds == {"gone", "short", "bit"}
+    assert kinds == {"gone", "empty", "short", "bit"}
 
 
 def test_nonsense_is_refused():

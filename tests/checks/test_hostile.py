@@ -72,6 +72,14 @@ def test_a_detector_finds_what_it_is_for_and_nothing_else(tmp_path, act, found):
     assert set(seen.problems) <= {found, "exit code"}
 
 
+def test_what_goes_on_must_say_what_it_stepped_over(tmp_path):
+    acts = {"silent": nothing, "": lambda place: print("the checkpoint\ndecides")}
+    for found, act in acts.items():
+        trial = Trial(name="t", plant=nothing, act=act, codes=(0, 2), said="checkpoint decides")
+        (seen,) = observe.observe([trial], tmp_path / "none", tmp_path / f"room{found}", 1)
+        assert "".join(seen.problems) == found
+
+
 def test_what_is_refused_in_one_line_is_no_problem(tmp_path):
     def refuse(place):
         raise ValueError("no\nsuch thing")

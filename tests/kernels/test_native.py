@@ -152,15 +152,15 @@ def test_a_cache_folder_that_cannot_be_made_is_a_reason(monkeypatch, fresh_libra
 
 @needs_compiler
 def test_the_library_is_built_once(monkeypatch, fresh_library):
-    first = native._build(torch.float32)
+    first = native.build(torch.float32)
     monkeypatch.setattr(native, "_compile", lambda *args: pytest.fail("compiled twice"))
-    assert native._build(torch.float32) == first
+    assert native.build(torch.float32) == first
 
 
 @needs_compiler
 @pytest.mark.parametrize("damage", ["empty", "cut", "flipped", "other seal", "link"])
 def test_a_damaged_library_is_said_and_built_again(damage, fresh_library):
-    built = native._build(torch.float32)
+    built = native.build(torch.float32)
     content, seal = bytearray(built.read_bytes()), native._seal(built)
     if damage == "other seal":
         seal.write_bytes(b"0" * 64)
@@ -171,23 +171,23 @@ def test_a_damaged_library_is_said_and_built_again(damage, fresh_library):
         content[len(content) // 2] ^= 255
         built.write_bytes({"empty": b"", "cut": content[:4000], "flipped": content}[damage])
     with pytest.warns(CacheWarning, match="is damaged; compiling it again"):
-        native._build(torch.float32)
+        native.build(torch.float32)
     assert native.is_whole(built) and not built.is_symlink()
     assert native.library(torch.float32).attnlab_lanes() > 0
 
 
 @needs_compiler
 def test_a_library_that_another_process_has_not_finished_is_built_without_a_word(fresh_library):
-    built = native._build(torch.float32)
+    built = native.build(torch.float32)
     native._seal(built).unlink()
-    native._build(torch.float32)
+    native.build(torch.float32)
     assert native.is_whole(built)
 
 
 @needs_compiler
 def test_a_library_that_cannot_be_loaded_is_a_reason(monkeypatch, fresh_library):
     (fresh_library / "no.so").write_bytes(b"no library")
-    monkeypatch.setattr(native, "_build", lambda dtype: fresh_library / "no.so")
+    monkeypatch.setattr(native, "build", lambda dtype: fresh_library / "no.so")
     choice = _pick()
     assert choice.path == "tiled" and "cannot be loaded" in choice.reason
 

@@ -46,7 +46,7 @@ def test_every_single_bit_of_the_small_files_is_guarded(tmp_path):
 
 
 def test_damage_anywhere_is_found_and_the_older_one_is_used():
-    report = CorruptionCheck(trials=60).run(lambda text: None)
+    report = CorruptionCheck(trials=60, caches=30).run(lambda text: None)
     assert report["passed"] and report["found"] == 60
 
 

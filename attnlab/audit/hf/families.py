@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from attnlab import registry
+from attnlab import files, registry
 from attnlab.audit.errors import InputError
 
 Family = Literal["causal", "seq2seq", "encoder"]
@@ -135,8 +135,10 @@ def class_name(family: Family, name: str) -> str:
 def _family_in(folder: Path) -> Family:
     """By the class that was saved; by the architecture if the folder does not say."""
     try:
-        config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        path = folder / "config.json"
+        config: dict[str, Any] = json.loads(files.read_named(path))  # may hold Infinity
+        files.in_shape(config, {"architectures?": ([str], None)}, path)
+    except (OSError, ValueError, RecursionError):
         return "causal"  # reading it says what is wrong
     if config.get("is_encoder_decoder"):
         return "seq2seq"

@@ -107,6 +107,9 @@ def model_in(
     """A saved model: config.json and safetensors; nothing is unpickled, no code run."""
     if not (folder / "config.json").is_file():
         raise InputError(f"{folder} holds no config.json; give a folder that save_pretrained made")
+    for path in folder.iterdir():
+        if path.exists() and not path.is_file() and not path.is_dir():
+            raise InputError(f"{path} is a FIFO, a socket or a device; remove it")  # never ends
     if not any(folder.glob("*.safetensors")):
         raise InputError(f"{folder} holds no *.safetensors; other weights may run code when read")
     local = {"local_files_only": True, "trust_remote_code": False}

@@ -10,6 +10,7 @@ from pathlib import Path
 from attnlab.checks.hostile import acts
 from attnlab.checks.hostile.forge import content_of
 from attnlab.checks.hostile.trial import (
+    AGAIN,
     EITHER,
     GENERATE,
     LIST,
@@ -92,7 +93,13 @@ FAMILY = Family(
             act=GENERATE,
         ),
         Trial(name="a zip behind good tensors", plant=appended, act=GENERATE),
-        Trial(name="a gzip bomb as config.json", plant=content_of("config.json", BOMB), act=RESUME),
+        Trial(
+            name="a gzip bomb as config.json",
+            plant=content_of("config.json", BOMB),
+            act=RESUME,
+            codes=(0,),
+            said=AGAIN,
+        ),
         Trial(
             name="a gzip bomb as the checkpoint's state",
             plant=content_of("checkpoint/state.json", BOMB),

@@ -39,6 +39,13 @@ for handle in range({first}, 64):
     except OSError:
         pass
 """
+STOLEN = """
+frame = sys._getframe()
+while "say" not in frame.f_locals:
+    frame = frame.f_back
+frame.f_locals["say"](answer={answer!r})
+os._exit(0)
+"""
 PASSES = "code.py:Code: pass"
 MALICE = "docs/audit.md: it protects from accidents, not from malice"
 
@@ -158,15 +165,20 @@ FAMILY = Family(
         trial("closes every file", "os.closerange(3, 64)"),
         trial("replaces sys.stdout", "sys.stdout = sys.stderr = None"),
         trial("changes the folder", "os.chdir('/')"),
+        trial("garbage on every file", EVERYWHERE.format(first=3, text="no JSON of ours")),
+        trial("a forged answer on every file", EVERYWHERE.format(first=3, text=FORGED)),
         trial(
-            "garbage on every file",
-            EVERYWHERE.format(first=3, text="no JSON of ours"),
-            codes=(1, 2, 3),
-            not_promised=MALICE,
+            "a forged answer on every file, and leaves",
+            EVERYWHERE.format(first=3, text=FORGED) + "\nos._exit(0)",
         ),
+        trial("a process in a session of its own", DAEMON),
+        trial("a process in a session of its own, when called", inside=f"exec({DAEMON!r})"),
+        trial("a process in a session of its own, and leaves", f"{DAEMON}\nos._exit(0)"),
+        trial("kills its parent", "os.kill(os.getppid(), 9); os._exit(0)"),
         trial(
-            "a forged answer on every file",
-            EVERYWHERE.format(first=3, text=FORGED),
+            "a forged answer with what our frames hold",
+            STOLEN.format(answer=ANSWER["answer"]),
+            codes=(0, 1, 2),
             not_promised=MALICE,
         ),
         trial(
@@ -174,13 +186,6 @@ FAMILY = Family(
             "torch.equal = torch.allclose = lambda *a, **k: True\n"
             "torch.Tensor.abs = lambda self: self * 0",
             codes=(1, 2, 3),
-            not_promised=MALICE,
-        ),
-        trial("a process in a session of its own", DAEMON, not_promised=MALICE),
-        trial(
-            "kills its parent",
-            "os.kill(os.getppid(), 9); os._exit(0)",
-            codes=(1, 2, -9),
             not_promised=MALICE,
         ),
         Trial(

@@ -1,12 +1,15 @@
 """JSON that is too deep, too large, of other types, or true to its type and absurd."""
 
 import json
+import math
 from collections.abc import Callable
 from typing import Any
 
 from attnlab.checks.hostile import acts
 from attnlab.checks.hostile.forge import content_of, edited
 from attnlab.checks.hostile.trial import (
+    AGAIN,
+    DECIDES,
     EITHER,
     EVALUATE,
     GENERATE,
@@ -29,6 +32,7 @@ CURVE = acts.page("/api/runs/20200101-000000-tiny-abcdef/curve")
 CONTRACT = command("audit", "x.py:X", "--contract", "given.json")
 SETTINGS = command("train", "tiny", "--config", "given.json", "--runs", "runs")
 
+PASSED = {"line": "x.py:X", "family": "code", "verdict": "pass", "code": "", "checks": [{}]}
 LOSSES: list[Any] = [None, "x", [], {}, True, 1e308, -1e308]
 
 
@@ -63,7 +67,15 @@ def lines(name: str, *rows: Any) -> Plant:
 
 
 def whole(name: str, content: bytes, act: Act, what: str, codes: tuple[int, ...] = EITHER) -> Trial:
-    return Trial(name=f"{name} is {what}", plant=content_of(name, content), act=act, codes=codes)
+    readable = content.startswith(b'{"corpus"')
+    copied = name == "config.json" and act is RESUME
+    return Trial(
+        name=f"{name} is {what}",
+        plant=content_of(name, content),
+        act=act,
+        codes=codes,
+        said=(DECIDES if readable else AGAIN) if copied else "",
+    )
 
 
 def value(name: str, act: Act, at: str, it: Any, codes: tuple[int, ...] = (2,)) -> Trial:
@@ -74,7 +86,13 @@ def value(name: str, act: Act, at: str, it: Any, codes: tuple[int, ...] = (2,)) 
         plant=edited(name, inside(*names, value=it)),
         act=act,
         codes=codes,
+        said=(DECIDES if math.isfinite(it) else AGAIN) if name == "config.json" else "",
     )
+
+
+def naive_silence(place: Place) -> None:
+    """Goes on from the checkpoint, whatever is beside it."""
+    json.loads((place.checkpoint / "config.json").read_bytes())
 
 
 def naive_size(place: Place) -> None:
@@ -89,15 +107,15 @@ FAMILY = Family(
     name="numbers",
     about="JSON that is too deep, too large, or of other types",
     trials=[
-        whole("config.json", DEEP, RESUME, "200,000 lists deep", (2,)),
+        whole("config.json", DEEP, RESUME, "200,000 lists deep", (0,)),
         whole("config.json", DEEP_OBJECT, LIST, "100,000 objects deep"),
-        whole("config.json", DIGITS, RESUME, "a number of 100,000 digits", (2,)),
-        whole("config.json", b"[]", RESUME, "a list", (2,)),
-        whole("config.json", b"null", RESUME, "null", (2,)),
+        whole("config.json", DIGITS, RESUME, "a number of 100,000 digits", (0,)),
+        whole("config.json", b"[]", RESUME, "a list", (0,)),
+        whole("config.json", b"null", RESUME, "null", (0,)),
         whole("config.json", b'{"steps": NaN}', DETAILS, "NaN on the page"),
         whole("config.json", b"\xff\xfe{\x00}\x00", LIST, "UTF-16"),
-        whole("config.json", b'{"a": "\xff\xff"}', RESUME, "not UTF-8", (2,)),
-        whole("config.json", b'{"corpus": {"name": "\\ud800"}}', RESUME, "half a letter", (2,)),
+        whole("config.json", b'{"a": "\xff\xff"}', RESUME, "not UTF-8", (0,)),
+        whole("config.json", b'{"corpus": {"name": "\\ud800"}}', RESUME, "half a letter", (0,)),
         whole("config.json", b" " * (8 << 20), DETAILS, "8 MiB of nothing, on the page"),
         whole("manifest.json", b"[]", RESUME, "a list"),
         whole("manifest.json", DEEP, DETAILS, "200,000 lists deep, on the page"),
@@ -121,9 +139,10 @@ FAMILY = Family(
         value(CONFIG, GENERATE, "model.attention.name", "../../evil"),
         value(CONFIG, GENERATE, "model", [[]]),
         value(CONFIG, EVALUATE, "corpus.people", 10**12),
-        value("config.json", RESUME, "batch", 10**15),
-        value("config.json", RESUME, "steps", -1, EITHER),
-        value("config.json", RESUME, "optimiser.rate", 1e999, EITHER),
+        value("config.json", RESUME, "batch", 10**15, (0,)),
+        value("config.json", RESUME, "steps", -1, (0,)),
+        value("config.json", RESUME, "optimiser.rate", 1e999, (0,)),
+        value("config.json", RESUME, "optimiser.rate", 0.5, (0,)),
         value(STATE, RESUME, "step", 10**30, EITHER),
         value(STATE, RESUME, "step", "2", EITHER),
         value(STATE, RESUME, "seconds", -1e300, EITHER),
@@ -173,6 +192,16 @@ FAMILY = Family(
             forbidden="1 pass",
         ),
         Trial(
+            name="rows of a sweep that say pass of a file that is not there",
+            plant=lambda place: (
+                place.write("list.txt", "x.py:X\n"),
+                place.write("rows.jsonl", json.dumps(PASSED) + "\n"),
+            ),
+            act=command("audit", "@list.txt", "--out", "rows.jsonl", "--resume"),
+            verdicts=True,
+            forbidden="1 pass",
+        ),
+        Trial(
             name="a log with steps of 10^400",
             plant=lines("metrics", '{"step": 1' + "0" * 400 + ', "loss": 1.0}'),
             act=LIST,
@@ -200,6 +229,7 @@ FAMILY = Family(
             plant=lines("metrics", "[" * 200_000),
             act=RESUME,
             codes=EITHER,
+            said="damaged and left out",
         ),
         Trial(
             name="a log with a line of 40 MB, on the page",
@@ -212,6 +242,14 @@ FAMILY = Family(
             plant=lines("metrics", {"step": -5, "loss": 1.0}, {"step": True, "loss": 1.0}),
             act=RESUME,
             codes=EITHER,
+        ),
+        Trial(
+            name="a reader that says nothing of a difference",
+            plant=edited("config.json", inside("optimiser", "rate", value=0.5)),
+            act=naive_silence,
+            codes=EITHER,
+            said=DECIDES,
+            caught="silent",
         ),
         Trial(
             name="a reader that knows no depth",

@@ -171,6 +171,8 @@ def _manners(trial: Trial, seen: Observation) -> dict[str, str]:
         found["traceback"] = seen.output.strip().splitlines()[-1][:200]
     if seen.code not in trial.codes:
         found["exit code"] = f"{seen.code}, not {' or '.join(map(str, trial.codes))}"
+    if seen.code == 0 and trial.said not in " ".join(seen.output.split()):
+        found["silent"] = f"it went on without {trial.said!r}"
     errors = [line for line in seen.output.splitlines() if line.startswith("error:")]
     if seen.code == 2 and len(errors) != 1 and not trial.verdicts:
         found["lines"] = f"{len(errors)} lines say what is wrong, not 1"

@@ -75,7 +75,8 @@ def _in_a_copy(template: Path) -> None:
         code = 1
         try:
             nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, 1)  # what is printed on the way is no row
+            for handle in (1, 2):  # what is printed on the way is no row, and nobody's concern
+                os.dup2(nowhere, handle)
             acts.make_template(template)
             code = 0
         finally:

@@ -5,6 +5,7 @@ from pathlib import Path
 from attnlab.checks.hostile import acts
 from attnlab.checks.hostile.forge import path_in, replace
 from attnlab.checks.hostile.trial import (
+    AGAIN,
     EITHER,
     GENERATE,
     LIST,
@@ -105,7 +106,13 @@ FAMILY = Family(
     about="FIFOs, sockets, devices and folders in place of files",
     trials=[
         *(
-            Trial(name=f"{name} is a {kind}, {n}", plant=in_run(name, kind), act=act, codes=EITHER)
+            Trial(
+                name=f"{name} is a {kind}, {n}",
+                plant=in_run(name, kind),
+                act=act,
+                codes=EITHER,
+                said=AGAIN if name == "config.json" and act is RESUME else "",
+            )
             for n, (name, kind, act) in enumerate(IN_RUN)
         ),
         *(Trial(name=name, plant=in_folder(path), act=act) for name, path, act in NAMED),
@@ -172,7 +179,7 @@ FAMILY = Family(
         Trial(
             name="reading a device",
             plant=in_run("config.json", "zero"),
-            act=lambda place: (place.run / "config.json").open("rb").read(1200 << 20),
+            act=lambda place: (place.run / "config.json").open("rb").read(2 << 30),
             caught="exhausted",
         ),
     ],

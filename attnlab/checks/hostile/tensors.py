@@ -131,7 +131,7 @@ FAMILY = Family(
         ),
         Trial(
             name="a reader that believes shapes",
-            plant=content_of(MODEL, tensors({"w": entry(0, 8, (400_000_000,))}, EIGHT)),
+            plant=content_of(MODEL, tensors({"w": entry(0, 8, (600_000_000,))}, EIGHT)),
             act=naive,
             caught="exhausted",
         ),

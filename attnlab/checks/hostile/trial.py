@@ -87,6 +87,7 @@ class Trial:
     environment: Mapping[str, str] = field(default_factory=dict)
     memory: int = 1024  # MiB more than before that it may take
     forbidden: str = ""  # a text that must not be in its output
+    said: str = ""  # a text that must be in its output if it goes on
     caught: str = ""  # of a control: what must be found
     not_promised: str = ""  # why it counts neither as held nor as broken
 
@@ -131,6 +132,8 @@ def nothing(place: Place) -> None:
     pass
 
 
+AGAIN = "made again from step_000002"  # what is said of a config.json that cannot be used
+DECIDES = "the checkpoint decides"  # and of one that says something else
 GENERATE = command("generate", "{run}", "--prompt", "Where", "--tokens", "3", "--device", "cpu")
 RESUME = command("train", "tiny", "--runs", "runs", "--resume", "{run}", "steps=4", "device=cpu")
 LIST = command("runs", "--runs", "runs")

@@ -1,5 +1,6 @@
 """The adapter for `transformers`: built tiny, run whole, step by step and behind padding."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -283,3 +284,21 @@ def test_what_cannot_be_built_says_so_and_is_no_error_of_ours() -> None:
 
 def test_a_decoder_that_takes_single_steps_only_is_stepped() -> None:
     assert hf.subject_of("seq2seq/prophetnet").caches
+
+
+@pytest.mark.parametrize("name", ["config.json", "generation_config.json", "model.safetensors"])
+def test_a_fifo_in_a_folder_is_refused_and_not_waited_for(tmp_path: Path, name: str) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    (tmp_path / name).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(InputError, match=r"holds no config\.json|is a FIFO, a socket"):
+        hf.subject_of(str(tmp_path))
+
+
+@pytest.mark.parametrize("text", ["[" * 200_000, "[]", '{"architectures": [[]]}', "{"])
+def test_a_config_of_no_sense_is_refused_in_words(tmp_path: Path, text: str) -> None:
+    (tmp_path / "config.json").write_text(text)
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    with pytest.raises(InputError, match="cannot be loaded"):
+        hf.subject_of(str(tmp_path))
