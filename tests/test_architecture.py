@@ -30,7 +30,7 @@ LAYERS = [
     ["attnlab.training"],
     ["attnlab.presets", "attnlab.checks"],
     ["attnlab.bench"],
-    ["attnlab.experiments"],
+    ["attnlab.experiments", "attnlab.checks.cached", "attnlab.checks.corruption"],
     ["attnlab.studies", "attnlab.compare"],
     ["attnlab.theory", "attnlab.audit", "attnlab.checks.audit"],
     ["attnlab.checks.statistics", "attnlab.checks.machines"],
