@@ -1,6 +1,7 @@
 """What a run remembers: it comes back as it was, and nonsense is refused by name."""
 
 import dataclasses
+import time
 
 import pytest
 
@@ -29,5 +30,9 @@ def test_nonsense_is_refused_by_name(name, value):
         State.from_json(dataclasses.asdict(GOOD) | {name: value})
 
 
-def test_the_clock_of_an_absurd_state_never_runs_backwards():
-    assert Clock(3.0, 5.0).step_seconds >= 0 and Clock(5.0, 0.0).step_seconds >= 0
+def test_the_clock_never_runs_backwards_whatever_is_rounded(monkeypatch):
+    monkeypatch.setattr(time, "monotonic", lambda: 1000.1)  # no time goes by
+    tenths = [number / 10 for number in range(1, 100)]
+    assert any(1000.1 - (1000.1 - seconds) < seconds for seconds in tenths), "rounded down"
+    assert all(Clock(seconds, 0.0).step_seconds >= 0 for seconds in tenths)
+    assert Clock(3.0, 5.0).step_seconds >= 0
