@@ -30,8 +30,8 @@ from attnlab.data.objectives import Questions
 from attnlab.models.transformer import TransformerSettings
 from attnlab.page.guard import log
 from attnlab.page.routes import ROUTES, Call, Page, Route
-from attnlab.page.runs import printable
 from attnlab.page.server import Server, ServerSettings
+from attnlab.printable import distinct
 from attnlab.training import launch, runs
 from attnlab.training.recipe import Recipe
 from attnlab.training.report import Report
@@ -172,7 +172,7 @@ def make_runs(root: Path) -> list[str]:
     for name in ("report.html", "report.md", "eval.jsonl"):
         os.mkfifo(hostile / name)  # reading one would wait for ever
     (hostile / "metrics.jsonl").symlink_to(broken / "metrics.jsonl")
-    return [run.folder.name, "study-fuzz-0/inside", broken.name, quote(printable(hostile.name))]
+    return [run.folder.name, "study-fuzz-0/inside", broken.name, quote(distinct(hostile.name))]
 
 
 async def _breaks(page: Page, call: Call) -> Any:

@@ -60,7 +60,7 @@ class Server:
         self.settings = settings
         self.socket = bind_socket(settings.port)
         self.known = Pass(port=self.socket.getsockname()[1], token=secrets.token_urlsafe(32))
-        self.page = Page(settings.root)
+        self.page = Page(settings.root, self.known.report_key)
         guarded = guard(application(self.page, routes), self.known, settings.slowest)
         config = uvicorn.Config(
             guarded,  # type: ignore[arg-type]
