@@ -132,7 +132,7 @@ def serve(settings: ServerSettings, say: Callable[[Server], AbstractContextManag
     """Run until Ctrl-C; `say` is entered once the address answers, and left however this ends."""
     server = Server(settings)
     for kind in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(kind) is signal.SIG_DFL:  # under nohup it is ignored, and stays so
+        if signal.getsignal(kind) is not signal.SIG_IGN:  # as under nohup, and it stays so
             signal.signal(kind, lambda number, _: sys.exit(128 + number))
     with say(server):
         server.run()
