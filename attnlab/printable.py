@@ -17,6 +17,15 @@ def printable(text: str, keep: str = KEPT) -> str:
     return COMMANDS.sub(lambda match: match[0] if match[0] in keep else _shown(match[0]), text)
 
 
+def distinct(name: str) -> str:
+    r"""A name in one line, and no two names alike: the backslash is escaped too, and so is whatever
+    cannot be seen. Bytes that are no UTF-8 are written as \udcff."""
+    return "".join(
+        one if one.isprintable() and one != "\\" else one.encode("unicode_escape").decode()
+        for one in name
+    )
+
+
 def json_safe(text: str) -> str:
     """The same JSON, in which no character commands a terminal and every one can be encoded."""
     return COMMANDS.sub(lambda match: match[0] if match[0] in KEPT else _unicode(match[0]), text)

@@ -5,41 +5,45 @@ asked by somebody with a foreign Host, without the token, and from a foreign Ori
 refused. Then come requests that are made from right ones by breaking them: methods, paths, headers,
 lengths, JSON of other shapes, numbers no machine has, letters that are none, bodies that never end.
 The control is the same page without its guard and with a handler that breaks: both must be found.
+`strangers.py` has what else is tried, each with its control.
 """
 
 import json
 import logging
 import os
 import random
-import re
-import socket
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from attnlab import config, counter_rng, files
-from attnlab.checks import Tick, stoppable
+from attnlab.checks import Tick, stoppable, strangers
+from attnlab.checks.strangers import HANG_UP, PATIENCE, ask
+from attnlab.checks.strangers import is_whole as is_whole
+from attnlab.checks.strangers import request as request
 from attnlab.config import setting, settings
 from attnlab.data.biographies import Biographies
 from attnlab.data.objectives import Questions
 from attnlab.models.transformer import TransformerSettings
 from attnlab.page.guard import log
 from attnlab.page.routes import ROUTES, Call, Page, Route
-from attnlab.page.runs import printable
 from attnlab.page.server import Server, ServerSettings
+from attnlab.printable import distinct
 from attnlab.training import launch, runs
 from attnlab.training.recipe import Recipe
 from attnlab.training.report import Report
 
 CLIENTS = 4  # requests under way at once
-PATIENCE = 60.0  # seconds for an answer; an audit behind others takes a few
-SLOWEST = 0.3  # seconds that the page waits for a slow client here
-HANG_UP = 0  # the status of a connection that was closed without an answer
+# seconds that the page waits for what many broken requests never send; a right one may be hung up
+# on too where a machine is slow, so what must be answered is asked of a page that waits longer
+SLOWEST = 0.3
+TRIES = 200  # of a right request after all the broken ones; one answer will do
 
 JUNK: list[Any] = [
     None, True, False, 0, -1, 3, 2**31, -(2**63), 10**30, 0.5, -0.0, 1e-300, 1e308, "", " ", "x",
@@ -51,6 +55,7 @@ PATHS = [
     "/", "//", "/static/", "/static/..%2fserver.py", "/static/%2e%2e/%2e%2e/x.py", "/static/x.js",
     "/api", "/api/", "/api/runs/..", "/api/runs/../curve", "/api/runs/%00", "/api/runs/%ff/curve",
     "/api/claims/copy/", "/api/claims/%F0%9F%98%80", "/report/..", "/report/%2fetc%2fpasswd",
+    "/report/study-fuzz-0/x/", "/report/study-fuzz-0/x/..%2f..", "/report/%00/%00/%00",
     "/favicon.ico", "/?token=", "/?token=x", "/" + "a" * 9000, "/api/runs?" + "a=b&" * 900, "*",
 ]  # fmt: skip
 QUERIES = ["", "?after=-1", "?after=5&points=3", "?points=0", "?after=x", "?points=999999999999999",
@@ -67,15 +72,23 @@ class FuzzCheck:
             root = Path(place)
             tick("making runs")
             names = make_runs(root)
+            strangers.make_reports(root)
             settings = ServerSettings(root=root, port=0, slowest=SLOWEST, warm=False)
             with Server(settings).running() as server, Failures() as errors:
-                doors = open_doors(server, names)
                 statuses, slowest = self._ask(server, names, tick)
-                alive = ask(server, request(server, "GET", "/api/about")) == 200
-            bare = Server(settings, [*ROUTES, BROKEN], unguarded)
+                right = request(server, "GET", "/api/about")
+                alive = any(ask(server, right) == 200 for _ in range(TRIES))
+            tick("strangers")
+            patient = replace(settings, slowest=PATIENCE)
+            with Server(patient).running() as server, Failures() as more_errors:
+                doors = open_doors(server, names)
+                tried = strangers.try_all(root)
+            errors += more_errors
+            bare = Server(patient, [*ROUTES, BROKEN], unguarded)
             with bare.running() as control, Failures():
                 found = open_doors(control, names)
                 broken = ask(control, request(control, "GET", BROKEN.path))
+                controls = strangers.try_controls(root)
         failed = sum(count for status, count in statuses.items() if status >= 500)
         return {
             "requests": self.requests,
@@ -86,12 +99,16 @@ class FuzzCheck:
             "slowest_answer_seconds": round(slowest, 2),
             "routes": len(ROUTES),
             "open_doors": doors,
+            **tried,
             "still_answers": alive,
             "control_open_doors_found": f"{len(found)} of {3 * len(ROUTES)}",
             "control_broken_route_found": broken == 500,
+            **{f"control_{name}_found": bool(problems) for name, problems in controls.items()},
             "passed": not failed
             and not errors
             and not doors
+            and not any(tried.values())
+            and all(controls.values())
             and alive
             and len(found) == 3 * len(ROUTES)
             and broken == 500,
@@ -161,7 +178,6 @@ def make_runs(root: Path) -> list[str]:
     study = root / "study-fuzz-0"
     (study / "runs").mkdir(parents=True)
     (study / "runs" / "inside").symlink_to(run.folder.absolute(), target_is_directory=True)
-    files.write_whole(study / "report.html", b"<!doctype html><title>x</title>")
     broken = root / "20200101-000000-broken-abcdef"
     broken.mkdir()
     files.write_whole(broken / "config.json", b'{"steps": 1e999, "model": [[]]}')
@@ -172,7 +188,7 @@ def make_runs(root: Path) -> list[str]:
     for name in ("report.html", "report.md", "eval.jsonl"):
         os.mkfifo(hostile / name)  # reading one would wait for ever
     (hostile / "metrics.jsonl").symlink_to(broken / "metrics.jsonl")
-    return [run.folder.name, "study-fuzz-0/inside", broken.name, quote(printable(hostile.name))]
+    return [run.folder.name, "study-fuzz-0/inside", broken.name, quote(distinct(hostile.name))]
 
 
 async def _breaks(page: Page, call: Call) -> Any:
@@ -236,30 +252,6 @@ BODIES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 MECHANISMS = {"heads": 2, "kv_heads": 1, "width": 8, "depth": 1, "window": 3, "positions": "alibi",
               "score": "additive", "seed": 1}  # fmt: skip
-
-
-def request(
-    server: Server,
-    method: str,
-    path: str,
-    body: Any = None,
-    headers: dict[str, str | None] | None = None,
-) -> bytes:
-    """A right request, but for the headers that are given (None: left out)."""
-    host = f"127.0.0.1:{server.known.port}"
-    content = json.dumps(body).encode() if method == "POST" else b""
-    every: dict[str, str | None] = {
-        "Host": host,
-        "Origin": f"http://{host}",
-        "Cookie": f"{server.known.cookie}={server.known.token}",
-        "Connection": "close",
-    }
-    if method == "POST":
-        every |= {"Content-Type": "application/json", "Content-Length": str(len(content))}
-    every |= headers or {}
-    lines = [f"{method} {path} HTTP/1.1"]
-    lines += [f"{name}: {value}" for name, value in every.items() if value is not None]
-    return "\r\n".join([*lines, "", ""]).encode("latin-1", "replace") + content
 
 
 def broken_request(server: Server, names: Sequence[str], rng: random.Random) -> bytes:
@@ -360,26 +352,3 @@ RAW: list[Callable[[bytes, random.Random], bytes]] = [
     lambda whole, rng: whole + b"GET / HTTP/1.1\r\n\r\n",
     lambda whole, rng: bytes(rng.randrange(256) for _ in range(50)) + b"\r\n\r\n",
 ]
-
-
-def ask(server: Server, data: bytes) -> int:
-    """The status of the answer; HANG_UP if the connection was closed without one."""
-    received = b""
-    try:
-        with socket.create_connection(("127.0.0.1", server.known.port), PATIENCE) as client:
-            client.sendall(data)
-            while not is_whole(received) and (piece := client.recv(1 << 18)):
-                received += piece
-                if received.startswith(b"HTTP/1.1 100"):
-                    received = received.partition(b"\r\n\r\n")[2]
-    except ConnectionError:
-        pass  # hung up on; an answer may have come first
-    words = received[:20].split()
-    return int(words[1]) if len(words) > 1 and words[1].isdigit() else HANG_UP
-
-
-def is_whole(answer: bytes) -> bool:
-    """Whether all of an answer is there that says how long it is."""
-    head, gap, body = answer.partition(b"\r\n\r\n")
-    length = re.search(rb"\r\ncontent-length: (\d+)", head)
-    return bool(gap and length) and len(body) >= int(length[1])  # type: ignore[index]

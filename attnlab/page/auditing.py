@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from attnlab import config, registry
+from attnlab.audit import table
 from attnlab.audit.contract import Certificate, Contract, Finding, Verdict
 from attnlab.page.guard import Refused, log
 from attnlab.page.validation import shorten, text, whole
@@ -178,10 +179,17 @@ def plain(certificate: Certificate) -> dict[str, Any]:
     """As `attnlab audit --json` has it, with the influence as measured and as the contract has it.
 
     `allowed` is 1 where an output may move with an input, None where nothing is declared of that.
+    `rows` are the checks as a table shows them, by their numbers: those that one sentence tells
+    stand together.
     """
     allowed = certificate.allowed()
+    numbers = {id(one): number for number, one in enumerate(certificate.findings)}
     return {
         **certificate.plain(),
+        "rows": [
+            {"checks": [numbers[id(one)] for one in row.findings], "detail": row.detail}
+            for row in table.rows(certificate.findings)
+        ],
         "influence": [[_size(size) for size in row] for row in certificate.influence],
         "allowed": None if allowed is None else [[int(may) for may in row] for row in allowed],
     }

@@ -4,15 +4,17 @@ A page on a loopback port can be reached by every website that the same browser 
 request must name this host exactly (no other name can be pointed here), come from this page if it
 says where from, and hold the token that only the printed address has. The token is moved into a
 cookie that scripts cannot read and other sites cannot make the browser send. A one-time token gets
-the same cookie, once.
+the same cookie, once. An address with the key of a report opens that report without a cookie.
 
 The guard speaks ASGI and needs no package.
 """
 
 import asyncio
 import hmac
+import html
 import json
 import logging
+import re
 import secrets
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass, field
@@ -39,9 +41,7 @@ HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",
 }
-# a browser that comes from a file sends no SameSite=Strict cookie after a redirect; it does when
-# the next visit begins at a page of ours
-ONWARD = b'<!doctype html><meta http-equiv="refresh" content="0; url=/"><title>attnlab</title>'
+KEYED = re.compile(r"/report/([^/]+)/([^/]+)/.*", re.DOTALL)
 NO_TOKEN = (
     "open the address that attnlab page has printed: it has the token; "
     "the link that a browser was opened with works once"
@@ -104,10 +104,30 @@ class Pass:
     def holds(self, token: str) -> bool:
         return _equal(self.token, token)
 
+    def report_key(self, name: str) -> str:
+        """What opens the files of this report, and says nothing of the token."""
+        given = f"report {name}".encode(errors="surrogatepass")
+        return hmac.digest(self.token.encode(), given, "sha256").hex()
+
+    def opens(self, path: str) -> bool:
+        """Whether an address has the key of the report that it names."""
+        found = KEYED.fullmatch(path)
+        return found is not None and _equal(self.report_key(found[1]), found[2])
+
 
 def _equal(ours: str, theirs: str) -> bool:
     """In a time that does not say how much of it is right."""
     return hmac.compare_digest(theirs.encode(errors="replace"), ours.encode())
+
+
+def onward(address: str) -> bytes:
+    """A document that leads to another of ours. A browser that comes from a file or a sandbox sends
+    no SameSite=Strict cookie, after a redirect neither; it does from a document of ours."""
+    escaped = html.escape(address)
+    return (
+        f'<!doctype html><meta http-equiv="refresh" content="0; url={escaped}">'
+        f'<title>attnlab</title><a href="{escaped}">Go on</a>'
+    ).encode()
 
 
 class Guard:
@@ -142,7 +162,8 @@ class Guard:
             await refuse(add_headers, Refused(500, OURS))
 
     def _arrives(self, scope: Scope) -> list[Message] | None:
-        """The answer to who comes with a token; None for who has the cookie, else Refused."""
+        """The answer to who comes with a token; None for who has the cookie or a report's key, else
+        Refused."""
         headers = scope["headers"]
         host = _only(headers, b"host")
         if host not in self.known.hosts:
@@ -157,7 +178,9 @@ class Guard:
             if any(self.known.holds(token) for token in asked.get("token", ())[:1]):
                 return self._answer_with_cookie(303, {"location": "/"})
             if any(self.known.once.spend(token) for token in asked.get("once", ())[:1]):
-                return self._answer_with_cookie(200, {"content-type": "text/html"}, ONWARD)
+                return self._answer_with_cookie(200, {"content-type": "text/html"}, onward("/"))
+        if scope["method"] in ("GET", "HEAD") and self.known.opens(scope["path"]):
+            return None
         if not any(map(self.known.holds, _cookies(headers, self.known.cookie))):
             raise Refused(401, NO_TOKEN)
         if scope["method"] not in ("GET", "HEAD", "POST"):

@@ -7,7 +7,6 @@ until the page is closed.
 """
 
 import html
-import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,14 +30,14 @@ def redirect_file(known: Pass) -> Iterator[Path]:
     """A file to open a browser on; gone once it was used, and at the latest afterwards."""
     folder = Path(tempfile.mkdtemp(prefix="attnlab-page-", dir=_readable_folder()))  # mode 0700
     try:
-        token = known.once.issue(lambda: shutil.rmtree(folder, ignore_errors=True))
+        token = known.once.issue(lambda: files.remove_folder(folder))
         path = folder / "open.html"
         content = DOCUMENT.format(address=html.escape(known.address_once(token)))
         path.touch(mode=0o600, exist_ok=False)
         files.append(path, content.encode())
         yield path
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        files.remove_folder(folder)
 
 
 def _readable_folder() -> Path | None:

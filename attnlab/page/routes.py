@@ -1,12 +1,13 @@
 """All routes in one table, and how a request becomes a call: names, numbers, JSON, each checked.
 
-A handler takes the page and the call, and gives plain data (sent as JSON), a `File` or a
-`Stream`. A ValueError is an answer too: status 400, with its line. Nothing in a request is ever
-part of a path: files, runs and reports are looked up in lists of what is there.
+A handler takes the page and the call, and gives plain data (sent as JSON), a `File`, a `Redirect`
+or a `Stream`. A ValueError is an answer too: status 400, with its line. Nothing in a request is
+ever part of a path: files, runs and reports are looked up in lists of what is there.
 """
 
 import asyncio
 import gc
+import hmac
 import json
 import re
 import time
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from attnlab import __version__
 from attnlab.audit.contract import Contract
@@ -23,11 +25,13 @@ from attnlab.audit.errors import AuditError, InputError
 from attnlab.page import auditing, generation, inspection, runs
 from attnlab.page.claims import Claims
 from attnlab.page.generation import OpenModels
-from attnlab.page.guard import OURS, App, Refused, log
+from attnlab.page.guard import OURS, App, Refused, log, onward
 from attnlab.page.inspection import ModelInput
+from attnlab.page.reports import Reports
 from attnlab.page.runs import Runs
 from attnlab.page.validation import shorten, text, whole
 from attnlab.page.work import Work
+from attnlab.printable import distinct
 
 KINDS = {
     ".html": "text/html; charset=utf-8",
@@ -39,13 +43,14 @@ KINDS = {
     ".woff2": "font/woff2",
 }
 STATIC = Path(__file__).parent / "static"
+# a report has its style and its pictures inside it, and no script; it may come from a stranger, so
+# it runs none, is of no origin, sends nothing, and leads nowhere by itself; a click may download
+REPORT_POLICY = (
+    "sandbox allow-downloads; default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
 REPORT_HEADERS = {
-    # a report has its style and its pictures inside it, and no script; it may come from a stranger,
-    # so it runs none, is of no origin, sends nothing, and leads nowhere by itself
-    "content-security-policy": (
-        "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
-        "form-action 'none'; frame-ancestors 'none'"
-    ),
+    "content-security-policy": REPORT_POLICY,
     "cross-origin-opener-policy": "unsafe-none",  # browsers may refuse another beside a sandbox
     "x-dns-prefetch-control": "off",
 }
@@ -57,6 +62,11 @@ class File:
     content: bytes
     kind: str
     headers: Mapping[str, str] = field(default_factory=dict)  # in place of the page's own
+
+
+@dataclass(frozen=True)
+class Redirect:
+    address: str  # within the page
 
 
 @dataclass(frozen=True)
@@ -74,11 +84,12 @@ class Call:
 class Page:
     """What the handlers share."""
 
-    def __init__(self, root: Path, static: Path = STATIC) -> None:
+    def __init__(self, root: Path, report_key: Callable[[str], str], static: Path = STATIC) -> None:
         self.static = {path.name: path for path in static.glob("*") if path.suffix in KINDS}
         self.work = Work()
         self.claims = Claims(root)
         self.runs = Runs(root)
+        self.reports = Reports(root, report_key)
         self.models = OpenModels(self.runs)
         self.inspections = inspection.InspectionCache()
 
@@ -97,7 +108,7 @@ class Page:
 
 
 Json = Mapping[str, Any] | Sequence[Any]  # plain data
-Handler = Callable[[Page, Call], Awaitable[Json | File | Stream]]
+Handler = Callable[[Page, Call], Awaitable[Json | File | Redirect | Stream]]
 
 
 @dataclass(frozen=True)
@@ -125,7 +136,7 @@ def _static(page: Page, name: str) -> File:
 async def about(page: Page, call: Call) -> Json:
     return {
         "version": __version__,
-        "runs_folder_name": runs.printable(page.runs.root.absolute().name),
+        "runs_folder_name": distinct(page.runs.root.absolute().name),
         "torch": metadata.version("torch"),
         "views": VIEWS,
         "mechanisms": inspection.options(),
@@ -174,12 +185,28 @@ async def run(page: Page, call: Call) -> Json:
 
 
 async def reports(page: Page, call: Call) -> Json:
-    return await asyncio.to_thread(page.runs.reports)
+    return await asyncio.to_thread(page.reports.list_all)
 
 
-async def report(page: Page, call: Call) -> File:
-    content = await asyncio.to_thread(page.runs.report, call.names["report"])
-    return File(content, KINDS[".html"], REPORT_HEADERS)
+async def report(page: Page, call: Call) -> Redirect:
+    return Redirect(await asyncio.to_thread(page.reports.address, call.names["report"]))
+
+
+async def report_file(page: Page, call: Call) -> File | Redirect:
+    name, wanted = call.names["report"], call.names["file"]
+    if not hmac.compare_digest(call.names["key"].encode(), page.reports.key(name).encode()):
+        return await report(page, call)  # of a page that was closed; here is who has the cookie
+    if wanted == "":
+        content = await asyncio.to_thread(page.reports.report, name)
+        return File(content, KINDS[".html"], REPORT_HEADERS)
+    if wanted.startswith("runs/"):
+        shown = f"{name}/{distinct(wanted.removeprefix('runs/').rstrip('/'))}"
+        await asyncio.to_thread(page.runs.folder, shown)
+        return File(onward(f"/#/runs?select={quote(shown, safe='')}"), KINDS[".html"])
+    content, kind = await asyncio.to_thread(page.reports.file, name, wanted)
+    saved = quote(wanted.rpartition("/")[2], safe="")
+    attached = {"content-disposition": f"attachment; filename*=UTF-8''{saved}"}
+    return File(content, kind, {**REPORT_HEADERS, **attached})
 
 
 async def look(page: Page, call: Call) -> Json:
@@ -261,6 +288,8 @@ ROUTES = [
     Route("GET", "/api/runs/{run:path}", run),
     Route("GET", "/api/reports", reports),
     Route("GET", "/report/{report}", report),
+    Route("GET", "/report/{report}/", report),
+    Route("GET", "/report/{report}/{key}/{file:path}", report_file),
     Route("POST", "/api/look", look),
     Route("POST", "/api/generate", generate),
     Route("POST", "/api/ask", ask),
@@ -298,6 +327,8 @@ def application(page: Page, routes: Sequence[Route] = ROUTES) -> App:
                 return problem(OURS, 500)
             if isinstance(found, File):
                 return Response(found.content, media_type=found.kind, headers=found.headers)
+            if isinstance(found, Redirect):
+                return Response(status_code=303, headers={"location": found.address})
             if isinstance(found, Stream):
                 return StreamingResponse(_events(found), media_type="text/event-stream")
             return Response(_written(found), media_type="application/json")

@@ -1,4 +1,4 @@
-"""Runs to look at: a list, curves that grow during a training, settings, samples, reports.
+"""Runs to look at: a list, curves that grow during a training, settings, samples.
 
     runs/<run>/               named "<run>"
     runs/<study>/runs/<run>/  named "<study>/<run>": the trainings of studies and comparisons
@@ -11,15 +11,13 @@ A folder may come from a stranger: a link, a FIFO or a file that is too large co
 and a name is shown with its unprintable characters escaped.
 """
 
-import html
 import json
 import math
 import os
-import re
 import threading
 from array import array
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -29,17 +27,17 @@ import numpy as np
 from attnlab import files
 from attnlab.audit.contract import finite
 from attnlab.page.guard import Refused
-from attnlab.training import checkpoint, runs
+from attnlab.printable import distinct
+from attnlab.training import checkpoint, logs, runs
 
 MOST_RUNS = 2_000
 MOST_POINTS = 4_000
 KEPT_LOGS = 64  # read and kept in memory: 16 bytes a step
 MOST_READ = 64 << 20  # bytes of a log at a time; the next look begins there
 MOST_FILE = 4 << 20  # bytes of a settings or result file
-MOST_REPORT = 64 << 20  # bytes of a report with its pictures
-OPENING = 80_000  # bytes that hold the first three paragraphs of a report
 TAIL = 16 << 10  # bytes at the end of a log that hold its newest line
 SAMPLES, LONGEST_SAMPLE = 12, 4_000
+VALUES = {"metrics": "loss", "eval": "loss", "speed": "tokens_per_second"}  # by the log
 
 
 class Runs:
@@ -48,18 +46,18 @@ class Runs:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._logs: OrderedDict[Path, Log] = OrderedDict()
+        self._settings: dict[Path, tuple[Any, Any]] = {}  # with what was there when it was read
         self._lock = threading.Lock()  # requests come from several threads
 
     def folders(self) -> dict[str, Path]:
         """Where each run is, the newest first."""
-        plain = {
-            printable(path.parent.name): path.parent for path in self.root.glob("*/config.json")
-        }
-        inside = {
-            f"{printable(path.parents[2].name)}/{printable(path.parent.name)}": path.parent
-            for path in self.root.glob("*/runs/*/config.json")
-        }
-        every = sorted((plain | inside).items(), key=lambda one: _modified(one[1]), reverse=True)
+        found = {distinct(one.folder.name): one.folder for one in runs.all_in(self.root)}
+        for inside in self.root.glob("*/runs"):
+            study = distinct(inside.parent.name)
+            found |= {
+                f"{study}/{distinct(one.folder.name)}": one.folder for one in runs.all_in(inside)
+            }
+        every = sorted(found.items(), key=lambda one: _modified(one[1]), reverse=True)
         return dict(every[:MOST_RUNS])
 
     def folder(self, name: str) -> Path:
@@ -74,11 +72,11 @@ class Runs:
     def curve(self, name: str, after: int, points: int) -> dict[str, Any]:
         run = runs.Run(self.folder(name))
         with self._lock:
-            metrics, evaluations = self._log(run.log("metrics")), self._log(run.log("eval"))
-            speed = self._log(run.log("speed"), "tokens_per_second")
-            metrics.read_on()
-            evaluations.read_on()
-            speed.read_on()
+            metrics, evaluations, speed = (
+                self._log(run.log(log), value) for log, value in VALUES.items()
+            )
+            for log in (metrics, evaluations, speed):
+                log.read_on()
             rows = list(zip(*evaluations.since(after), strict=True))
             return {
                 **metrics.buckets(after, points),
@@ -90,16 +88,22 @@ class Runs:
 
     def details(self, name: str) -> dict[str, Any]:
         folder = self.folder(name)
-        settings = _json(folder / "config.json")
+        run, notes = runs.Run(folder), list[str]()
+        settings = _settings(run, notes.append)
         with self._lock:
-            rows = _last_rows(folder / "samples.jsonl", TAIL * 16)[-SAMPLES:]
+            for name_of_log, value in VALUES.items():
+                log = self._log(run.log(name_of_log), value)
+                log.read_on()
+                notes.append(_complaint(log.path, log.damaged))
+        rows, lines = _last_rows(run.log("samples"), TAIL * 16)
+        notes.append(_complaint(run.log("samples"), lines - len(rows)))
         samples = [
             {
                 "step": row["step"],
                 "prompt": _text(row.get("prompt"))[:LONGEST_SAMPLE],
                 "text": _text(row.get("text"))[:LONGEST_SAMPLE],
             }
-            for row in rows
+            for row in rows[-SAMPLES:]
         ]
         return {
             "name": name,
@@ -108,28 +112,8 @@ class Runs:
             "manifest": _json(folder / "manifest.json"),
             "samples": samples,
             "result": _json(folder / "result.json"),
+            "notes": [_as_shown(note, folder) for note in notes if note],
         }
-
-    def reports(self) -> list[dict[str, Any]]:
-        return [
-            {"id": name, "kind": name.partition("-")[0], **_opening(path.with_suffix(".md"))}
-            for name, path in self._reports().items()
-        ]
-
-    def report(self, name: str) -> bytes:
-        found = self._reports().get(name)
-        if found is None:
-            raise Refused(404, f"there is no report {name[:120]!r} here; /api/reports has them")
-        content = _content(found, MOST_REPORT)
-        if content is None:
-            reason = f"is a link, no plain file, or has more than {MOST_REPORT:,} bytes"
-            raise Refused(404, f"the report of {name[:120]} is not shown: it {reason}")
-        return content
-
-    def _reports(self) -> dict[str, Path]:
-        found = {printable(path.parent.name): path for path in self.root.glob("*/report.html")}
-        kinds = ("study-", "compare-")
-        return {name: found[name] for name in sorted(found, reverse=True) if name.startswith(kinds)}
 
     def _log(self, path: Path, value: str = "loss") -> "Log":
         log = self._logs.setdefault(path, Log(path, value))
@@ -138,24 +122,36 @@ class Runs:
             self._logs.popitem(last=False)
         return log
 
+    def _known_settings(self, run: runs.Run) -> Any:
+        """Read again only when a file of theirs has changed: the list is asked for every second."""
+        there = _settings_files(run)
+        known = self._settings.get(run.folder)
+        if known is None or known[0] != there:
+            if len(self._settings) > 2 * MOST_RUNS:
+                self._settings.clear()
+            known = self._settings[run.folder] = there, _settings(run)
+        return known[1]
+
     def _summary(self, name: str, folder: Path) -> dict[str, Any]:
-        run, settings = runs.Run(folder), _json(folder / "config.json")
+        run = runs.Run(folder)
+        settings = self._known_settings(run)
         manifest = _json(folder / "manifest.json")
-        metrics = [row for row in _last_rows(run.log("metrics"), TAIL) if _number(row.get("loss"))]
+        rows, _ = _last_rows(run.log("metrics"), TAIL)
+        metrics = [row for row in rows if _number(row.get("loss"))]
         with self._lock:
             evaluations = self._log(run.log("eval"))
             evaluations.read_on()
             best = min(evaluations.values, default=None)
         return {
             "name": name,
-            "preset": printable(run.preset),
+            "preset": distinct(run.preset),
             "state": _state(run) if isinstance(settings, dict) else "unreadable",
             "step": metrics[-1]["step"] if metrics else 0,
             "steps": _whole(settings, "steps"),
             "loss": metrics[-1]["loss"] if metrics else None,
             "best_loss": best,
             "parameters": _whole(manifest, "parameters"),
-            "writable": _writable(run),
+            "writable": bool(_checkpoints(run)),  # text with
             "kind": "questions" if _objective(settings) in ("questions", "mixed") else "language",
             "context": _whole(settings, "context") or _whole(_inside(settings, "model"), "context"),
             "modified": _modified(folder),
@@ -172,6 +168,7 @@ class Log:
     def _forget(self) -> None:
         self.steps, self.values, self.more = array("q"), array("d"), array("d")
         self._offset, self._file = 0, -1
+        self.damaged = 0  # whole lines that are no rows of ours
 
     @property
     def last(self) -> int:
@@ -196,9 +193,10 @@ class Log:
         if not whole and len(new) == MOST_READ:
             whole = len(new)  # no line of ours is so long; what is left of it is no row
         self._offset += whole
-        self._take(_rows(new[:whole]))
+        rows, lines = _rows(new[:whole])
+        self.damaged += lines - self._take(rows)
 
-    def _take(self, rows: Iterable[Any]) -> None:
+    def _take(self, rows: Iterable[Any]) -> int:
         """In bulk where steps go up, as they do; a log of 10⁵ lines is taken in at once."""
         name, finite_number = self.value, math.isfinite
         good = [
@@ -213,6 +211,7 @@ class Log:
                 self._add([row])
         else:
             self._add(good)
+        return len(good)
 
     def _add(self, good: list[tuple[int, float, Any]]) -> None:
         self.steps.extend([step for step, _, _ in good])
@@ -252,15 +251,17 @@ def _short(values: Any) -> list[float]:
     return [float(f"{value:.6g}") for value in values.tolist()]
 
 
-def _rows(text: bytes) -> list[Any]:
-    """The rows of whole lines; one that is no row of ours is passed over."""
-    lines = text.split(b"\n")
+def _rows(text: bytes) -> tuple[list[Any], int]:
+    """The rows of whole lines, and how many lines there are; one may be no row of ours."""
+    lines = [line for line in text.split(b"\n") if line.strip()]
     try:  # all at once is three times as fast
-        found = json.loads(b"[" + b",".join(line for line in lines if line.strip()) + b"]")
+        found = json.loads(b"[" + b",".join(lines) + b"]")
     except (ValueError, RecursionError):
-        found = [row for line in lines if (row := _row(line)) is not None]
+        found = []
+    if len(found) != len(lines):
+        found = [_row(line) for line in lines]
     whole = [row for row in found if isinstance(row, dict) and type(row.get("step")) is int]
-    return [row for row in whole if 0 <= row["step"] < 2**53]
+    return [row for row in whole if 0 <= row["step"] < 2**53], len(lines)
 
 
 def _row(line: bytes) -> Any:
@@ -274,18 +275,28 @@ def _number(value: Any) -> bool:
     return type(value) is float and math.isfinite(value)
 
 
-def _last_rows(path: Path, most: int) -> list[Any]:
-    """Of the end of a log."""
+def _last_rows(path: Path, most: int) -> tuple[list[Any], int]:
+    """Of the end of a log, with the number of lines that were read."""
     try:
         with files.open_plain(path) as file:
             size = file.seek(0, 2)
             file.seek(max(0, size - most))
             text = file.read(most)
     except OSError:
-        return []
+        return [], 0
     if size > most:
         text = text.partition(b"\n")[2]
     return _rows(text[: text.rfind(b"\n") + 1])
+
+
+def _as_shown(note: str, folder: Path) -> str:
+    """Without the folder, which stands above it. Looking makes nothing again; resuming does."""
+    said = note.replace(f"{folder}{os.sep}", "")
+    return distinct(said.replace("; made again from ", "; the settings are those of "))
+
+
+def _complaint(path: Path, damaged: int) -> str:
+    return logs.Log(path, [], [], damaged).complaint()
 
 
 def _every_nth(rows: list[Any], most: int) -> list[Any]:
@@ -305,24 +316,46 @@ def _state(run: runs.Run) -> str:
         return "unreadable"
 
 
-def _writable(run: runs.Run) -> bool:
-    """Whether there is a checkpoint to write text with."""
+def _checkpoints(run: runs.Run) -> list[Path]:
     try:
-        return bool(checkpoint.all_in(run.checkpoints))
+        return checkpoint.all_in(run.checkpoints)
     except OSError:
-        return False
+        return []
+
+
+def _settings(run: runs.Run, note: Callable[[str], None] | None = None) -> Any:
+    """As they would be used; None if they cannot be read."""
+    if any(size > MOST_FILE for _, _, size in _settings_files(run)):
+        return None
+    try:
+        return finite(run.settings(note=note)[0])
+    except (OSError, ValueError):
+        return None
+
+
+def _settings_files(run: runs.Run) -> list[tuple[Path, int, int]]:
+    """What settings may be read from, each with its time and size."""
+    found = []
+    for folder in [run.folder, *_checkpoints(run)]:
+        for name in ("config.json", "manifest.json"):
+            try:
+                there = (folder / name).lstat()
+            except OSError:
+                continue
+            found.append((folder / name, there.st_mtime_ns, there.st_size))
+    return found
 
 
 def _json(path: Path) -> Any:
     """What a file of settings holds, with numbers that JSON can hold; None if that is nothing."""
-    content = _content(path, MOST_FILE)
+    content = plain_content(path, MOST_FILE)
     try:
         return None if content is None else finite(json.loads(content))
     except (ValueError, RecursionError):
         return None
 
 
-def _content(path: Path, most: int) -> bytes | None:
+def plain_content(path: Path, most: int) -> bytes | None:
     """Of a plain file; None for anything else, and for more than so many bytes."""
     try:
         with files.open_plain(path) as file:
@@ -358,16 +391,6 @@ def _objective(settings: Any) -> Any:
     return found if isinstance(found, str) else None
 
 
-def printable(name: str) -> str:
-    """A folder's name as it is shown and asked for: newlines, escape sequences, letters that turn
-    the direction of writing, and bytes that are no UTF-8 are escaped, as \\n or \\udcff. Two names
-    are never shown alike, so the backslash is escaped too."""
-    return "".join(
-        one if one.isprintable() and one != "\\" else one.encode("unicode_escape").decode()
-        for one in name
-    )
-
-
 def _text(value: Any) -> str:
     """As JSON can be sent: half a surrogate pair is no letter."""
     return value.encode(errors="replace").decode() if isinstance(value, str) else ""
@@ -376,29 +399,9 @@ def _text(value: Any) -> str:
 def _modified(folder: Path) -> float:
     """When something was last written there."""
     times = []
-    for name in ("metrics.jsonl", "config.json"):
+    for name in ("metrics.jsonl", "config.json", "checkpoints"):
         try:
             times.append((folder / name).stat().st_mtime)
         except OSError:
             continue
     return max(times, default=0.0)
-
-
-def _opening(markdown: Path) -> dict[str, str]:
-    """Title, question and answer: how every report of ours begins."""
-    try:
-        with files.open_plain(markdown) as file:
-            text = file.read(OPENING).decode(errors="replace")
-    except OSError:
-        text = ""
-    title, question, answer = [*text.split("\n\n")[:3], "", "", ""][:3]
-    return {
-        "title": _shown(title.removeprefix("# ")) or printable(markdown.parent.name),
-        "question": _shown(question),
-        "answer": _shown(re.sub(r"^> ?|\*\*", "", answer, flags=re.MULTILINE)),
-    }
-
-
-def _shown(markdown: str) -> str:
-    """The words without what keeps them from being markup."""
-    return " ".join(html.unescape(re.sub(r"\\(?=[^\w\s])", "", markdown)).split())

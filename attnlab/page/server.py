@@ -60,7 +60,7 @@ class Server:
         self.settings = settings
         self.socket = bind_socket(settings.port)
         self.known = Pass(port=self.socket.getsockname()[1], token=secrets.token_urlsafe(32))
-        self.page = Page(settings.root)
+        self.page = Page(settings.root, self.known.report_key)
         guarded = guard(application(self.page, routes), self.known, settings.slowest)
         config = uvicorn.Config(
             guarded,  # type: ignore[arg-type]
@@ -132,7 +132,7 @@ def serve(settings: ServerSettings, say: Callable[[Server], AbstractContextManag
     """Run until Ctrl-C; `say` is entered once the address answers, and left however this ends."""
     server = Server(settings)
     for kind in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(kind) is signal.SIG_DFL:  # under nohup it is ignored, and stays so
+        if signal.getsignal(kind) is not signal.SIG_IGN:  # as under nohup, and it stays so
             signal.signal(kind, lambda number, _: sys.exit(128 + number))
     with say(server):
         server.run()

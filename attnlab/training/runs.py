@@ -47,7 +47,14 @@ class Run:
     def recipe(
         self, begin: Path | None = None, note: Callable[[str], None] | None = None
     ) -> Recipe:
-        """The settings: of the checkpoint it begins from, or of its newest.
+        """The settings, each checked."""
+        return _recipe(*self.settings(begin, note))
+
+    def settings(
+        self, begin: Path | None = None, note: Callable[[str], None] | None = None
+    ) -> tuple[Any, Path]:
+        """The settings as plain JSON: of the checkpoint it begins from, or of its newest; and the
+        file that has them.
 
         Before there is one, config.json has them. Later that file is a copy for people, which
         anything may have changed: the checkpoint decides, and `note` hears what differs.
@@ -63,8 +70,8 @@ class Run:
                 continue
             if note is not None:
                 self._compare_copy(plain, folder, note)
-            return _recipe(plain, folder / "config.json")
-        return _recipe(files.read_json(path), path)
+            return plain, folder / "config.json"
+        return files.read_json(path), path
 
     def _compare_copy(
         self, plain: dict[str, Any], folder: Path, note: Callable[[str], None]

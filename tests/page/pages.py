@@ -43,6 +43,7 @@ def client(server, **headers):
         headers={"Origin": f"http://{host}", **headers},
         cookies={server.known.cookie: server.known.token},
         timeout=60,
+        follow_redirects=True,
     )
 
 

@@ -200,3 +200,16 @@ def test_page_and_html_let_the_same_pairs_move_through_two_layers_with_a_window(
 
 def blocks(found):
     return [block for section in found.sections for block in section.blocks]
+
+
+def test_properties_that_one_sentence_tells_stand_in_one_row():
+    reason = "raised KeyError in forward at length {}, during {}"
+    names = {"causality": 23, "window": 5, "padding": 23}
+    checks = [
+        {"name": name, "verdict": "cannot tell", "detail": reason.format(length, name)}
+        for name, length in names.items()
+    ]
+    checks.insert(1, {"name": "heads", "verdict": "pass", "detail": "fine"})
+    shown = auditing.read_certificate({"certificate": {"target": "t", "checks": checks}})
+    assert [row["checks"] for row in shown["rows"]] == [[0, 2, 3], [1]]
+    assert "at length 5, 23" in shown["rows"][0]["detail"] and len(shown["checks"]) == 4

@@ -114,13 +114,16 @@ def test_the_command_line_of_a_browser_has_no_token_and_no_file_stays(tmp_path, 
     command = [sys.executable, "-m", "attnlab", "page", "--port", "0", "--runs", str(tmp_path)]
     env = {**os.environ, "BROWSER": f"{program} %s", "TMPDIR": str(temporary), "COLUMNS": "200"}
     with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as process:
-        printed = re.search(r"token=(\S+)", process.stdout.readline())[1]
-        assert "Ctrl-C ends it; if no page opens" in process.stdout.readline()
-        [given] = seen.read_text().splitlines()
-        file = Path(given.removeprefix("file://"))
-        assert given.startswith("file:///") and file.exists()
-        assert printed not in given and "once=" not in given and printed not in file.read_text()
-        process.send_signal(kind)
-        process.communicate(timeout=60)
+        try:
+            printed = re.search(r"token=(\S+)", process.stdout.readline())[1]
+            assert "Ctrl-C ends it; if no page opens" in process.stdout.readline()
+            [given] = seen.read_text().splitlines()
+            file = Path(given.removeprefix("file://"))
+            assert given.startswith("file:///") and file.exists()
+            assert printed not in given and "once=" not in given and printed not in file.read_text()
+            process.send_signal(kind)
+            process.communicate(timeout=60)
+        finally:
+            process.kill()  # else a failure would wait for it
     assert process.returncode == (0 if kind == signal.SIGINT else 128 + kind)
     assert list(temporary.glob("attnlab-page-*")) == []

@@ -152,14 +152,14 @@ def test_a_report_is_served_with_a_policy_of_its_own(opened):
     assert "<title>Report" in answer.text
     policy = answer.headers["content-security-policy"]
     assert "script-src" not in policy and "default-src 'none'" in policy
-    assert policy.split("; ")[0] == "sandbox" and "allow" not in policy
+    assert policy.split("; ")[0] == "sandbox allow-downloads"
     assert answer.headers["cross-origin-opener-policy"] == "unsafe-none"
     assert answer.headers["referrer-policy"] == "no-referrer"
     assert opened.get(f"/report/{name_of('people')}").status_code == 404
 
 
 def test_what_goes_wrong_on_our_side_is_a_line_and_is_logged(server, opened, monkeypatch, caplog):
-    monkeypatch.setattr(server.page.runs, "reports", lambda: 1 / 0)
+    monkeypatch.setattr(server.page.reports, "list_all", lambda: 1 / 0)
     answer = opened.get("/api/reports")
     assert answer.status_code == 500 and "terminal" in answer.json()["error"]
     assert "ZeroDivisionError" in caplog.text
@@ -187,7 +187,7 @@ def test_the_traceback_of_every_refusal_can_be_logged(server, opened, monkeypatc
     def broken():
         raise ValueError("who knows")
 
-    monkeypatch.setattr(server.page.runs, "reports", broken)
+    monkeypatch.setattr(server.page.reports, "list_all", broken)
     with caplog.at_level("DEBUG", logger="attnlab.page"):
         assert opened.get("/api/reports").status_code == 400
     assert "ValueError: who knows" in caplog.text and "Traceback" in caplog.text

@@ -1,6 +1,7 @@
 """Runs on the page: logs are read on from where they were, whatever happens to them."""
 
 import json
+import shutil
 
 import pytest
 from page.pages import client, name_of, serving
@@ -44,7 +45,7 @@ def test_only_what_is_new_is_read(tmp_path, monkeypatch):
     log = Log(path)
     log.read_on()
     seen = []
-    monkeypatch.setattr("attnlab.page.runs._rows", lambda text: seen.append(text) or [])
+    monkeypatch.setattr("attnlab.page.runs._rows", lambda text: (seen.append(text) or [], 0))
     log.read_on()
     assert seen == []
     with path.open("ab") as file:
@@ -108,7 +109,91 @@ def test_lines_that_are_not_ours_are_passed_over(tmp_path, junk):
     path.write_bytes(line(1) + junk + line(2))
     log = Log(path)
     log.read_on()
-    assert list(log.steps) == [1, 2]
+    assert list(log.steps) == [1, 2] and log.damaged == 1
+    path.write_bytes(line(1))  # shorter: all is read again
+    log.read_on()
+    assert list(log.steps) == [1] and log.damaged == 0
+
+
+def test_two_rows_in_one_line_are_damage_and_an_empty_line_is_none(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(line(1) + b"\n \n" + line(2).strip() + b"," + line(3) + line(4) + b'{"st')
+    log = Log(path)
+    log.read_on()
+    assert list(log.steps) == [1, 4] and log.damaged == 1
+
+
+def test_damaged_lines_are_counted_where_a_run_is_looked_at(folder):
+    run, known = runs.Run(folder), Runs(folder.parent)
+    run.log("metrics").write_bytes(line(1) + b"rubbish\n" + line(2) + b"\xff\n")
+    run.log("eval").write_bytes(line(2) + b"[]\n")
+    run.log("samples").write_bytes(b"x\n" + runs.line({"step": 1, "text": "a"}) + b'{"step"')
+    assert known.details(folder.name)["notes"] == [
+        "metrics.jsonl: 2 lines are damaged and left out",
+        "eval.jsonl: 1 line is damaged and left out",
+        "samples.jsonl: 1 line is damaged and left out",
+    ]
+    with run.log("metrics").open("ab") as file:
+        file.write(b"more\n" + line(3))
+    assert "3 lines" in known.details(folder.name)["notes"][0]
+    assert known.curve(folder.name, -1, 10)["steps"] == [1, 2, 3]
+
+
+@pytest.fixture
+def trained(tmp_path):
+    """A copy of a run with a checkpoint."""
+    name = name_of("people")
+    return shutil.copytree(folder_of_runs() / name, tmp_path / "runs" / name)
+
+
+def test_a_run_without_its_config_is_shown_by_its_checkpoint(trained):
+    known = Runs(trained.parent)
+    [before] = known.list_all()
+    flat = known.details(trained.name)["flat"]
+    (trained / "config.json").unlink()
+    [after] = known.list_all()
+    keys = ("name", "state", "step", "steps", "kind", "context", "writable")
+    assert before["steps"] == 10 and [before[key] for key in keys] == [after[key] for key in keys]
+    details = known.details(trained.name)
+    assert details["flat"] == flat
+    assert details["notes"] == ["config.json is missing; the settings are those of step_000010"]
+
+
+def test_the_checkpoint_decides_what_the_settings_are_and_a_difference_is_said(trained):
+    known = Runs(trained.parent)
+    assert known.details(trained.name)["notes"] == []
+    assert known.list_all()[0]["steps"] == 10
+    changed = json.loads((trained / "config.json").read_text()) | {"steps": 77}
+    (trained / "config.json").write_text(json.dumps(changed))
+    assert known.list_all()[0]["steps"] == 10
+    details = known.details(trained.name)
+    assert details["flat"]["steps"] == 10
+    assert details["notes"][0].startswith("config.json has steps=77, its step_000010 10")
+    for folder in (trained / "checkpoints").iterdir():  # without any, the copy is all there is
+        shutil.rmtree(folder)
+    assert known.list_all()[0]["steps"] == 77
+
+
+def test_settings_are_read_again_only_when_their_files_change(trained, monkeypatch):
+    known, read = Runs(trained.parent), []
+    settings = runs.Run.settings
+
+    def counted(run, *given, **more):
+        read.append(run)
+        return settings(run, *given, **more)
+
+    monkeypatch.setattr(runs.Run, "settings", counted)
+    known.list_all()
+    known.list_all()
+    assert len(read) == 1
+    (trained / "config.json").unlink()
+    known.list_all()
+    assert len(read) == 2
+
+
+def test_settings_of_a_size_that_no_settings_have_are_not_read(folder, monkeypatch):
+    monkeypatch.setattr("attnlab.page.runs.MOST_FILE", 20)
+    assert [row["state"] for row in Runs(folder.parent).list_all()] == ["unreadable"]
 
 
 def test_a_curve_is_means_with_the_extremes_of_each_bucket(tmp_path):
@@ -219,7 +304,7 @@ def test_runs_of_studies_and_comparisons_have_names_of_two_parts(folder):
 @pytest.mark.parametrize("name", ["", ".", "..", "/", "x", "../x", "study-x/../..", "\x00"])
 def test_a_name_is_looked_up_and_never_a_path(folder, name):
     known = Runs(folder.parent)
-    for look in (known.details, known.report, lambda one: known.curve(one, -1, 10)):
+    for look in (known.details, lambda one: known.curve(one, -1, 10)):
         with pytest.raises(Refused) as refused:
             look(name)
         assert refused.value.status == 404

@@ -105,7 +105,7 @@ def test_a_client_that_does_not_take_its_answer_is_dropped(tmp_path, monkeypatch
     static = tmp_path / "static"
     static.mkdir()
     (static / "index.html").write_bytes(b"x" * (64 << 20))
-    monkeypatch.setattr(module, "Page", lambda root: fuzz.Page(root, static))
+    monkeypatch.setattr(module, "Page", lambda root, key: fuzz.Page(root, key, static))
     with Server(ServerSettings(root=tmp_path, port=0, slowest=0.4, warm=False)).running() as server:
         with socket.create_connection(("127.0.0.1", server.known.port), 10) as deaf:
             deaf.sendall(fuzz.request(server, "GET", "/"))

@@ -171,4 +171,7 @@ def ask(server: Server, path: str, body: Any = None) -> bytes:
         client.sendall(request)
         while piece := client.recv(1 << 18):
             received += piece
+    if received.startswith(b"HTTP/1.1 303 "):  # as a browser would
+        location = received.partition(b"\r\nlocation: ")[2].partition(b"\r\n")[0]
+        return ask(server, location.decode())
     return received or b"HTTP/1.1 400 hung-up\r\n\r\n"

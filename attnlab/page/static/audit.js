@@ -156,22 +156,25 @@ export function open(place, wanted, signal) {
 
   function show(certificate) {
     const {mark, kind} = verdict(certificate.verdict);
-    const checks = [...certificate.checks].sort(
-      (one, other) => (other.verdict === "fail") - (one.verdict === "fail"),
-    );
+    const found = certificate.rows
+      .map(({checks, detail}) => ({checks: checks.map((at) => certificate.checks[at]), detail}))
+      .sort(({checks: [one]}, {checks: [other]}) => (
+        (other.verdict === "fail") - (one.verdict === "fail")
+      ));
     const band = make("div", {class: "verdict", "data-kind": kind}, make("div", {},
       make("p", {class: "label"}, certificate.target),
       make("p", {class: "word"}, `${mark} ${certificate.verdict}`),
       make("p", {class: "why"}, summary(certificate))));
-    const rows = checks.map((one) => {
+    const rows = found.map(({checks, detail}) => {
+      const [one] = checks;
       const said = verdict(one.verdict);
       const held = one.declared === null || one.declared === undefined
         || JSON.stringify(one.declared) === JSON.stringify(one.measured);
       return [
-        titled(one),
+        [...new Set(checks.map(titled))].join(", "),
         make("span", {class: `mark ${said.kind}`}, said.mark, make("span", {}, ` ${one.verdict}`)),
-        formatted(one.measured) + (held ? "" : `; declared ${formatted(one.declared)}`),
-        one.detail,
+        checks.length > 1 ? "–" : formatted(one.measured) + (held ? "" : `; declared ${formatted(one.declared)}`),
+        detail,
       ];
     });
     refill(result, band,

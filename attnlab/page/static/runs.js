@@ -115,6 +115,11 @@ export function open(place, wanted, signal) {
     refill(
       differences,
       make("h2", {}, names.length > 1 ? "What differs" : "Settings"),
+      told.flatMap((one) => (one.notes ?? []).map((note) => make(
+        "p",
+        {class: "partly"},
+        told.length > 1 ? `${one.name}: ${note}` : note,
+      ))),
       settings(told),
     );
     refill(samples, written(told));
