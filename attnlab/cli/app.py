@@ -13,7 +13,7 @@ import typer
 from rich.markup import escape
 
 from attnlab import __version__, stop
-from attnlab.cli.screen import Screen, never_fail_to_encode
+from attnlab.cli.screen import Screen, discard_output, never_fail_to_encode
 from attnlab.files import CacheWarning
 from attnlab.printable import json_safe, printable
 from attnlab.registry import OptionWarning
@@ -30,7 +30,6 @@ app = typer.Typer(
 )
 screen = Screen()
 errors = Screen(stderr=True)
-UsageError: type[Exception] = typer.BadParameter.__bases__[0]  # typer itself has no name for it
 _usual_format = warnings.formatwarning
 
 # `key=value` words, and `--key=value` for those who are used to dashes
@@ -70,13 +69,15 @@ def _run(words: list[str]) -> int:
             command.invoke(context)
     except typer.Exit as ending:
         return ending.exit_code
-    except UsageError as error:
+    except BrokenPipeError:
+        discard_output()
+        return 1
+    except Exception as error:
+        if not hasattr(error, "format_message"):  # typer has no name for its errors of usage
+            raise
         if type(error).__name__ != "NoArgsIsHelpError":  # which has shown the help
             _fail(_usage(error))
         return 2
-    except BrokenPipeError:  # nobody reads any more: neither this nor what Python flushes
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
     return 0
 
 

@@ -10,7 +10,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from attnlab import config, registry
+from attnlab import config, registry, stop
 from attnlab.checks import Stopped, lines
 from attnlab.cli.app import (
     SETTINGS,
@@ -44,6 +44,7 @@ def bench(
     settings = config.override(registry.load("bench", name)(), overrides or [])
     with (
         _telling_how_far(as_json, lambda report: settings.show(report, screen)),
+        stop.removing_folders(),
         progress() as tick,
     ):
         report = settings.run(tick)
@@ -69,7 +70,7 @@ def check(
     The settings of a check, as key=value or --key value: attnlab list check.kill.
     """
     settings = config.override(registry.load("check", name)(), _join_pairs(overrides or []))
-    with _telling_how_far(as_json, _list), progress() as tick:
+    with _telling_how_far(as_json, _list), stop.removing_folders(), progress() as tick:
         report = settings.run(tick)
     if as_json:
         print_json(report)
@@ -161,11 +162,10 @@ def carry_out_here(
             command=words if root == Path("runs") else [*words, "--runs", str(root)],
         )
     except Interrupted as error:
-        errors.print(f"{error}; {RESUMES}", highlight=False)
-        raise typer.Exit(128 + signal.Signals[error.signal]) from None
-    except KeyboardInterrupt:
-        errors.print(f"interrupted; {RESUMES}", highlight=False)
-        raise typer.Exit(130) from None
+        stop.end(signal.Signals[error.signal], RESUMES)
+    except KeyboardInterrupt as error:
+        error.add_note(RESUMES)
+        raise
 
 
 RESUMES = "the same command resumes it"
