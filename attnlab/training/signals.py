@@ -39,6 +39,10 @@ class Stopping:
             if self.signal:
                 raise StopNow
             yield
+        except Exception:  # which a library, as a compiler, may have made of the other
+            if not self.signal:
+                raise
+            raise StopNow from None
         finally:
             self._at_once = False
 
