@@ -36,7 +36,6 @@ class Handler:
 
     def __init__(self) -> None:
         self.signal = 0
-        self.has_folders = False
         self._since = 0.0
         self._waiting = False
 
@@ -46,7 +45,7 @@ class Handler:
             return
         self.signal, self._since = again or number, now
         if _is_importing(frame) and not again:
-            if not self.has_folders and _is_alone():
+            if _is_alone():
                 _say(number)
                 os._exit(128 + number)
             self.raise_later()
@@ -119,19 +118,6 @@ def ending() -> Iterator[Handler]:
 
 
 @contextmanager
-def removing_folders() -> Iterator[None]:
-    """Work in here makes temporary folders: a signal lets it remove them, in an import too."""
-    if _handler is None:
-        yield
-        return
-    _handler.has_folders = True
-    try:
-        yield
-    finally:
-        _handler.has_folders = False
-
-
-@contextmanager
 def sparing_children() -> Iterator[None]:
     """Ctrl-C does not reach processes that start in here; who starts them ends them.
 
@@ -153,7 +139,10 @@ def _is_importing(frame: FrameType | None) -> bool:
 
 
 def _is_alone() -> bool:
-    """Without a child process, and without another thread (as a spinner has)."""
+    """Without a child process, and without another thread.
+
+    What makes temporary folders, as a check does, runs beside the thread of a spinner.
+    """
     try:
         os.waitpid(-1, os.WNOHANG)
     except ChildProcessError:

@@ -44,7 +44,6 @@ def bench(
     settings = config.override(registry.load("bench", name)(), overrides or [])
     with (
         _telling_how_far(as_json, lambda report: settings.show(report, screen)),
-        stop.removing_folders(),
         progress() as tick,
     ):
         report = settings.run(tick)
@@ -70,7 +69,7 @@ def check(
     The settings of a check, as key=value or --key value: attnlab list check.kill.
     """
     settings = config.override(registry.load("check", name)(), _join_pairs(overrides or []))
-    with _telling_how_far(as_json, _list), stop.removing_folders(), progress() as tick:
+    with _telling_how_far(as_json, _list), progress() as tick:
         report = settings.run(tick)
     if as_json:
         print_json(report)

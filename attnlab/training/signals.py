@@ -13,8 +13,11 @@ from types import FrameType
 from attnlab.stop import NUMBERS
 
 
-class StopNow(Exception):
-    """Raised in what can be done again: an evaluation, a sample, getting ready."""
+class StopNow(BaseException):
+    """Raised in what can be done again: an evaluation, a sample, getting ready.
+
+    No Exception: a compiler handles those as errors of its own, and goes on.
+    """
 
 
 class Stopping:
@@ -39,7 +42,7 @@ class Stopping:
             if self.signal:
                 raise StopNow
             yield
-        except Exception:  # which a library, as a compiler, may have made of the other
+        except Exception:  # of a compiler whose processes the same signal has ended
             if not self.signal:
                 raise
             raise StopNow from None

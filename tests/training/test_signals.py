@@ -85,6 +85,15 @@ def test_what_a_library_makes_of_the_signal_counts_as_the_signal():
         assert stop.signal == signal.SIGTERM
 
 
+def test_no_library_can_take_the_signal_for_an_error_of_its_own():
+    with stopping() as stop:
+        with pytest.raises(StopNow), stop.at_once():
+            try:
+                signal.raise_signal(signal.SIGTERM)
+            except Exception:
+                pytest.fail("a compiler would go on")
+
+
 def test_an_error_without_a_signal_stays_one():
     with stopping() as stop, pytest.raises(ZeroDivisionError), stop.at_once():
         _ = 1 / 0
