@@ -2,8 +2,11 @@
 
 The signal raises KeyboardInterrupt wherever the program is. Whoever has a child process or a
 temporary folder removes it on the way out, as after any other exception. What can say more than
-"interrupted" adds a note to the exception: `error.add_note("3 of 8 are done")`.
+"stopped by Ctrl-C" adds a note to the exception: `error.add_note("3 of 8 are done")`.
 Work that is saved before it ends has handlers of its own meanwhile (`training/signals.py`).
+
+The exit code is 128 + the number of the signal: 130 after Ctrl-C, 143 after `kill`. One command is
+ended by Ctrl-C and by nothing else, `attnlab page`: there it is 0.
 """
 
 import os
@@ -11,16 +14,16 @@ import signal
 import sys
 import threading
 import time
-import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, NoReturn
 
-NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# Ctrl-C, `kill`, a terminal that is closed, and a batch system that warns, as Slurm does
+NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 # A terminal and a parent process may both pass on one Ctrl-C: within these seconds it is the same.
 SAME = 1.0
-WAIT = 0.05  # seconds between two looks whether an import is over
+WAIT = 0.01  # seconds between two looks whether an import is over
 
 
 class Handler:
@@ -42,7 +45,7 @@ class Handler:
             return
         self.signal, self._since = again or number, now
         if _is_importing(frame) and not again:
-            if _has_nothing_to_clean_up():
+            if _is_alone():
                 _say(number)
                 os._exit(128 + number)
             self.raise_later()
@@ -70,23 +73,30 @@ class Handler:
         self._waiting = False
 
 
-def _is_importing(frame: FrameType | None) -> bool:
-    while frame is not None:
-        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
-            return True
-        frame = frame.f_back
-    return False
+_handler: Handler | None = None  # of the outermost `ending`
 
 
-def _has_nothing_to_clean_up() -> bool:
-    """No child process, no other thread (as a spinner has), no temporary folder."""
-    try:
-        os.waitpid(-1, os.WNOHANG)
-    except ChildProcessError:
-        pending = weakref.finalize._registry.values()  # type: ignore[attr-defined]
-        names = [getattr(one.func, "__qualname__", "") for one in pending]
-        return threading.active_count() == 1 and "TemporaryDirectory._cleanup" not in names
-    return False
+def received() -> int:
+    """The signal that has stopped this process; where none is known, that of Ctrl-C."""
+    return (_handler.signal if _handler else 0) or signal.SIGINT
+
+
+def reason(number: int) -> str:
+    """In words, such as "stopped by SIGTERM"."""
+    name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+    return f"stopped by {name}"
+
+
+def end(number: int, *notes: str) -> NoReturn:
+    """End the process as stopped by a signal."""
+    _say(number, *notes)
+    sys.exit(128 + number)
+
+
+def pass_on(how: str) -> None:
+    """Of a training that is a part of something: the signal that ended it stops the whole."""
+    if how in signal.Signals.__members__:
+        signal.raise_signal(signal.Signals[how])
 
 
 @contextmanager
@@ -100,11 +110,11 @@ def ending() -> Iterator[Handler]:
         try:
             yield handler
         except KeyboardInterrupt as error:
-            _end(handler.signal or signal.SIGINT, error)
+            end(handler.signal or signal.SIGINT, *getattr(error, "__notes__", []))
         except Exception as error:
             if not handler.signal:
                 raise
-            _end(handler.signal, error)
+            end(handler.signal, *getattr(error, "__notes__", []))
 
 
 @contextmanager
@@ -120,23 +130,37 @@ def sparing_children() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _end(number: int, error: BaseException) -> NoReturn:
-    _say(number, *getattr(error, "__notes__", []))
-    sys.exit(128 + number)
+def _is_importing(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _is_alone() -> bool:
+    """Without a child process, and without another thread.
+
+    What makes temporary folders, as a check does, runs beside the thread of a spinner.
+    """
+    try:
+        os.waitpid(-1, os.WNOHANG)
+    except ChildProcessError:
+        return threading.active_count() == 1
+    return False
 
 
 def _say(number: int, *notes: str) -> None:
-    what = "interrupted" if number == signal.SIGINT else f"stopped by {signal.Signals(number).name}"
     with suppress(OSError, ValueError):  # nobody may be there to read it
-        sys.stderr.write("; ".join([what, *notes]) + "\n")
+        sys.stderr.write("; ".join([reason(number), *notes]) + "\n")
 
 
 @contextmanager
 def _handling() -> Iterator[Handler]:
     """Our handler for all signals that are not ignored; within another `ending`, that one's."""
-    there = signal.getsignal(signal.SIGTERM)
-    if isinstance(there, Handler):
-        yield there
+    global _handler
+    if _handler is not None:
+        yield _handler
         return
     handler = Handler()
     if threading.current_thread() is not threading.main_thread():  # signals go to the main thread
@@ -153,11 +177,11 @@ def _handling() -> Iterator[Handler]:
         else:
             report(lost)
 
-    sys.unraisablehook = unraisable
+    sys.unraisablehook, _handler = unraisable, handler
     try:
         yield handler
     finally:
         handler.forget()
-        sys.unraisablehook = report
+        sys.unraisablehook, _handler = report, None
         for number, previous in before.items():
             signal.signal(number, previous)

@@ -7,7 +7,7 @@ import pytest
 
 from attnlab import stop
 
-CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
+CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129, signal.SIGUSR1: 138}
 
 
 def ended(work):
@@ -22,8 +22,8 @@ def ended(work):
 @pytest.mark.parametrize("number", stop.NUMBERS)
 def test_the_exit_code_and_the_line_say_which_signal(number, capsys):
     assert ended(lambda: signal.raise_signal(number)) == CODES[number]
-    said = capsys.readouterr().err
-    assert said == ("interrupted\n" if number == signal.SIGINT else f"stopped by {number.name}\n")
+    name = "Ctrl-C" if number == signal.SIGINT else number.name
+    assert capsys.readouterr().err == f"stopped by {name}\n"
 
 
 def test_what_the_work_says_of_itself_is_in_the_line(capsys):
@@ -34,7 +34,7 @@ def test_what_the_work_says_of_itself_is_in_the_line(capsys):
             error.add_note("3 of 7 are done")
             raise
 
-    assert ended(work) == 130 and capsys.readouterr().err == "interrupted; 3 of 7 are done\n"
+    assert ended(work) == 130 and capsys.readouterr().err == "stopped by Ctrl-C; 3 of 7 are done\n"
 
 
 def test_an_exception_that_a_library_makes_of_the_interrupt_counts_as_one(capsys):
@@ -45,6 +45,26 @@ def test_an_exception_that_a_library_makes_of_the_interrupt_counts_as_one(capsys
             raise ImportError("a module failed to import") from None
 
     assert ended(work) == 143 and capsys.readouterr().err == "stopped by SIGTERM\n"
+
+
+@pytest.mark.parametrize("number", stop.NUMBERS)
+def test_a_signal_that_a_training_has_noted_stops_what_the_training_was_a_part_of(number):
+    assert ended(lambda: stop.pass_on(number.name)) == CODES[number]
+    stop.pass_on("finished")
+
+
+@pytest.mark.parametrize("number", stop.NUMBERS)
+def test_the_signal_is_known_while_the_work_ends(number):
+    known = []
+
+    def work():
+        try:
+            signal.raise_signal(number)
+        finally:
+            known.append(stop.received())
+
+    ended(work)
+    assert known == [number] and stop.received() == signal.SIGINT, "none is known any more"
 
 
 def test_an_error_without_a_signal_stays_an_error():
@@ -65,7 +85,7 @@ def test_an_interrupt_that_python_drops_is_raised_again(capsys):
         for _ in range(600):
             time.sleep(0.1)
 
-    assert ended(work) == 130 and capsys.readouterr().err == "interrupted\n"
+    assert ended(work) == 130 and capsys.readouterr().err == "stopped by Ctrl-C\n"
 
 
 def test_one_wish_that_comes_in_two_ways_interrupts_the_cleaning_up_once():

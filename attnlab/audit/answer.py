@@ -7,11 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from attnlab import config
+from attnlab import config, stop
 from attnlab.audit.contract import Certificate, Contract, Finding, finite
 from attnlab.audit.partial import cut_short
-
-STOPPED = "stopped by Ctrl-C"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +25,7 @@ class Answer:
     detail: str = ""
     traceback: str = ""  # of an error of attnlab itself
     examples: tuple[dict[str, Any], ...] = ()
-    interrupted: bool = False  # by Ctrl-C
+    interrupted: bool = False  # by Ctrl-C or another signal
 
     @property
     def verdict(self) -> str:
@@ -54,7 +52,8 @@ def ended(target: str, known: Answer | None, cause: str, reason: str) -> Answer:
 
 def stopped(target: str, known: Answer | None, where: str = "") -> Answer:
     """The same, of an audit that a person stopped."""
-    answer = ended(target, known, STOPPED, f"{STOPPED}{where}")
+    cause = stop.reason(stop.received())
+    answer = ended(target, known, cause, f"{cause}{where}")
     return replace(answer, interrupted=True)
 
 

@@ -16,11 +16,10 @@ import math
 import multiprocessing
 import shlex
 import signal
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from multiprocessing import resource_tracker
@@ -36,6 +35,7 @@ from attnlab.audit.memory import keep_freed_memory
 from attnlab.audit.rows import Row, RowFile
 from attnlab.audit.sandbox import Limits, Request, audit_in_child
 from attnlab.audit.subject.load import parts_of
+from attnlab.training.signals import stopping
 
 WORKERS = 2
 LIMITS = Limits()
@@ -169,10 +169,11 @@ def _models(request: Request) -> list[Request]:
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
-    """What came of a sweep; `left` jobs were not done when it was stopped."""
+    """What came of a sweep; `left` jobs were not done when a signal stopped it."""
 
     rows: list[Row]
     left: int = 0
+    signal: int = 0
 
 
 def sweep(
@@ -197,7 +198,7 @@ def sweep(
     waiting = order[::-1]
     ready, began = len(rows), time.monotonic()
     pool = _Pool(workers, limits, start)
-    with _interrupts(pool) as stopped:
+    with stopping() as stop:
 
         def keep(job: Job, found: Row) -> None:
             known = {"line": job.line, "family": job.family, "code": job.code}
@@ -209,7 +210,7 @@ def sweep(
             tick(len(rows), len(by_line), row, left)
 
         try:
-            while (waiting or pool.busy) and not stopped():
+            while (waiting or pool.busy) and not stop.signal:
                 while waiting and len(pool.busy) < workers:
                     pool.take(by_line[waiting.pop()])
                 for job, found in pool.answers():
@@ -217,30 +218,7 @@ def sweep(
         finally:
             pool.end()
     kept = [rows[line] for line in by_line if line in rows]
-    return Sweep(rows=kept, left=len(by_line) - len(kept))
-
-
-@contextmanager
-def _interrupts(pool: "_Pool") -> Iterator[Callable[[], bool]]:
-    """Whether Ctrl-C was pressed: the first stops the sweep, the second kills everything."""
-    pressed = False
-
-    def stop(*_: Any) -> None:
-        nonlocal pressed
-        if pressed:
-            pool.kill()
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
-            signal.raise_signal(signal.SIGINT)
-        pressed = True
-
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: False
-        return
-    before = signal.signal(signal.SIGINT, stop)
-    try:
-        yield lambda: pressed
-    finally:
-        signal.signal(signal.SIGINT, before)
+    return Sweep(rows=kept, left=len(by_line) - len(kept), signal=stop.signal)
 
 
 def row_of(
@@ -327,10 +305,6 @@ class _Pool:
     def end(self) -> None:
         for worker in (*self.busy.values(), *self._idle):
             worker.end()
-
-    def kill(self) -> None:
-        for worker in (*self.busy.values(), *self._idle):
-            worker.process.kill()
 
 
 class _Worker:

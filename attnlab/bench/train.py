@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
+from attnlab import stop
 from attnlab.bench.measure import Timing, take_turns
 from attnlab.config import setting, settings
 from attnlab.data.batches import batch_of
@@ -95,7 +96,10 @@ class TrainBench:
             tick("steps of both, in turns")
             times = self._steps(peer, setup, torch.device(kind))
             tick(f"training {preset}")
-            run, _ = launch.launch(preset, overrides, root=root, make_report=lambda world: Report())
+            run, result = launch.launch(
+                preset, overrides, root=root, make_report=lambda world: Report()
+            )
+            stop.pass_on(result.ending)
             reached = [first_below(run, loss) for loss in (peer.loss, *self.losses)]
             trained = self._whole_peer(peer, setup, torch.device(kind), tick) if self.full else None
         peer_seconds = peer.steps * times["peer"].median / 1e3

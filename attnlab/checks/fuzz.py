@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from attnlab import config, counter_rng, files
+from attnlab import config, counter_rng, files, stop
 from attnlab.checks import Tick, stoppable, strangers
 from attnlab.checks.strangers import HANG_UP, PATIENCE, ask
 from attnlab.checks.strangers import is_whole as is_whole
@@ -174,7 +174,7 @@ def make_runs(root: Path) -> list[str]:
         device="cpu",
     )
     run = runs.create(root, "fuzz")
-    launch.train_in(run, recipe, report=Report())
+    stop.pass_on(launch.train_in(run, recipe, report=Report()).ending)
     study = root / "study-fuzz-0"
     (study / "runs").mkdir(parents=True)
     (study / "runs" / "inside").symlink_to(run.folder.absolute(), target_is_directory=True)

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from attnlab import config, counter_rng, files
+from attnlab import config, counter_rng, files, stop
 from attnlab.checks import Tick, stoppable
 from attnlab.config import setting, settings
 from attnlab.experiments import held
@@ -414,5 +414,5 @@ def train_twin(recipe: Recipe, twin: int, folder: Path) -> Stretches:
     run.checkpoints.mkdir(parents=True)
     files.write_whole(folder / "config.json", files.as_json(config.to_dict(setup.recipe)))
     with parallel.world(recipe.device) as world:
-        loop.train(setup, run, world, Report())
+        stop.pass_on(loop.train(setup, run, world, Report()).ending)
     return Stretches(**held.measure(run))

@@ -13,7 +13,7 @@ import typer
 from rich.markup import escape
 
 from attnlab import __version__, stop
-from attnlab.cli.screen import Screen, never_fail_to_encode
+from attnlab.cli.screen import Screen, discard_output, never_fail_to_encode
 from attnlab.files import FULL, CacheWarning, failed_write
 from attnlab.printable import json_safe, printable
 from attnlab.registry import OptionWarning
@@ -30,7 +30,6 @@ app = typer.Typer(
 )
 screen = Screen()
 errors = Screen(stderr=True)
-UsageError: type[Exception] = typer.BadParameter.__bases__[0]  # typer itself has no name for it
 _usual_format = warnings.formatwarning
 
 # `key=value` words, and `--key=value` for those who are used to dashes
@@ -69,22 +68,24 @@ def _run(words: list[str]) -> int:
         if sys.stdout is not None:
             sys.stdout.flush()  # while an error can still be said
         return code
-    except UsageError as error:
-        if type(error).__name__ != "NoArgsIsHelpError":  # which has shown the help
-            _fail(_usage(error))
-        return 2
-    except BrokenPipeError:  # nobody reads any more: neither this nor what Python flushes
-        _drop_output()
+    except BrokenPipeError:
+        discard_output()
         return 1
     except OSError as error:
         lost = _is_output_lost()
         if lost:
-            _drop_output()
+            discard_output()
         bare = error.filename is None and error.strerror == os.strerror(error.errno or 0)
         if bare and (lost or error.errno in FULL):  # all other errors of writing name their file
             said = f"the output could not be written: {error.strerror}"
             raise OSError(error.errno, said) from None
         raise
+    except Exception as error:
+        if not hasattr(error, "format_message"):  # typer has no name for its errors of usage
+            raise
+        if type(error).__name__ != "NoArgsIsHelpError":  # which has shown the help
+            _fail(_usage(error))
+        return 2
 
 
 def _invoke(words: list[str]) -> int:
@@ -105,11 +106,6 @@ def _is_output_lost() -> bool:
     except OSError:
         return True
     return False
-
-
-def _drop_output() -> None:
-    """Else Python tries again when it exits, and complains in words of its own."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _usage(error: Any) -> str:

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from attnlab import files, registry
+from attnlab import files, registry, stop
 from attnlab.cli.app import SETTINGS, AsJson, Overrides, app, errors, print_json, progress, screen
-from attnlab.cli.sweep import COLOURS, INTERRUPTED, sweep_targets
+from attnlab.cli.sweep import COLOURS, sweep_targets
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -75,38 +75,32 @@ def audit(
     nothing could be audited or something declared could not be established, 3 if attnlab itself
     failed.
     """
-    try:
-        from attnlab.audit import sandbox
-        from attnlab.audit.declaration import read_contract
-        from attnlab.audit.sweep import is_sweep
+    from attnlab.audit import sandbox
+    from attnlab.audit.declaration import read_contract
+    from attnlab.audit.sweep import is_sweep
 
-        _check_words(options or [])
-        limits = sandbox.Limits(seconds=timeout, gibibytes=memory)
-        request = sandbox.Request(
-            target=target,
-            options=tuple(options or ()),
-            contract=read_contract(contract, declare or []),
-            device=device,
-        )
-        many = is_sweep(target)
-        for option, given in (("html", html), ("repro", repro), ("sarif", sarif)):
-            if many and given is not None:
-                raise ValueError(
-                    f"--{option} is for one target; many have --json and --out rows.jsonl"
-                )
-        if not many and (out is not None or resume):
-            raise ValueError(f"--out and --resume are for many targets, and {target} is one")
-        _check_places(html, repro, sarif, out)
-        if many:
-            sweep_targets(request, limits, as_json, out, resume)
-        answer = _audit(request, None if in_process else limits)
-        _tell(answer, request.options, as_json)
-        if not answer.interrupted:
-            answer = _write(answer, html, repro, sarif, request.options, as_json)
-        raise typer.Exit(_conclude(answer))
-    except KeyboardInterrupt:  # before there is anything to show, or after it was shown
-        errors.print("stopped by Ctrl-C")
-        raise typer.Exit(INTERRUPTED) from None
+    _check_words(options or [])
+    limits = sandbox.Limits(seconds=timeout, gibibytes=memory)
+    request = sandbox.Request(
+        target=target,
+        options=tuple(options or ()),
+        contract=read_contract(contract, declare or []),
+        device=device,
+    )
+    many = is_sweep(target)
+    for option, given in (("html", html), ("repro", repro), ("sarif", sarif)):
+        if many and given is not None:
+            raise ValueError(f"--{option} is for one target; many have --json and --out rows.jsonl")
+    if not many and (out is not None or resume):
+        raise ValueError(f"--out and --resume are for many targets, and {target} is one")
+    _check_places(html, repro, sarif, out)
+    if many:
+        sweep_targets(request, limits, as_json, out, resume)
+    answer = _audit(request, None if in_process else limits)
+    _tell(answer, request.options, as_json)
+    if not answer.interrupted:
+        answer = _write(answer, html, repro, sarif, request.options, as_json)
+    raise typer.Exit(_conclude(answer))
 
 
 def _audit(request: "Request", limits: "Limits | None") -> "Answer":
@@ -145,7 +139,9 @@ def _conclude(answer: "Answer") -> int:
         line = ""  # it is said beside the verdict
     if line:
         errors.print(escape(line), highlight=False, soft_wrap=True)
-    return INTERRUPTED if certificate is None or answer.interrupted else certificate.exit_code
+    if certificate is None or answer.interrupted:
+        return 128 + stop.received()
+    return certificate.exit_code
 
 
 def _check_words(words: Sequence[str]) -> None:

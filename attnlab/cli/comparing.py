@@ -42,9 +42,8 @@ def compare(
     """Compare variants fairly: same text, same batches, same budget, several seeds.
 
     Writes report.html, report.md and results.json. Stop it at any time: the same command resumes.
-    Settings: match=parameters, flops, seconds or steps; tune=auto, rate or none; seeds, seed,
-    seconds, rates, level, target, evaluations, turns, sample. Those of a preset, such as steps=200,
-    apply to all variants: attnlab list preset.tiny.
+    Settings, such as match=flops and seeds=5: attnlab list compare. Those of a preset, such as
+    steps=200, apply to all variants: attnlab list preset.tiny.
     """
     if on not in ("local", "ray"):
         raise ValueError(f"--on is {on!r}; {registry.suggest(on, ['local', 'ray'])}")

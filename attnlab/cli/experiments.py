@@ -10,7 +10,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from attnlab import config, registry
+from attnlab import config, registry, stop
 from attnlab.checks import Stopped, lines
 from attnlab.cli.app import (
     SETTINGS,
@@ -161,11 +161,10 @@ def carry_out_here(
             command=words if root == Path("runs") else [*words, "--runs", str(root)],
         )
     except Interrupted as error:
-        errors.print(f"{error}; {RESUMES}", highlight=False)
-        raise typer.Exit(128 + signal.Signals[error.signal]) from None
-    except KeyboardInterrupt:
-        errors.print(f"interrupted; {RESUMES}", highlight=False)
-        raise typer.Exit(130) from None
+        stop.end(signal.Signals[error.signal], RESUMES)
+    except KeyboardInterrupt as error:
+        error.add_note(RESUMES)
+        raise
 
 
 RESUMES = "the same command resumes it"

@@ -25,11 +25,19 @@ GROUPS = {
     "checks": ["check"],
     "benches": ["bench"],
 }
+# settings of a verb that has no options to choose from
+COMPARE = registry.Option(
+    "compare",
+    "",
+    "attnlab.compare.parse:ComparisonSettings",
+    "how variants are compared, as in attnlab compare lab seeds=5",
+)
 
 
 @app.command(
     "list",
-    epilog="Example: attnlab list · attnlab list positions · attnlab list model.transformer",
+    epilog="Example: attnlab list · attnlab list positions · attnlab list model.transformer · "
+    "attnlab list compare",
 )
 def list_options(
     what: Annotated[
@@ -41,8 +49,13 @@ def list_options(
     first, dot, name = what.partition(".")
     if not what:
         _show_kinds(as_json)
+    elif what == COMPARE.kind:
+        from attnlab.compare.parse import ComparisonSettings
+
+        _show_settings(COMPARE, ComparisonSettings, as_json)
     elif dot:
-        _show_settings(registry.find(_kinds(first)[0], name), as_json)
+        option = registry.find(_kinds(first)[0], name)
+        _show_settings(option, registry.load(option.kind, option.name), as_json)
     else:
         _show_options(_kinds(first), as_json)
 
@@ -53,7 +66,8 @@ def _kinds(word: str) -> list[str]:
     if word not in registry.kinds():
         kinds = registry.kinds()
         every = [f"{kind}.{one.name}" for kind in kinds for one in registry.options(kind)]
-        raise ValueError(f"unknown kind {word!r}; {registry.suggest(word, kinds, every)}")
+        known = [*kinds, COMPARE.kind]
+        raise ValueError(f"unknown kind {word!r}; {registry.suggest(word, known, every)}")
     return [word]
 
 
@@ -87,22 +101,20 @@ def _show_options(kinds: list[str], as_json: bool) -> None:
     if as_json:
         print_json([vars(option) for option in found])
         return
-    table = Table("setting", "summary", box=None, header_style="bold")
+    table = Table("option", "summary", box=None, header_style="bold")
     for option in found:
-        name = f"{option.kind}=[cyan]{escape(option.name)}[/]"
-        table.add_row(name, escape(_summary(option)))
+        table.add_row(_named(option), escape(_summary(option)))
     screen.print(table)
 
 
-def _show_settings(option: registry.Option, as_json: bool) -> None:
-    target = registry.load(option.kind, option.name)
+def _show_settings(option: registry.Option, target: Any, as_json: bool) -> None:
     # a preset is a whole recipe; of any other option, what is chosen inside is listed by itself
     fields = config.describe(target(), chosen=option.kind == "preset")
     if as_json:
         described = [dataclasses.asdict(field) for field in fields]
         print_json({**vars(option), "settings": described})
         return
-    title = f"{option.kind}=[bold cyan]{escape(option.name)}[/]: {escape(_summary(option))}"
+    title = f"{_named(option)}: {escape(_summary(option))}"
     screen.print(title, highlight=False, soft_wrap=True)
     for line in _own_docstring(target):
         screen.print(escape(line), highlight=False)
@@ -115,6 +127,14 @@ def _show_settings(option: registry.Option, as_json: bool) -> None:
         cells = (field.default or "(empty)", field.values, field.about)
         table.add_row(f"[cyan]{field.key}[/]", *map(escape, cells))
     screen.print(table)
+
+
+def _named(option: registry.Option) -> str:
+    """As it is written: a setting as positions=alibi, anything else as this verb takes it."""
+    kind = registry.KINDS.get(option.kind)
+    join = "=" if kind is not None and f"{option.kind}=" in kind.example else "."
+    name = f"{join}[cyan]{escape(option.name)}[/]" if option.name else ""
+    return f"{option.kind}{name}"
 
 
 def _summary(option: registry.Option) -> str:

@@ -2,13 +2,13 @@
 
 import os
 import signal
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
 from rich.table import Column, Table
+from typer.core import TyperCommand
 
 from attnlab.cli.app import (
     SETTINGS,
@@ -22,7 +22,7 @@ from attnlab.cli.app import (
     progress,
     screen,
 )
-from attnlab.cli.screen import write_exactly
+from attnlab.cli.screen import discard_output, write_exactly
 from attnlab.printable import printable
 
 Which = Annotated[
@@ -31,7 +31,28 @@ Which = Annotated[
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 
 
+class TrainCommand(TyperCommand):
+    """`--resume` alone means the newest run; Typer has no options with an optional value."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0].startswith("--resume"):
+            raise ValueError("the preset comes first: attnlab train PRESET --resume …")
+        return super().parse_args(ctx, _name_newest(args))
+
+
+def _name_newest(words: list[str]) -> list[str]:
+    """`--resume` and `--resume=` with the value that they stand for."""
+    named = []
+    for word, following in zip(words, [*words[1:], "--"], strict=True):
+        named.append("--resume" if word == "--resume=" else word)
+        value_follows = word == "--resume" and "=" not in following and following[:1] != "-"
+        if word in ("--resume", "--resume=") and not value_follows:
+            named.append("newest")
+    return named
+
+
 @app.command(
+    cls=TrainCommand,
     context_settings=SETTINGS,
     epilog="Example: attnlab train shakespeare-cpu data=input.txt steps=500 · "
     "attnlab train tiny --resume",
@@ -40,12 +61,18 @@ def train(
     preset: Annotated[str, typer.Argument(help="Where to begin: attnlab list presets.")],
     overrides: Overrides = None,
     file: Annotated[Path | None, typer.Option("--config", help="Settings as JSON.")] = None,
+    resume: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[auto|PATH]",
+            help="Continue the newest unfinished run of the preset; auto: if one with these "
+            "settings is there, else begin; PATH: that run or checkpoint.",
+        ),
+    ] = None,
     root: Runs = Path("runs"),
 ) -> None:
     """Pretrain or finetune a model; stop it at any time, resume with --resume.
 
-    --resume continues the newest unfinished run of the preset; --resume auto does so if one
-    with these settings is there, else begins; --resume PATH takes that run or checkpoint.
     start=RUN begins with the weights of another run (finetuning). Under torchrun it uses all
     processes. data=PATH trains on another text. The settings of a preset: attnlab list preset.tiny.
     """
@@ -53,13 +80,10 @@ def train(
     from attnlab.training.checkpoint import NotFinite
     from attnlab.training.report import Report, Terminal, duration
 
-    if preset.startswith("-"):
-        raise ValueError("the preset comes first: attnlab train PRESET --resume …")
-    resume, rest = _split_resume(overrides or [])
     try:
         run, result = launch.launch(
             preset,
-            rest,
+            overrides or [],
             root=root,
             make_report=lambda world: Terminal(screen) if world.first else Report(),
             resume=resume,
@@ -68,8 +92,8 @@ def train(
     except NotFinite as error:
         errors.print(f"[bold red]stopped:[/] {one_line(error)}", highlight=False, soft_wrap=True)
         raise typer.Exit(1) from None
-    if result.ending == "SIGPIPE":  # nobody reads any more: neither this nor what Python flushes
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if result.ending == "SIGPIPE":
+        discard_output()
     if int(os.environ.get("RANK", 0)) == 0:
         loss = result.best_loss
         best = "" if loss is None else f", best validation loss {loss:.4f}"
@@ -87,22 +111,6 @@ def train(
             screen.print(f"try it: {escape(say)}", highlight=False, soft_wrap=True)
     if result.ending.startswith("SIG"):
         raise typer.Exit(128 + signal.Signals[result.ending])
-
-
-def _split_resume(overrides: list[str]) -> tuple[str | None, list[str]]:
-    """`--resume`, `--resume auto`, `--resume PATH` or `--resume=…` among the other overrides."""
-    rest, resume = [], None
-    remaining = iter(overrides)
-    for word in remaining:
-        if word == "--resume":
-            following = next(remaining, None)
-            resume = "newest" if following is None or "=" in following else following
-            rest += [following] if following is not None and "=" in following else []
-        elif word.startswith("--resume="):
-            resume = word.partition("=")[2] or "newest"
-        else:
-            rest.append(word)
-    return resume, rest
 
 
 @app.command("runs", epilog="Example: attnlab runs --json")
@@ -196,7 +204,7 @@ def generate(
     else:
         for before, text in zip(prompt, texts, strict=True):
             screen.rule(style="dim")
-            screen.print(f"[bold]{escape(before)}[/]{escape(text)}", highlight=False)
+            write_exactly(f"{before}{text}\n")
     used = escape(printable(f"written by {saved.folder}", keep=""))
     errors.print(used, highlight=False, soft_wrap=True)
 

@@ -1,13 +1,15 @@
 """The verb that opens the laboratory in a browser: attnlab page."""
 
+import signal
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
 
+from attnlab import stop
 from attnlab.cli.app import Runs, app, progress, screen
 
 if TYPE_CHECKING:
@@ -48,8 +50,11 @@ def page(
             screen.print(hint, highlight=False)
             yield
 
-    with suppress(KeyboardInterrupt):  # not raised where SIGINT was ignored, as under nohup
+    try:
         serve(ServerSettings(root=root, port=port), say)
+    except KeyboardInterrupt:  # not raised where SIGINT was ignored, as under nohup
+        if stop.received() != signal.SIGINT:
+            raise
     screen.print("closed")
 
 

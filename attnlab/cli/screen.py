@@ -4,6 +4,7 @@ Colours and cursor moves are our own. Text that comes from a model, a file or a 
 shown with its control characters written out, on a terminal and in a log alike.
 """
 
+import os
 import sys
 from collections.abc import Iterable
 from typing import Any
@@ -38,6 +39,11 @@ def write_exactly(text: str) -> None:
     """Text of a model: to a file or another program as it is, to a terminal made harmless."""
     shown = printable(text) if sys.stdout.isatty() else text
     print(shown, end="", flush=True)
+
+
+def discard_output() -> None:
+    """Nobody reads any more: neither what is still printed nor what Python flushes at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def never_fail_to_encode() -> None:

@@ -14,14 +14,13 @@ from attnlab.cli.app import errors, print_json, screen
 if TYPE_CHECKING:
     from attnlab.audit.sandbox import Limits, Request
 
-INTERRUPTED = 130  # the exit code of what Ctrl-C has ended
 COLOURS = {"pass": "green", "fail": "bold red", "not applicable": "dim"}  # others are yellow
 
 
 def sweep_targets(
     request: "Request", limits: "Limits", as_json: bool, out: Path | None, resume: bool
 ) -> NoReturn:
-    """Ends with the exit code of the worst row, or with 130 if it was stopped."""
+    """Ends with the exit code of the worst row, or of the signal that stopped it."""
     from attnlab.audit.rows import RowFile, count, exit_code
     from attnlab.audit.sweep import jobs_of, sweep
 
@@ -52,7 +51,7 @@ def sweep_targets(
     line = f"stopped with {found.left} of {len(jobs)} left; to "
     line += "go on: " if out is not None else "start anew and keep rows: "
     errors.print(Text(line + shlex.join(["attnlab", *again])), soft_wrap=True)
-    raise typer.Exit(INTERRUPTED)
+    raise typer.Exit(128 + found.signal)
 
 
 def _time(seconds: float) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from attnlab import config, registry
+from attnlab import config, registry, stop
 from attnlab.cli.app import AsJson, app, errors, print_json, progress, screen
 
 if TYPE_CHECKING:
@@ -147,8 +147,7 @@ def _settle(claims: Mapping[str, "Claim"], again: bool) -> Iterator["ClaimResult
             settled = number
             yield found
     except Interrupted as error:
-        errors.print(f"{error}; {_how_far(settled, count, kept.reason)}", highlight=False)
-        raise typer.Exit(128 + signal.Signals[error.signal]) from None
+        stop.end(signal.Signals[error.signal], _how_far(settled, count, kept.reason))
     except KeyboardInterrupt as error:
         error.add_note(_how_far(settled, count, kept.reason))
         raise

@@ -10,11 +10,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+from attnlab.stop import NUMBERS
 
 
-class StopNow(Exception):
-    """Raised in what can be done again: an evaluation, a sample, getting ready."""
+class StopNow(BaseException):
+    """Raised in what can be done again: an evaluation, a sample, getting ready.
+
+    No Exception: a compiler handles those as errors of its own, and goes on.
+    """
 
 
 class Stopping:
@@ -39,6 +42,10 @@ class Stopping:
             if self.signal:
                 raise StopNow
             yield
+        except Exception:  # of a compiler whose processes the same signal has ended
+            if not self.signal:
+                raise
+            raise StopNow from None
         finally:
             self._at_once = False
 

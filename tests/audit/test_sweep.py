@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -217,8 +218,13 @@ def test_a_file_of_something_else_is_left_alone(tmp_path: Path) -> None:
     assert path.read_text() == "mine\n"
 
 
-def test_ctrl_c_stops_with_the_rows_that_are_there(tmp_path: Path) -> None:
-    """As a terminal sends it: to every process of the group."""
+@pytest.mark.parametrize(
+    ("number", "send"), [(signal.SIGINT, os.killpg), (signal.SIGTERM, os.kill)]
+)
+def test_a_signal_stops_with_the_rows_that_are_there(
+    tmp_path: Path, number: signal.Signals, send: Callable[[int, int], None]
+) -> None:
+    """As a terminal sends Ctrl-C, to every process of the group; as `kill` does, to one."""
     (tmp_path / "code.py").write_text(MODULE)
     (tmp_path / "list").write_text("code.py:Tall\ncode.py:Tall width=5\ncode.py:Hangs\n")
     command = [sys.executable, "-m", "attnlab", "audit", "@list", "--out", "rows.jsonl"]
@@ -234,9 +240,9 @@ def test_ctrl_c_stops_with_the_rows_that_are_there(tmp_path: Path) -> None:
     kept = tmp_path / "rows.jsonl"
     while process.poll() is None and not (kept.exists() and kept.read_text().count("\n") == 2):
         time.sleep(0.05)
-    os.killpg(process.pid, signal.SIGINT)
+    send(process.pid, number)
     out, progress = process.communicate()
-    assert process.returncode == 130, progress
+    assert process.returncode == 128 + number, progress
     assert out.split() == ["code", "2", "pass"]
     assert "stopped with 1 of 3 left" in progress and "--out rows.jsonl --resume" in progress
     assert "2/3 code.py:Tall" in progress and "Traceback" not in progress

@@ -1,11 +1,13 @@
 """The training benchmark: times are taken in turns, and a loss that was never reached is named."""
 
+import dataclasses
 import io
 
 import pytest
 import torch
 from rich.console import Console
 
+from attnlab import stop
 from attnlab.bench import train
 from attnlab.bench.train import Peer, PlainGpt, TrainBench, first_below
 from attnlab.training import launch, runs
@@ -40,6 +42,19 @@ def test_a_small_run_reports_both_and_says_what_was_not_reached(small):
     screen = Console(file=io.StringIO(), width=100)
     small.show(report, screen)
     assert "never" in screen.file.getvalue()
+
+
+def test_a_training_that_a_signal_has_ended_is_no_result(small, monkeypatch):
+    plain = launch.launch
+
+    def stopped(*args, **options):
+        run, result = plain(*args, **options)
+        return run, dataclasses.replace(result, ending="SIGTERM")
+
+    monkeypatch.setattr(launch, "launch", stopped)
+    with pytest.raises(SystemExit) as ending, stop.ending():
+        small.run(lambda text: None)
+    assert ending.value.code == 143
 
 
 def test_the_peer_cannot_see_the_future():

@@ -371,9 +371,18 @@ Prefix.examine = lambda self, probe: mark.touch() or probe.subject.run(probe.sub
 """
 
 
-@pytest.mark.parametrize("where", [[], ["--in-process"], ["--json"]])
-def test_ctrl_c_shows_what_is_there_and_one_line(tmp_path, where):
+@pytest.mark.parametrize(
+    ("where", "number"),
+    [
+        ([], signal.SIGINT),
+        (["--in-process"], signal.SIGINT),
+        (["--json"], signal.SIGINT),
+        (["--json"], signal.SIGTERM),
+    ],
+)
+def test_a_signal_shows_what_is_there_and_one_line(tmp_path, where, number):
     """As a terminal sends it: to every process of the group."""
+    said = "stopped by Ctrl-C" if number == signal.SIGINT else "stopped by SIGTERM"
     (tmp_path / "theirs.py").write_text(STOPS)
     words = ["theirs.py:Code", "--declare", "causal=true", "--timeout", "500", *where]
     process = subprocess.Popen(
@@ -387,14 +396,14 @@ def test_ctrl_c_shows_what_is_there_and_one_line(tmp_path, where):
     )
     while process.poll() is None and not (tmp_path / "mark").exists():
         time.sleep(0.05)
-    os.killpg(process.pid, signal.SIGINT)
+    os.killpg(process.pid, number)
     out, err = process.communicate()
-    assert process.returncode == 130, err
+    assert process.returncode == 128 + number, err
     if where == ["--json"]:
         found = json.loads(out)
-        assert found["verdict"] == "fail" and "stopped by Ctrl-C" in found["unfinished"]
+        assert found["verdict"] == "fail" and said in found["unfinished"]
     else:
-        assert "causality    fail" in out and "cannot tell    stopped by Ctrl-C" in out
+        assert "causality    fail" in out and f"cannot tell    {said}" in out
         assert "Code: fail" in out
-    assert err.count("\n") == 1 and "stopped by Ctrl-C" in err
+    assert err.count("\n") == 1 and said in err
     assert not (tmp_path / "page.html").exists()

@@ -30,10 +30,10 @@ def test_a_kind_shows_its_options(attnlab):
         assert all(option.name in shown for option in registry.options(kind))
 
 
-@pytest.mark.parametrize(("group", "kind"), [("presets", "preset"), ("corpora", "tokenizer")])
+@pytest.mark.parametrize(("group", "kind"), [("presets", "preset."), ("corpora", "tokenizer=")])
 def test_a_group_shows_the_options_of_its_kinds(attnlab, group, kind):
     shown = attnlab("list", group)[1]
-    assert all(f"{kind}={option.name}" in shown for option in registry.options(kind))
+    assert all(f"{kind}{option.name}" in shown for option in registry.options(kind[:-1]))
 
 
 @pytest.mark.parametrize("option", [o for k in registry.kinds() for o in registry.options(k)])
@@ -62,6 +62,23 @@ def test_a_preset_shows_its_own_values_and_those_of_its_options(attnlab, monkeyp
     shown = " ".join(attnlab("list", "preset.tiny")[1].split())
     assert "steps 800 whole number" in shown and "schedule.warmup 10 whole number" in shown
     assert "model.positions.layout interleaved one of" in shown
+
+
+def test_an_option_is_shown_as_it_is_written(attnlab):
+    assert "positions=alibi" in attnlab("list", "positions")[1]
+    assert "protocol.returned" in attnlab("list", "caches")[1]
+    assert attnlab("list", "caches.held")[1].startswith("protocol.held: ")
+    assert attnlab("list", "positions.alibi")[1].startswith("positions=alibi: ")
+
+
+def test_the_settings_of_comparisons_are_shown(attnlab, monkeypatch):
+    from attnlab.compare.parse import ComparisonSettings
+
+    monkeypatch.setenv("COLUMNS", "200")
+    code, shown, _ = attnlab("list", "compare")
+    assert code == 0 and "parameters  one of parameters, flops, seconds, steps" in shown
+    listed = json.loads(attnlab("list", "compare", "--json")[1])["settings"]
+    assert [one["key"] for one in listed] == list(config.to_dict(ComparisonSettings()))
 
 
 def test_options_without_settings_say_so(attnlab):

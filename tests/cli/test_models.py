@@ -56,6 +56,18 @@ def test_temperature_0_gives_one_answer_alone_and_in_a_batch(attnlab):
     assert all(each["prompt"] + each["text"] in shown for each in alone)
 
 
+def test_texts_of_several_prompts_are_exact(attnlab):
+    """Neither wrapped nor without the spaces at the ends of lines."""
+    train(attnlab)
+    (row,) = as_json(attnlab("runs", "--json"))
+    prompts = ["the  ", "lazy dog. " * 20]
+    words = [word for prompt in prompts for word in ("--prompt", prompt)]
+    common = ["generate", row["run"], "--tokens", "7", *words]
+    both = as_json(attnlab(*common, "--json"))
+    shown = attnlab(*common)[1]
+    assert all(each["prompt"] + each["text"] + "\n" in shown for each in both)
+
+
 def test_a_prompt_of_bytes_is_streamed_to_its_end(attnlab):
     train(attnlab, "tokenizer=bytes")
     (row,) = as_json(attnlab("runs", "--json"))
@@ -74,6 +86,28 @@ def test_resume_and_finetuning_from_the_command_line(attnlab):
     assert code == 2 and "no unfinished shakespeare-cpu run" in err
     train(attnlab, f"start={row['run']}")
     assert len(as_json(attnlab("runs", "--json"))) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["tiny", "--resume"], ["tiny", "--resume", "newest"]),
+        (["tiny", "--resume="], ["tiny", "--resume", "newest"]),
+        (["tiny", "--resume", "steps=3"], ["tiny", "--resume", "newest", "steps=3"]),
+        (["tiny", "--resume", "--runs", "x"], ["tiny", "--resume", "newest", "--runs", "x"]),
+        (["tiny", "--resume", "auto", "steps=3"], ["tiny", "--resume", "auto", "steps=3"]),
+        (["tiny", "--resume=a=b"], ["tiny", "--resume=a=b"]),
+    ],
+)
+def test_resume_without_a_value_is_the_newest_run(words, named):
+    from attnlab.cli.models import _name_newest
+
+    assert _name_newest(words) == named
+
+
+def test_the_help_of_train_has_resume_among_the_options(attnlab):
+    options = attnlab("train", "--help")[1].partition("Options")[2]
+    assert "--resume" in options.partition("Example")[0]
 
 
 def test_training_that_diverges_is_exit_code_1(attnlab, monkeypatch):

@@ -39,6 +39,24 @@ class Slow:
     def _found(self):
         return {"things": 3, "passed": True}
 """
+# A check that imports something while it has a folder; the import ends when the test says so.
+FOLDER = """
+import tempfile
+from attnlab.config import settings
+
+@settings
+class Folder:
+    def run(self, tick):
+        with tempfile.TemporaryDirectory(prefix="folder-"):
+            import waiting
+            while True: pass
+"""
+WAITING = """
+import pathlib, time
+print("ready", flush=True)
+while not pathlib.Path("go").exists():
+    time.sleep(0.01)
+"""
 IMPORTED = """
 import time
 print("ready", flush=True)
@@ -47,7 +65,7 @@ time.sleep(600)
 MAIN = """
 import sys
 from attnlab import registry
-for name in ("slow:Slow", "imported:Check"):
+for name in ("slow:Slow", "folder:Folder", "imported:Check"):
     made = registry.Option("check", name.partition(":")[0], name, "a check of the tests")
     registry.register(made)
 sys.argv = ["attnlab", *sys.argv[1:]]
@@ -59,8 +77,9 @@ main()
 @pytest.fixture
 def begin(tmp_path):
     """Starts a command in a session of its own, as in a terminal; its temporary files are here."""
-    (tmp_path / "slow.py").write_text(SLOW)
-    (tmp_path / "imported.py").write_text(IMPORTED)
+    modules = {"slow": SLOW, "folder": FOLDER, "waiting": WAITING, "imported": IMPORTED}
+    for name, source in modules.items():
+        (tmp_path / f"{name}.py").write_text(source)
     (tmp_path / "temporary").mkdir()
     path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "PYTHONPATH": path, "TMPDIR": str(tmp_path / "temporary")}
@@ -107,7 +126,7 @@ def test_at_work_a_signal_leaves_no_child_no_folder_and_no_traceback(
     process = begin("check", "slow", "things=8")
     child = int(process.stdout.readline().split()[1])
     out, err = stop(process, number, group)
-    said = "interrupted" if number == signal.SIGINT else "stopped by SIGTERM"
+    said = "stopped by Ctrl-C" if number == signal.SIGINT else "stopped by SIGTERM"
     assert (process.returncode, err) == (CODES[number], f"{said}; it was at: thing 4\n")
     assert not is_running(child) and not list((tmp_path / "temporary").iterdir())
     assert out.endswith("stopped after 3 of 8 things: no verdict\n") and "passed" not in out
@@ -126,8 +145,20 @@ def test_during_an_import_too(begin, number):
     process = begin("check", "imported")
     process.stdout.readline()
     out, err = stop(process, number, True)
-    said = "interrupted" if number == signal.SIGINT else "stopped by SIGTERM"
+    said = "stopped by Ctrl-C" if number == signal.SIGINT else "stopped by SIGTERM"
     assert (process.returncode, out, err) == (CODES[number], "", f"{said}\n")
+
+
+@pytest.mark.parametrize("number", CODES, ids=lambda number: number.name)
+def test_during_an_import_a_folder_is_removed_first(begin, tmp_path, number):
+    process = begin("check", "folder")
+    process.stdout.readline()
+    assert list((tmp_path / "temporary").glob("folder-*"))
+    os.killpg(process.pid, number)
+    (tmp_path / "go").touch()
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == CODES[number] and err.count("\n") == 1, err
+    assert not list((tmp_path / "temporary").iterdir())
 
 
 @pytest.mark.parametrize("number", CODES, ids=lambda number: number.name)

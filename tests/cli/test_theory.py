@@ -149,7 +149,7 @@ def test_what_is_settled_when_it_is_stopped_is_printed_and_kept(attnlab, tmp_pat
     code, out, err = attnlab(*words)
     assert code == 130 and out.startswith("copy ") and "holds" in out and "claims;" not in out
     assert err.endswith("1 of 3 claims are settled; the same command goes on from there\n")
-    assert err.startswith("interrupted; it was at: claim 2 of 3: elman-remembers-both")
+    assert err.startswith("stopped by Ctrl-C; it was at: claim 2 of 3: elman-remembers-both")
     code, out, err = attnlab(*words)
     assert code == 0 and "3 claims; all as recorded" in out and "--again starts afresh" in err
     assert ran == ["copy", "elman-remembers-both", "elman-remembers-both", "rope-relative"]

@@ -72,3 +72,28 @@ def test_a_signal_that_is_ignored_stays_so(monkeypatch):
             assert stop.signal == 0
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_what_a_library_makes_of_the_signal_counts_as_the_signal():
+    """A compiler has its own error for whatever ends it."""
+    with stopping() as stop:
+        with pytest.raises(StopNow), stop.at_once():
+            try:
+                signal.raise_signal(signal.SIGTERM)
+            except StopNow:
+                raise RuntimeError("the backend failed") from None
+        assert stop.signal == signal.SIGTERM
+
+
+def test_no_library_can_take_the_signal_for_an_error_of_its_own():
+    with stopping() as stop:
+        with pytest.raises(StopNow), stop.at_once():
+            try:
+                signal.raise_signal(signal.SIGTERM)
+            except Exception:
+                pytest.fail("a compiler would go on")
+
+
+def test_an_error_without_a_signal_stays_one():
+    with stopping() as stop, pytest.raises(ZeroDivisionError), stop.at_once():
+        _ = 1 / 0

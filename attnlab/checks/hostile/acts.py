@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from attnlab import config, files
+from attnlab import config, files, stop
 from attnlab.checks import fuzz
 from attnlab.checks.hostile.trial import Act, Place, fill
 from attnlab.data import shards
@@ -57,7 +57,7 @@ def make_run(folder: Path) -> None:
         evaluate_every=2,
         device="cpu",
     )
-    launch.train_in(runs.Run(folder), recipe, report=Report())
+    stop.pass_on(launch.train_in(runs.Run(folder), recipe, report=Report()).ending)
 
 
 def tokens() -> Any:
