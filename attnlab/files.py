@@ -153,6 +153,16 @@ def _open(path: Path, flags: int) -> int:
     return handle
 
 
+def sync(path: Path) -> None:
+    """Make what was appended survive a crash of the machine; a file need not be there."""
+    with suppress(FileNotFoundError):
+        handle = _open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
 def sync_folder(folder: Path) -> None:
     """Make names in a folder (new files, renames) survive a crash of the machine."""
     handle = os.open(folder, os.O_RDONLY)

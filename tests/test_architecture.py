@@ -34,7 +34,7 @@ LAYERS = [
     ["attnlab.studies", "attnlab.compare"],
     ["attnlab.theory", "attnlab.audit", "attnlab.checks.audit"],
     ["attnlab.checks.statistics", "attnlab.checks.machines"],
-    ["attnlab.page", "attnlab.checks.fuzz", "attnlab.checks.hostile"],
+    ["attnlab.page", "attnlab.checks.fuzz", "attnlab.checks.hostile", "attnlab.checks.strangers"],
     ["attnlab.cli"],
     ["attnlab.__main__"],
 ]

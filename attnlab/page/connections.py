@@ -118,6 +118,8 @@ def patient(seconds: float, most: int) -> Any:
                 self._stop_waiting()
 
         def send_400_response(self, msg: str) -> None:
+            if self.cycle is not None:  # nonsense after a good head: that request has its answer
+                self.cycle.disconnected = True
             if not self.parser.too_large:
                 super().send_400_response(msg)
                 return

@@ -10,6 +10,7 @@ no checkpoint. Nothing here reads a pickle.
 """
 
 import hashlib
+import itertools
 import os
 import re
 from dataclasses import dataclass
@@ -228,6 +229,25 @@ def discard(folder: Path) -> None:
     files.remove_folder(doomed)
     folder.rename(doomed)
     files.remove_folder(doomed)
+
+
+def set_aside(parent: Path, step: int) -> list[Path]:
+    """Good checkpoints after a step that is gone on from: else the next resume would take them.
+
+    They are kept, beside the others.
+    """
+    later = [folder for folder in all_in(parent) if step_of(folder) > step and is_good(folder)]
+    moved = []
+    for folder in later:
+        place = next(
+            path
+            for number in itertools.count(1)
+            if not (path := parent / f"aside-{number}" / folder.name).exists()
+        )
+        files.make_folder(place.parent)
+        folder.rename(place)
+        moved.append(place)
+    return moved
 
 
 def sweep(parent: Path) -> None:

@@ -198,6 +198,8 @@ class Training:
             for said in self.run.complaints():
                 self.report.note(said)
             done = self.state.step
+            for folder in checkpoint.set_aside(self.run.checkpoints, done):
+                self.report.note(f"a later step of another training is set aside: {folder}")
             # a sample due at this very step is written again
             self.run.cut_logs({"metrics": done, "eval": self.state.evaluated, "samples": done - 1})
 
@@ -383,6 +385,8 @@ class Training:
             state=dataclasses.asdict(self.state),
         )
         self._find_folder()
+        for name in ("metrics", "eval", "samples"):  # a resume expects every line up to its step
+            files.sync(self.run.log(name))
         checkpoint.save(self.run.checkpoints, self.state.step, kept)
         best = {self.state.best_step} if self.state.best_step is not None else set()
         checkpoint.retain(self.run.checkpoints, self.recipe.keep, best)

@@ -274,3 +274,28 @@ def test_a_config_that_is_missing_or_damaged_is_made_again(place, content):
     why = "is missing" if content is None else "cannot be used"
     assert f"{path} {why}; made again from step_000006" in notes.lines
     assert path.read_bytes() == before
+
+
+def test_later_steps_of_another_training_are_set_aside_and_not_gone_on_from(place):
+    run, _ = go(place)
+    before = (run.checkpoints / "step_000006" / "model.safetensors").read_bytes()
+    notes = Notes()
+    earlier = str(run.checkpoints / "step_000004")
+    go(place, "optimiser.rate=0.02", "steps=5", resume=earlier, report=notes)
+    aside = run.checkpoints / "aside-1" / "step_000006"
+    assert f"a later step of another training is set aside: {aside}" in notes.lines
+    assert (aside / "model.safetensors").read_bytes() == before
+    assert checkpoint.newest_good(run.checkpoints)[0].name == "step_000005"
+    go(place, "steps=7", resume=str(run.folder))
+    assert [row["step"] for row in run.read("metrics")] == list(range(1, 8))
+    assert run.recipe().optimiser.rate == 0.02
+
+
+def test_logs_are_on_the_disk_before_the_checkpoint_that_relies_on_them(place, monkeypatch):
+    order = []
+    monkeypatch.setattr("attnlab.files.sync", lambda path: order.append(path.name))
+    save = checkpoint.save
+    monkeypatch.setattr(checkpoint, "save", lambda *given: order.append("saved") or save(*given))
+    go(place)
+    first = order.index("saved")
+    assert {"metrics.jsonl", "eval.jsonl"} <= set(order[:first])
