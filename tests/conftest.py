@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import resource
+import signal
 from pathlib import Path
 
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # cli/app.py does the same and says why
@@ -13,6 +14,12 @@ import torch
 
 for name in ("COLUMNS", "LINES", "FORCE_COLOR", "TTY_COMPATIBLE"):  # output is read as plain text
     os.environ.pop(name, None)
+
+# In the background of a script or under nohup a process ignores these, and so would all that tests
+# start: what is ignored stays so (attnlab/stop.py).
+for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, usual)
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # as many processes as cores: one thread for each
     torch.set_num_threads(1)
