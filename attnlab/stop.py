@@ -104,7 +104,7 @@ def ending() -> Iterator[Handler]:
     """A signal in here ends the process: one line on stderr, and exit code 128 + its number.
 
     An exception that some library has made of the interrupt, as when a module in C is being
-    imported, counts as the interrupt.
+    imported, counts as the interrupt. Any other is said as well: it may be a mistake of ours.
     """
     with _handling() as handler:
         try:
@@ -114,7 +114,15 @@ def ending() -> Iterator[Handler]:
         except Exception as error:
             if not handler.signal:
                 raise
-            end(handler.signal, *getattr(error, "__notes__", []))
+            what = [] if _comes_of_it(error) else [f"{type(error).__name__}: {error}"]
+            end(handler.signal, *getattr(error, "__notes__", []), *what)
+
+
+def _comes_of_it(error: BaseException | None) -> bool:
+    """Whether an exception was raised while the interrupt was handled."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is not None
 
 
 @contextmanager
@@ -143,8 +151,10 @@ def _is_alone() -> bool:
 
     What makes temporary folders, as a check does, runs beside the thread of a spinner.
     """
+    if not hasattr(os, "waitid"):  # macOS before Python 3.13: nobody can tell without reaping one
+        return False
     try:
-        os.waitpid(-1, os.WNOHANG)
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
         return threading.active_count() == 1
     return False

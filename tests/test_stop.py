@@ -1,7 +1,11 @@
 """A signal ends a command with one line, whatever Python or a library makes of the interrupt."""
 
+import os
 import signal
+import subprocess
+import sys
 import time
+from contextlib import suppress
 
 import pytest
 
@@ -45,6 +49,23 @@ def test_an_exception_that_a_library_makes_of_the_interrupt_counts_as_one(capsys
             raise ImportError("a module failed to import") from None
 
     assert ended(work) == 143 and capsys.readouterr().err == "stopped by SIGTERM\n"
+
+
+def test_a_mistake_on_the_way_out_is_said(capsys):
+    def work():
+        with suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
+        raise KeyError("ours")
+
+    assert ended(work) == 143
+    assert capsys.readouterr().err == "stopped by SIGTERM; KeyError: 'ours'\n"
+
+
+def test_to_look_for_children_reaps_none():
+    with subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"]) as child:
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        assert not stop._is_alone()
+        assert child.wait() == 3
 
 
 @pytest.mark.parametrize("number", stop.NUMBERS)

@@ -159,8 +159,8 @@ class Failures(logging.Handler):
         log.removeHandler(self)
 
 
-def make_runs(root: Path) -> list[str]:
-    """A run that answers questions, the same within a study, and folders that are none."""
+def train_small(run: runs.Run) -> None:
+    """A model that answers questions, in a second."""
     model = config.override(
         TransformerSettings(context=48, width=8, depth=1), ["attention.heads=2"]
     )
@@ -170,11 +170,17 @@ def make_runs(root: Path) -> list[str]:
         model=model,
         batch=2,
         steps=2,
+        save_every=2,
         evaluate_every=2,
         device="cpu",
     )
-    run = runs.create(root, "fuzz")
     stop.pass_on(launch.train_in(run, recipe, report=Report()).ending)
+
+
+def make_runs(root: Path) -> list[str]:
+    """A run that answers questions, the same within a study, and folders that are none."""
+    run = runs.create(root, "fuzz")
+    train_small(run)
     study = root / "study-fuzz-0"
     (study / "runs").mkdir(parents=True)
     (study / "runs" / "inside").symlink_to(run.folder.absolute(), target_is_directory=True)

@@ -10,22 +10,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from attnlab import config, files, stop
+from attnlab import files
 from attnlab.checks import fuzz
 from attnlab.checks.hostile.trial import Act, Place, fill
 from attnlab.data import shards
 from attnlab.data.biographies import Biographies
-from attnlab.data.objectives import Questions
 from attnlab.data.tokens import Bytes
 from attnlab.experiments.progress import Progress
 from attnlab.experiments.workspace import Job, open_workspace
 from attnlab.kernels import attention
-from attnlab.models.transformer import TransformerSettings
 from attnlab.page.server import Server, ServerSettings
 from attnlab.theory import record
-from attnlab.training import launch, runs
-from attnlab.training.recipe import Recipe
-from attnlab.training.report import Report
+from attnlab.training import runs
 
 TOKENS = 1000
 WORKSPACE = "runs/study-small-000000"
@@ -33,7 +29,7 @@ WORKSPACE = "runs/study-small-000000"
 
 def make_template(folder: Path) -> None:
     """Good files to be damaged: a run with a checkpoint, shards, the folder of a study."""
-    make_run(folder / "run")
+    fuzz.train_small(runs.Run(folder / "run"))
     shards.SHARD = 400
     shards.shards_in(folder / "shards", tokens(), np.dtype(np.uint8))
     os.environ["ATTNLAB_CACHE"] = str(folder / "cache")
@@ -41,23 +37,6 @@ def make_template(folder: Path) -> None:
     place = Place(folder / "study", folder)
     place.folder.mkdir()
     use_workspace(place)
-
-
-def make_run(folder: Path) -> None:
-    model = config.override(
-        TransformerSettings(context=48, width=8, depth=1), ["attention.heads=2"]
-    )
-    recipe = Recipe(
-        corpus=Biographies(people=8, wordings=1),
-        objective=Questions(),
-        model=model,
-        batch=2,
-        steps=2,
-        save_every=2,
-        evaluate_every=2,
-        device="cpu",
-    )
-    stop.pass_on(launch.train_in(runs.Run(folder), recipe, report=Report()).ending)
 
 
 def tokens() -> Any:
