@@ -1,12 +1,17 @@
 """The hostile check: some payloads of each family, every control, and a check that can fail."""
 
 import json
+import subprocess
+import sys
+from contextlib import contextmanager
 
+import numpy as np
 import pytest
 
 from attnlab.checks.hostile import catalogue, check, observe
 from attnlab.checks.hostile.check import HostileCheck
 from attnlab.checks.hostile.trial import Trial, nothing
+from attnlab.stop import Stopped
 
 QUICK = [name for name in catalogue.NAMES if name not in ("code", "caches", "escapes")]
 
@@ -43,6 +48,33 @@ def row(name, control="", **problems):
             "problems": problems}  # fmt: skip
 
 
+def test_where_a_detector_cannot_look_nothing_is_tried(tmp_path, monkeypatch):
+    monkeypatch.setattr(check, "OWN_ENVIRONMENT", tmp_path / "proc" / "self" / "environ")
+    with pytest.raises(ValueError, match=r"runs on Linux only: .*; run it in a Linux container"):
+        HostileCheck(family="paths", sample=1).run(silent)
+
+
+def test_a_check_that_is_stopped_tells_what_it_found_and_blames_no_control_for_it(monkeypatch):
+    @contextmanager
+    def stopped_after_one(settings):
+        def rows():
+            yield {**row("a", leaked="a secret"), "of": 7}
+            raise KeyboardInterrupt
+
+        yield rows()
+
+    monkeypatch.setattr(check, "_runner", stopped_after_one)
+    with pytest.raises(Stopped) as end:
+        HostileCheck().run(silent)
+    assert end.value.done == "1 of 7 payloads and controls"
+    assert end.value.found == {
+        "payloads": 1,
+        "held": 0,
+        "controls_missed": [],
+        "broken": [{"payload": "f: a", "seen": "leaked: a secret"}],
+    }
+
+
 def test_a_family_whose_control_is_not_caught_proves_nothing():
     good = [row("a"), row("b", "executed", executed="yes")]
     assert check.report(good)["passed"]
@@ -72,6 +104,14 @@ def test_a_detector_finds_what_it_is_for_and_nothing_else(tmp_path, act, found):
     (seen,) = observe.observe([trial], tmp_path / "none", tmp_path / "room", 1)
     assert found in seen.problems
     assert set(seen.problems) <= {found, "exit code"}
+
+
+@pytest.mark.skipif(not check.OWN_ENVIRONMENT.exists(), reason="the check runs on Linux only")
+def test_memory_of_whoever_started_the_check_is_no_room_for_a_payload():
+    ballast = np.ones(50_000_000)  # 400 MB: a child begins with this process's peak
+    code = "from attnlab.checks.hostile import observe; print(observe._own_mebibytes())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert float(done.stdout) < ballast.nbytes / 2**20
 
 
 def test_what_goes_on_must_say_what_it_stepped_over(tmp_path):

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from attnlab.checks.hostile.trial import MEBIBYTE, SECRET, Place, Trial
+from attnlab.printable import one_line
 
 LARGEST = 96 * MEBIBYTE  # bytes that a trial may leave on the disk
 ROOM = 6 * 1024 * MEBIBYTE  # bytes of memory that a trial can take
@@ -217,14 +218,18 @@ def _exit_code(trial: Trial, place: Place) -> int:
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except (ValueError, OSError) as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"error: {one_line(error)}", file=sys.stderr)
         return 2
     return 0
 
 
 def _own_mebibytes() -> float:
-    """What every process of a trial begins with: it is a copy of this one."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    """What every process of a trial begins with: it is a copy of this one.
+
+    Not `ru_maxrss`: it survives exec, so a process begins with the peak of whoever started it.
+    """
+    resident = int(Path("/proc/self/statm").read_text().split()[1])
+    return resident * resource.getpagesize() / MEBIBYTE
 
 
 def _look_at(folder: Path) -> dict[str, tuple[object, ...]]:
