@@ -7,19 +7,23 @@ file is opened: a FIFO would wait for ever. Errors name the path and, when writi
 
 import errno
 import hashlib
-import json
 import os
 import shutil
 import stat
-import sys
 from contextlib import suppress
 from io import BufferedReader
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
+
+from attnlab import WINDOWS
+
+try:
+    import fcntl
+except ImportError:  # the first thing of ours that Windows does not have
+    raise ImportError(WINDOWS) from None
 
 NAMED = 64 * 2**20  # bytes; what people write by hand is smaller
-LARGEST = 1e18  # no count, loss or time of ours is larger
-DEEPEST = 60  # of objects within objects
+LOG = 2**30  # bytes; the log of ten million steps is smaller
 ODD = "it is damaged, or not written by attnlab; remove it or bring it back"
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 APPENDING = os.O_WRONLY | os.O_APPEND | os.O_CREAT
@@ -50,7 +54,7 @@ def _write(path: Path, content: bytes) -> None:
     with os.fdopen(_open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
         file.write(content)
         file.flush()
-        os.fsync(file.fileno())
+        _fsync(file.fileno())
 
 
 def write_named(path: Path, content: bytes) -> None:
@@ -103,10 +107,17 @@ def open_lock(path: Path) -> IO[bytes]:
     return os.fdopen(_open(path, os.O_RDWR | os.O_CREAT), "r+b")
 
 
-def read(path: Path) -> bytes:
-    """What a plain file holds; an OSError for anything else, a link among it."""
+def read(path: Path, most: int = LOG) -> bytes:
+    """What a plain file holds; an OSError for anything else, a link or a larger file among it.
+
+    The size is asked for before anything is read: a file with holes may claim to have terabytes.
+    """
     with open_plain(path) as file:
-        return file.read()
+        size = os.fstat(file.fileno()).st_size
+        if size > most:
+            said = f"{path} has {size:,} bytes, and at most {most:,} are expected; {ODD}"
+            raise OSError(errno.EFBIG, said)
+        return file.read(size)
 
 
 def open_plain(path: Path) -> BufferedReader:
@@ -158,7 +169,7 @@ def sync(path: Path) -> None:
     with suppress(FileNotFoundError):
         handle = _open(path, os.O_RDONLY)
         try:
-            os.fsync(handle)
+            _fsync(handle)
         finally:
             os.close(handle)
 
@@ -167,119 +178,24 @@ def sync_folder(folder: Path) -> None:
     """Make names in a folder (new files, renames) survive a crash of the machine."""
     handle = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(handle)
+        _fsync(handle)
     finally:
         os.close(handle)
+
+
+def _fsync(handle: int) -> None:
+    """On macOS fsync ends at the cache of the drive; another call goes on to the disk."""
+    whole = getattr(fcntl, "F_FULLFSYNC", None)
+    if whole is not None:
+        with suppress(OSError):  # not every file system has it
+            fcntl.fcntl(handle, whole)
+            return
+    os.fsync(handle)
 
 
 def sha256(path: Path) -> str:
     with open_plain(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def as_json(value: Any) -> bytes:
-    """JSON for people: indented, keys in the order given, a newline at the end."""
-    return (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
-
-
-def read_json(path: Path, shape: Any = None) -> Any:
-    """What a JSON file of ours holds; a ValueError that names it when it holds something else."""
-    value = parse_json(read(path), path)
-    return value if shape is None else in_shape(value, shape, path)
-
-
-def parse_json(content: bytes, path: Path) -> Any:
-    """JSON whose numbers are finite and whose nesting is that of people."""
-    try:
-        value = json.loads(content, parse_float=_finite, parse_constant=_finite)
-        _refuse_deep(value)
-    except ValueError as error:  # also a number of more digits than Python will read
-        raise ValueError(f"{path} is not JSON: {error}") from None
-    except RecursionError:
-        raise ValueError(f"{path} is not JSON of ours: it is nested too deeply") from None
-    return value
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    if not abs(number) <= sys.float_info.max:
-        raise ValueError(f"{text[:40]} is no finite number")
-    return number
-
-
-def _refuse_deep(value: Any) -> None:
-    """What can be read may still be too deep to be printed in a message."""
-    level = [value]
-    for _ in range(DEEPEST):
-        level = [
-            inner
-            for one in level
-            if isinstance(one, list | dict)
-            for inner in (one.values() if isinstance(one, dict) else one)
-        ]
-        if not level:
-            return
-    raise RecursionError
-
-
-def in_shape(value: Any, shape: Any, path: Path, key: str = "") -> Any:
-    """The value if it has this shape, else a ValueError that names file, key and value.
-
-    A shape is a type: `object` for anything, `float` for any finite number and `int` for a count,
-    neither below zero; {"key": shape} for an object with these keys, among others, where "key?" may
-    be missing; [shape] for a list; and (shape, …) for one of several, None among them.
-    """
-    if isinstance(shape, tuple):
-        for one in shape:
-            with suppress(ValueError):
-                return in_shape(value, one, path, key)
-    elif isinstance(shape, dict) and isinstance(value, dict):
-        for name, inner in shape.items():
-            plain = name.removesuffix("?")
-            if plain in value:
-                in_shape(value[plain], inner, path, _dotted(key, plain))
-            elif name == plain:
-                raise ValueError(f"{path} has no {_dotted(key, name)}; {ODD}")
-        return value
-    elif isinstance(shape, list) and isinstance(value, list):
-        for number, one in enumerate(value):
-            in_shape(one, shape[0], path, _dotted(key, str(number)))
-        return value
-    elif shape in (int, float):
-        if type(value) in (int, shape) and 0 <= value <= LARGEST:
-            return value
-    elif (shape is None and value is None) or shape in (object, type(value)):
-        return value
-    found = repr(value)
-    found = found if len(found) <= 60 else f"{found[:60]}…"
-    raise ValueError(f"{path}: {key} is {found}; {ODD}" if key else f"{path} is {found}; {ODD}")
-
-
-def _dotted(key: str, name: str) -> str:
-    return f"{key}.{name}" if key else name
-
-
-SEAL = "sha256"
-
-
-def sealed_json(value: dict[str, Any]) -> bytes:
-    """The only spelling of an object, with its own hash: any other byte in it is damage."""
-    digest = hashlib.sha256(as_json(value)).hexdigest()
-    return as_json({**value, SEAL: digest})
-
-
-def read_sealed(path: Path) -> dict[str, Any]:
-    """What `sealed_json` wrote; a ValueError that names the file when a byte is another."""
-    content = read(path)
-    value = parse_json(content, path)
-    if isinstance(value, dict) and value.pop(SEAL, None) is not None:
-        try:
-            same = content == sealed_json(value)
-        except UnicodeEncodeError:  # half of a surrogate pair, which no file of ours holds
-            same = False
-        if same:
-            return value
-    raise ValueError(f"{path} is damaged: its hash does not match")
 
 
 class CacheWarning(UserWarning):

@@ -10,11 +10,18 @@ import re
 # order of the letters around them; bytes that are no text, as Python reads them from a file's name
 COMMANDS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 KEPT = "\n\t"
+LONGEST = 600  # letters of a message
 
 
 def printable(text: str, keep: str = KEPT) -> str:
     r"""The same text with its control characters written out, such as \x1b for the escape key."""
     return COMMANDS.sub(lambda match: match[0] if match[0] in keep else _shown(match[0]), text)
+
+
+def one_line(message: object, most: int = LONGEST) -> str:
+    """What an error says; of a very long text the beginning and the end will do."""
+    text = " ".join(str(message).split()) or type(message).__name__
+    return text if len(text) <= most else f"{text[: most // 2]} … {text[-most // 3 :]}"
 
 
 def distinct(name: str) -> str:

@@ -5,16 +5,24 @@ listing and `--help` need no torch. Adding an option is one class and one row he
 
 Another package adds options without a row here: it has an entry point in the group
 "attnlab.options" that names a list of `Option`. On a clash of names ours is used.
+
+A person's own code needs neither: `model.attention=mine.py:Mine`, or `package.module:Name`, stands
+for an option of the kinds in OWN. It is not run to be named, only to be built. A package gives such
+code a name by an entry point in the group "attnlab.attention", "attnlab.score" and so on:
+
+    [project.entry-points."attnlab.attention"]
+    gated = "my_package.attention:Gated"                # model.attention=gated
 """
 
-import difflib
 import functools
 import importlib
 import re
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+
+from attnlab.suggestions import nearest as nearest
+from attnlab.suggestions import suggest as suggest
 
 GROUP = "attnlab.options"  # of entry points
 
@@ -26,6 +34,7 @@ class Option:
     target: str  # "package.module:Class"
     summary: str
     origin: str = "attnlab"  # the package that it comes from
+    code: str = ""  # of a person's own: "mine.py:Mine"
 
 
 @dataclass(frozen=True)
@@ -291,6 +300,14 @@ _TABLE = {
 }
 # fmt: on
 
+# kind: the settings of a person's own code in its place
+OWN = {
+    "attention": "attnlab.attention.own:OwnAttention",
+    "score": "attnlab.attention.own:OwnScore",
+    "positions": "attnlab.attention.own:OwnPositions",
+    "model": "attnlab.models.own:OwnModel",
+}
+
 _OPTIONS = [
     Option(kind, name, f"attnlab.{target}", summary)
     for kind, rows in _TABLE.items()
@@ -318,6 +335,15 @@ def options(kind: str) -> list[Option]:
 
 def find(kind: str, name: str) -> Option:
     """The option; `_` and `-` are alike in names."""
+    if ":" in name:
+        if kind not in OWN:
+            raise ValueError(
+                f"{kind} {name!r}: code of your own can be {', '.join(OWN)}; "
+                f"{suggest('', [option.name for option in options(kind)])}"
+            )
+        return Option(kind, name, OWN[kind], "code of your own", "you", code=name)
+    if name.endswith(".py") and kind in OWN:
+        raise ValueError(f"{kind} {name!r} is a file; name a class or function in it: {name}:Name")
     wanted = name.replace("_", "-")
     for option in _OPTIONS:  # before other packages are looked for
         if (option.kind, option.name) == (kind, wanted):
@@ -333,9 +359,10 @@ def load(kind: str, name: str) -> Any:
     option = find(kind, name)
     module, _, attribute = option.target.partition(":")
     try:
-        return getattr(importlib.import_module(module), attribute)
+        found = getattr(importlib.import_module(module), attribute)
+        return found.for_code(option.code, option.name) if option.code else found
     except Exception as error:  # whatever another package does when it is imported
-        if option in _OPTIONS:
+        if option in _OPTIONS or option.code:
             raise
         raise ValueError(
             f"{kind} {name!r} of {option.origin} cannot be imported: {error}"
@@ -345,6 +372,8 @@ def load(kind: str, name: str) -> Any:
 def name_of(kind: str, settings: object) -> str:
     """The registered name of a settings object."""
     cls = type(settings)
+    if getattr(cls, "code", ""):
+        return str(cls.option)  # type: ignore[attr-defined]
     target = f"{cls.__module__}:{cls.__qualname__}"
     for option in _OPTIONS:
         if (option.kind, option.target) == (kind, target):
@@ -359,65 +388,11 @@ def name_of(kind: str, settings: object) -> str:
 
 def kind_of(cls: type) -> str:
     """The kind that a settings class is registered as; empty if it is not."""
+    own = [f"{base.__module__}:{base.__qualname__}" for base in cls.__mro__]
+    if getattr(cls, "code", ""):
+        return next((kind for kind, base in OWN.items() if base in own), "")
     target = f"{cls.__module__}:{cls.__qualname__}"
     return next((option.kind for option in _OPTIONS if option.target == target), "")
-
-
-# Words of the field for what has another name here.
-SYNONYMS = {
-    "rope": "rotary",
-    "gqa": "grouped",
-    "mqa": "multi_query",
-    "mha": "multi_head",
-    "lr": "rate",
-    "learning_rate": "rate",
-    "batch_size": "batch",
-    "block_size": "context",
-    "max_len": "context",
-    "seq_len": "context",
-    "layers": "depth",
-    "n_layer": "depth",
-    "n_layers": "depth",
-    "num_layers": "depth",
-    "n_head": "heads",
-    "n_heads": "heads",
-    "num_heads": "heads",
-    "d_model": "width",
-    "n_embd": "width",
-    "hidden_size": "width",
-    "vocab_size": "vocabulary",
-    "gpu": "cuda",
-}
-CLOSE, TIE = 0.6, 0.05  # likeness of two names, and a difference in it that is none
-
-
-def suggest(wrong: str, right: Sequence[str], inside: Sequence[str] = ()) -> str:
-    """The end of an error message: the closest valid names, else all of them.
-
-    `inside` are names that are not listed, but suggested to whoever writes their last part.
-    """
-    meant = {_last(wrong), SYNONYMS.get(_last(wrong), _last(wrong))}
-    near = [one for one in [*right, *inside] if _last(one) in meant]
-    near = near or [one for one in right if not meant.isdisjoint(_last(one).split("_"))]
-    if not near:
-        like = {one: _likeness(_last(wrong), _last(one)) for one in right}
-        best = max(like.values(), default=0)
-        near = [one for one in right if best >= CLOSE and like[one] > best - TIE]
-    if near:
-        return f"did you mean {' or '.join(map(repr, list(dict.fromkeys(near))[:3]))}?"
-    return f"choose from {', '.join(right)}"
-
-
-def _likeness(one: str, other: str) -> float:
-    """From 0 to 1; letters in another order are a slip of the fingers, and a beginning counts."""
-    if sorted(one) == sorted(other):
-        return 0.9
-    ratio = difflib.SequenceMatcher(None, one, other).ratio()
-    return max(ratio, CLOSE) if one[:3] == other[:3] else ratio
-
-
-def _last(name: str) -> str:
-    return name.rpartition(".")[2].replace("-", "_").lower()
 
 
 @functools.cache
@@ -434,11 +409,19 @@ def _foreign() -> list[Option]:
             _warn(f"options of {origin} are left out: {type(error).__name__}: {error}")
             continue
         for option in given:
-            if fault := _fault(option, [*_OPTIONS, *found]):
-                _warn(f"{option.kind} {option.name!r} of {origin} is left out: {fault}")
-            else:
-                found.append(option)
+            _add(option, found)
+    for kind, target in OWN.items():
+        for point in sorted(entry_points(group=f"attnlab.{kind}"), key=lambda one: one.name):
+            origin = f"{point.dist.name} {point.dist.version}" if point.dist else point.value
+            _add(Option(kind, point.name, target, point.value, origin, code=point.value), found)
     return found
+
+
+def _add(option: Option, found: list[Option]) -> None:
+    if fault := _fault(option, [*_OPTIONS, *found]):
+        _warn(f"{option.kind} {option.name!r} of {option.origin} is left out: {fault}")
+    else:
+        found.append(option)
 
 
 def _fault(option: Option, known: list[Option]) -> str:

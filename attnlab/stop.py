@@ -1,9 +1,12 @@
 """Being stopped: after Ctrl-C or `kill`, a command ends with one line and leaves nothing behind.
 
-The signal raises KeyboardInterrupt wherever the program is. Whoever has a child process or a
-temporary folder removes it on the way out, as after any other exception. What can say more than
-"stopped by Ctrl-C" adds a note to the exception: `error.add_note("3 of 8 are done")`.
-Work that is saved before it ends has handlers of its own meanwhile (`training/signals.py`).
+    ending()      of every command: a signal raises KeyboardInterrupt wherever the program is
+    stoppable()   of work within it that reports how far it came: the interrupt carries the report
+    stopping()    of work that is saved before it ends: the signal is noted, and the work looks
+
+Whoever has a child process or a temporary folder removes it on the way out, as after any other
+exception. What can say more than "stopped by Ctrl-C" adds a note to the exception:
+`error.add_note("3 of 8 are done")`.
 
 The exit code is 128 + the number of the signal: 130 after Ctrl-C, 143 after `kill`. One command is
 ended by Ctrl-C and by nothing else, `attnlab page`: there it is 0.
@@ -14,7 +17,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, NoReturn
@@ -125,6 +128,71 @@ def _comes_of_it(error: BaseException | None) -> bool:
     return error is not None
 
 
+class Stopped(KeyboardInterrupt):
+    """A person has stopped a check or a benchmark: how far it was, and what it had found."""
+
+    def __init__(self, done: str, found: Mapping[str, Any]) -> None:
+        super().__init__(done)
+        self.done, self.found = done, found
+
+
+@contextmanager
+def stoppable(done: Callable[[], str], found: Callable[[], Mapping[str, Any]]) -> Iterator[None]:
+    """Work that a person may stop: what was found until then goes along with the interrupt.
+
+    Of one within another, the outer one tells.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Stopped(done(), found()) from None
+
+
+class StopNow(BaseException):
+    """Raised in what can be done again: an evaluation, a sample, getting ready.
+
+    No Exception: a compiler handles those as errors of its own, and goes on.
+    """
+
+
+class Stopping:
+    """Whether the process has been asked to stop, and by which signal (0: it has not)."""
+
+    def __init__(self) -> None:
+        self.signal = 0
+        self._at_once = False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if self.signal and number == signal.SIGINT:
+            raise KeyboardInterrupt  # a second Ctrl-C: at once
+        self.signal = self.signal or number
+        if self._at_once:
+            raise StopNow
+
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """Nothing here is lost when a signal ends it in the middle."""
+        self._at_once = True
+        try:
+            if self.signal:
+                raise StopNow
+            yield
+        except Exception:  # of a compiler whose processes the same signal has ended
+            if not self.signal:
+                raise
+            raise StopNow from None
+        finally:
+            self._at_once = False
+
+
+@contextmanager
+def stopping() -> Iterator[Stopping]:
+    """A signal in here is noted; who does the work looks, and stops at the next safe place."""
+    stop = Stopping()
+    with _installed(stop):
+        yield stop
+
+
 @contextmanager
 def sparing_children() -> Iterator[None]:
     """Ctrl-C does not reach processes that start in here; who starts them ends them.
@@ -173,12 +241,9 @@ def _handling() -> Iterator[Handler]:
         yield _handler
         return
     handler = Handler()
-    if threading.current_thread() is not threading.main_thread():  # signals go to the main thread
+    if not _is_main_thread():
         yield handler
         return
-    # what is ignored stays so: SIGHUP under nohup, SIGINT in the background of a script
-    heard = [one for one in NUMBERS if signal.getsignal(one) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, handler) for number in heard}
     report = sys.unraisablehook
 
     def unraisable(lost: Any) -> None:
@@ -187,11 +252,30 @@ def _handling() -> Iterator[Handler]:
         else:
             report(lost)
 
-    sys.unraisablehook, _handler = unraisable, handler
+    with _installed(handler):
+        sys.unraisablehook, _handler = unraisable, handler
+        try:
+            yield handler
+        finally:
+            handler.forget()
+            sys.unraisablehook, _handler = report, None
+
+
+@contextmanager
+def _installed(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """The handler of all our signals, in the main thread, to which signals go."""
+    if not _is_main_thread():
+        yield
+        return
+    # what is ignored stays so: SIGHUP under nohup, SIGINT in the background of a script
+    heard = [one for one in NUMBERS if signal.getsignal(one) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, handler) for number in heard}
     try:
-        yield handler
+        yield
     finally:
-        handler.forget()
-        sys.unraisablehook, _handler = report, None
         for number, previous in before.items():
             signal.signal(number, previous)
+
+
+def _is_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()

@@ -1,11 +1,12 @@
 """Files that are there whole or not at all."""
 
 import errno
+import fcntl
 import os
 
 import pytest
 
-from attnlab import files
+from attnlab import files, json_files
 
 
 def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path):
@@ -42,25 +43,21 @@ def test_the_bytes_are_on_the_disk_before_the_name_is(tmp_path, monkeypatch):
     assert seen == ["sync", "name", "sync"]
 
 
-def test_json_comes_back_and_keeps_its_order_and_letters(tmp_path):
-    value = {"b": [1, 2.5, None, True], "a": "π"}
-    path = tmp_path / "a.json"
-    path.write_bytes(files.as_json(value))
-    assert files.read_json(path) == value and list(files.read_json(path)) == ["b", "a"]
-    assert "π" in path.read_text(encoding="utf-8")
+@pytest.mark.parametrize("known", [True, False], ids=["on this file system", "not on this one"])
+def test_where_there_is_a_stronger_call_than_fsync_it_is_used(tmp_path, monkeypatch, known):
+    """As on macOS, where fsync leaves the bytes in the cache of the drive."""
+    seen, fsync = [], os.fsync
 
+    def full(handle, call):
+        seen.append(call)
+        if not known:
+            raise OSError(errno.ENOTSUP, "Operation not supported")
 
-def test_json_without_a_meaning_is_not_written():
-    with pytest.raises(ValueError, match="JSON"):
-        files.as_json({"loss": float("nan")})
-
-
-@pytest.mark.parametrize("content", [b"{", b"", b"\xff\xfe", b"[" * 100_000, b'{"a":' * 100_000])
-def test_what_is_not_json_is_named_by_its_file(tmp_path, content):
-    path = tmp_path / "wrong.json"
-    path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"wrong\.json is not JSON"):
-        files.read_json(path)
+    monkeypatch.setattr(fcntl, "F_FULLFSYNC", 51, raising=False)
+    monkeypatch.setattr(fcntl, "fcntl", full)
+    monkeypatch.setattr(os, "fsync", lambda handle: (seen.append("fsync"), fsync(handle)))
+    files.write_whole(tmp_path / "a", b"x")
+    assert seen == ([51, 51] if known else [51, "fsync"] * 2)
 
 
 def test_a_hash_is_that_of_the_bytes(tmp_path):
@@ -164,22 +161,20 @@ def test_nothing_is_appended_to_a_hard_link(tmp_path):
     assert victim.read_text() == "mine\n"
 
 
-def test_a_sealed_object_has_one_spelling(tmp_path):
+@pytest.mark.parametrize(
+    "read", [files.read, json_files.read_json, json_files.read_sealed, files.read_named]
+)
+def test_a_file_that_claims_terabytes_is_refused_before_it_is_read(tmp_path, read):
+    """Sparse: it takes no room on the disk, and would take all the memory."""
     path = tmp_path / "x.json"
-    good = files.sealed_json({"a": [1, "é"], "b": None})
-    path.write_bytes(good)
-    assert files.read_sealed(path) == {"a": [1, "é"], "b": None}
-    for place in range(len(good)):
-        broken = bytearray(good)
-        broken[place] ^= 1 << place % 8
-        path.write_bytes(broken)
-        with pytest.raises(ValueError, match=r"x\.json is"):
-            files.read_sealed(path)
-    half_a_pair = rb'{"a": "\ud800", "sha256": ""}'
-    for other in (b"{}", b"[]", b'{"sha256": 3}', half_a_pair, good + b" "):
-        path.write_bytes(other)
-        with pytest.raises(ValueError, match="is damaged"):
-            files.read_sealed(path)
-    path.write_bytes(b'{"a": NaN, "sha256": ""}')
-    with pytest.raises(ValueError, match=r"x\.json is not JSON: NaN is no finite number"):
-        files.read_sealed(path)
+    path.touch()
+    os.truncate(path, 2**40)
+    with pytest.raises(OSError, match=r"bytes, and at most|more than 64 MiB") as caught:
+        read(path)
+    assert caught.value.errno == errno.EFBIG
+    os.truncate(path, 0)
+    assert files.read(path, 0) == b""
+    path.write_bytes(b"abc")
+    assert files.read(path, 3) == b"abc"
+    with pytest.raises(OSError, match=r"x\.json has 3 bytes, and at most 2"):
+        files.read(path, 2)

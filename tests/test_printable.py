@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from attnlab.printable import json_safe, printable
+from attnlab.printable import json_safe, one_line, printable
 
 
 @pytest.mark.parametrize(
@@ -30,3 +30,10 @@ def test_json_says_the_same_without_a_control_character():
     value = {"name": "\x1b[2J\x9b \u202e \udce9 é\n"}
     safe = json_safe(json.dumps(value, ensure_ascii=False))
     assert json.loads(safe) == value and safe.isprintable() and "é" in safe
+
+
+def test_a_message_is_one_line_and_a_long_one_keeps_both_ends():
+    assert one_line(ValueError("two\n  lines")) == "two lines"
+    assert one_line(KeyboardInterrupt()) == "KeyboardInterrupt"  # which says nothing of itself
+    long = one_line("begin " + "x" * 5000 + "\nend", 99)
+    assert len(long) < 99 and long.startswith("begin x") and long.endswith("x end")

@@ -122,6 +122,44 @@ def test_a_class_may_be_named_where_it_is_not_defined(packages):
     assert registry.name_of("positions", made) == "spiral"
 
 
+GATED = """
+from torch import nn
+
+class Gated(nn.Module):
+    def __init__(self, width, power=2):
+        super().__init__()
+        self.power, self.gate = power, nn.Linear(width, width)
+    def forward(self, x):
+        return self.gate(x) ** self.power
+"""
+
+
+def test_a_package_gives_its_code_a_name_by_an_entry_point(packages):
+    install(packages, "foreign_g", "OPTIONS = []\n", layers=GATED)
+    info = packages / "foreign_g-1.2.dist-info/entry_points.txt"
+    points = "[attnlab.attention]\ngated = foreign_g.layers:Gated\nmulti-head = foreign_g:X\n"
+    info.write_text(points)
+    with pytest.warns(registry.OptionWarning, match="'multi-head' of foreign_g 1.2 is left out"):
+        option = registry.find("attention", "gated")
+    assert (option.summary, option.origin) == ("foreign_g.layers:Gated", "foreign_g 1.2")
+    assert option in registry.options("attention")
+    assert "foreign_g" not in sys.modules, "listing imports nothing of it"
+
+    from attnlab.models.transformer import TransformerSettings
+
+    words = ["attention=gated", "attention.power=3", "positions=none", "depth=1"]
+    settings = config.override(TransformerSettings(), words)
+    made = settings.build().blocks[0].attention.inner.inner
+    assert (type(made).__name__, made.power) == ("Gated", 3)
+    plain = config.to_dict(settings)
+    assert plain["attention"]["name"] == "gated" and len(plain["attention"]["source"]) == 64
+    assert config.from_dict(TransformerSettings, plain) == settings
+    assert [field.key for field in config.describe(settings.attention)] == ["heads", "head_width"]
+    (packages / "foreign_g/layers.py").write_text(GATED + "# a newer version\n")
+    with pytest.raises(ValueError, match="gated has changed since this model was made"):
+        settings.build()
+
+
 def test_without_other_packages_there_are_only_ours():
     assert {option.origin for kind in registry.kinds() for option in registry.options(kind)} == {
         "attnlab"
@@ -238,7 +276,9 @@ def test_every_kind_has_tests_over_all_its_options(kind):
         ("rope", ["none", "rotary"], "did you mean 'rotary'?"),
         ("rope", ["copy", "rope-relative"], "did you mean 'rope-relative'?"),
         ("model.layers", ["model.bias", "model.depth"], "did you mean 'model.depth'?"),
-        ("leed", ["seed", "lead"], "did you mean 'seed' or 'lead'?"),
+        ("leed", ["seed", "lead"], "did you mean 'lead'?"),  # few get the first letter wrong
+        ("sead", ["seed", "send", "lead"], "did you mean 'seed' or 'send'?"),
+        ("tinny", ["shakespeare-cpu", "tiny"], "did you mean 'tiny'?"),
         ("halves", ["interleaved", "half-split"], "did you mean 'half-split'?"),
         ("xyz", ["tiny", "large"], "choose from tiny, large"),
     ],

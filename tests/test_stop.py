@@ -1,9 +1,11 @@
-"""A signal ends a command with one line, whatever Python or a library makes of the interrupt."""
+"""A signal ends a command with one line, whatever Python or a library makes of the interrupt; work
+that is saved first notes it, and a second Ctrl-C ends that at once."""
 
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 
@@ -130,3 +132,93 @@ def test_what_is_ignored_stays_ignored():
             assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize("number", stop.NUMBERS)
+def test_a_signal_is_noted_and_the_work_goes_on(number):
+    with stop.stopping() as noted:
+        assert noted.signal == 0
+        os.kill(os.getpid(), number)
+        assert noted.signal == number
+
+
+def test_a_second_interrupt_ends_it_at_once():
+    with pytest.raises(KeyboardInterrupt), stop.stopping():
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+        signal.sigtimedwait([], 1)
+
+
+def test_a_second_sigterm_does_not():
+    with stop.stopping() as noted:
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert noted.signal == signal.SIGTERM
+
+
+def test_handlers_come_back_after_an_error():
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    with pytest.raises(ZeroDivisionError), stop.stopping():
+        assert signal.getsignal(signal.SIGTERM) is not before[0]
+        _ = 1 / 0
+    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
+
+
+def test_another_thread_leaves_the_handlers_alone():
+    before, seen = signal.getsignal(signal.SIGTERM), []
+
+    def work():
+        with stop.stopping() as noted:
+            seen.append((noted.signal, signal.getsignal(signal.SIGTERM)))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [(0, before)]
+
+
+@pytest.mark.parametrize("number", stop.NUMBERS)
+def test_a_signal_ends_at_once_what_can_be_done_again(number):
+    with stop.stopping() as noted:
+        with pytest.raises(stop.StopNow), noted.at_once():
+            os.kill(os.getpid(), number)
+            signal.sigtimedwait([], 1)
+        assert noted.signal == number
+        os.kill(os.getpid(), signal.SIGTERM)  # and is noted only, afterwards
+        with pytest.raises(stop.StopNow), noted.at_once():
+            pytest.fail("what begins after a signal is not begun")
+
+
+def test_a_signal_that_is_ignored_stays_so(monkeypatch):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup has it
+    try:
+        with stop.stopping() as noted:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert noted.signal == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_what_a_library_makes_of_the_signal_counts_as_the_signal():
+    """A compiler has its own error for whatever ends it."""
+    with stop.stopping() as noted:
+        with pytest.raises(stop.StopNow), noted.at_once():
+            try:
+                signal.raise_signal(signal.SIGTERM)
+            except stop.StopNow:
+                raise RuntimeError("the backend failed") from None
+        assert noted.signal == signal.SIGTERM
+
+
+def test_no_library_can_take_the_signal_for_an_error_of_its_own():
+    with stop.stopping() as noted:
+        with pytest.raises(stop.StopNow), noted.at_once():
+            try:
+                signal.raise_signal(signal.SIGTERM)
+            except Exception:
+                pytest.fail("a compiler would go on")
+
+
+def test_an_error_without_a_signal_stays_one():
+    with stop.stopping() as noted, pytest.raises(ZeroDivisionError), noted.at_once():
+        _ = 1 / 0

@@ -9,7 +9,7 @@ from attnlab.config.describe import Description, describe
 from attnlab.config.fields import Limits, check_value, choice, refusal, setting, settings
 from attnlab.config.hints import ConfigError
 from attnlab.config.overrides import override, paths, split_override, to_overrides
-from attnlab.config.plain import from_dict, to_dict
+from attnlab.config.plain import flat, from_dict, to_dict
 
 __all__ = [
     "ConfigError",
@@ -18,6 +18,7 @@ __all__ = [
     "check_value",
     "choice",
     "describe",
+    "flat",
     "from_dict",
     "override",
     "paths",

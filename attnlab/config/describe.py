@@ -29,6 +29,8 @@ def describe(settings: Any, *, prefix: str = "", chosen: bool = False) -> list[D
     """Every field, those of a group under its dotted key; with `chosen` those of options too."""
     hints, found = get_type_hints(type(settings)), []
     for field in dataclasses.fields(settings):
+        if {"open", "recorded"} & set(field.metadata):  # of code, which alone knows their names
+            continue
         key, value = prefix + field.name, getattr(settings, field.name)
         kind, about = field.metadata.get("kind"), field.metadata.get("about", "")
         if kind:

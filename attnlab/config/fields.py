@@ -113,6 +113,25 @@ def setting(
     )
 
 
+def open_settings(*, about: str) -> Any:
+    """A field for settings of any name, as pairs: those of code that is not looked into yet.
+
+    Files and overrides have them beside the other settings, under their own names.
+    """
+    return dataclasses.field(default=(), metadata={"open": True, "about": about})
+
+
+def recorded(make: Callable[[], Any], *, about: str) -> Any:
+    """A field that is made when a person chooses; a file must have it, and it is not made then."""
+    return dataclasses.field(default_factory=make, metadata={"recorded": True, "about": about})
+
+
+def open_field(cls: type) -> str | None:
+    """The field of a settings class that takes settings of any name."""
+    every = dataclasses.fields(cls)  # type: ignore[arg-type]
+    return next((one.name for one in every if "open" in one.metadata), None)
+
+
 def choice(kind: str, default: str, *, about: str = "") -> Any:
     """A field that holds the settings of a registered option of the kind."""
     return dataclasses.field(
@@ -185,7 +204,7 @@ def _checked_fields(cls: type) -> list[tuple[str, Any, Limits, object]]:
     return [
         (one.name, hints[one.name], one.metadata.get("limits", NO_LIMITS), one.default)
         for one in dataclasses.fields(cls)
-        if "kind" not in one.metadata
+        if not {"kind", "open"} & set(one.metadata)
     ]
 
 

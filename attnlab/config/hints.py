@@ -80,6 +80,11 @@ def parse(hint: Any, text: str, key: str) -> Any:
     raise wrong_type(key, text, hint)
 
 
+def parse_any(text: str) -> Any:
+    """A word as the plainest value that it can be: true, none, 3, 0.5, else a text."""
+    return parse(bool | None | int | float | str, text, "")  # type: ignore[arg-type]
+
+
 def accept(hint: Any, value: Any, key: str) -> Any:
     """A JSON value as a value of the type."""
     origin, arguments = get_origin(hint), get_args(hint)

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from typing import Any, TypeVar, get_type_hints
 
 from attnlab import registry
-from attnlab.config.fields import construct, option
-from attnlab.config.hints import ConfigError, parse
+from attnlab.config.fields import construct, open_field, option
+from attnlab.config.hints import ConfigError, parse, parse_any
 
 S = TypeVar("S")
 
@@ -34,10 +34,15 @@ def paths(settings: object) -> list[str]:
     if not dataclasses.is_dataclass(settings):
         return []
     found = []
-    for field in dataclasses.fields(settings):
-        within = paths(getattr(settings, field.name))
-        found += [field.name, *(f"{field.name}.{path}" for path in within)]
+    for name in _named_fields(settings):
+        within = paths(getattr(settings, name))
+        found += [name, *(f"{name}.{path}" for path in within)]
     return found
+
+
+def _named_fields(settings: Any) -> dict[str, dataclasses.Field[Any]]:
+    every = dataclasses.fields(settings)
+    return {field.name: field for field in every if "open" not in field.metadata}
 
 
 def to_overrides(plain: Any, prefix: str = "") -> list[str]:
@@ -71,9 +76,16 @@ def _apply(settings: Any, changes: list[tuple[list[str], str]], prefix: str) -> 
     `prefix` is the key of these settings in those that the overrides are about: "" or "model.".
     """
     values: dict[str, Any] = {}
-    known = {field.name: field for field in dataclasses.fields(settings)}
+    known = _named_fields(settings)
     for name in dict.fromkeys(path[0] for path, _ in changes):
         mine = [(path[1:], text) for path, text in changes if path[0] == name]
+        anything = open_field(type(settings))
+        if name not in known and anything and not mine[-1][0]:
+            if name == "name":  # in a file it is what was chosen
+                raise ConfigError(f"{prefix}name cannot be set; give the parameter another name")
+            pairs = dict(values.get(anything, getattr(settings, anything)))
+            values[anything] = tuple({**pairs, name: parse_any(mine[-1][1])}.items())
+            continue
         if name not in known:
             key = ".".join([prefix + name, *mine[0][0]])
             deeper = [prefix + path for path in paths(settings)]

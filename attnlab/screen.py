@@ -1,4 +1,4 @@
-"""The screen: everything that verbs print goes through here, and no text on it commands a terminal.
+"""The screen: everything that is printed goes through here, and no text on it commands a terminal.
 
 Colours and cursor moves are our own. Text that comes from a model, a file or a folder's name is
 shown with its control characters written out, on a terminal and in a log alike.
@@ -17,8 +17,10 @@ from attnlab.printable import COMMANDS, printable
 
 
 class Screen(Console):
-    def __init__(self, *, stderr: bool = False) -> None:
-        super().__init__(stderr=stderr, emoji=False)  # `:x:` in a text is that, and no picture
+    def __init__(self, *, stderr: bool = False, terminal: bool | None = None) -> None:
+        """`terminal`: whether it is one; None finds out, but takes a notebook for one."""
+        # `:x:` in a text is that, and no picture; a notebook gets lines, not HTML
+        super().__init__(stderr=stderr, emoji=False, force_jupyter=False, force_terminal=terminal)
 
     def render_str(self, text: str, **options: Any) -> Text:
         """Before it is measured, so that tables have room for what is written out."""
