@@ -8,8 +8,9 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from attnlab import config, stop
-from attnlab.audit.contract import Certificate, Contract, Finding, finite
+from attnlab.audit.contract import Certificate, Contract, Finding
 from attnlab.audit.partial import cut_short
+from attnlab.json_files import finite
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,12 +5,12 @@ asks `Certificate.verdict`, `.exit_code` and `.allowed()`, and decides nothing i
 """
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from attnlab.config import setting, settings
+from attnlab.json_files import finite
 
 Verdict = Literal["pass", "fail", "not applicable", "cannot tell"]  # of one property
 Conclusion = Literal["pass", "fail", "incomplete"]  # of a certificate
@@ -215,14 +215,3 @@ class Certificate:
                 for finding in self.findings
             ],
         }
-
-
-def finite(value: Any) -> Any:
-    """What JSON can hold: None where a number is infinite or none at all."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(key): finite(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(inner) for inner in value]
-    return value if isinstance(value, str | int | bool | None) else str(value)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from attnlab import config, files
+from attnlab import config, files, json_files
 from attnlab.audit.contract import Contract
 from attnlab.audit.errors import InputError
 
@@ -15,7 +15,7 @@ def read_contract(path: Path | None, words: Sequence[str]) -> Contract:
     if path is None:
         return config.override(Contract(), words)
     try:
-        declared: Any = files.parse_json(files.read_named(path), path)
+        declared: Any = json_files.parse_json(files.read_named(path), path)
     except OSError as error:
         what = "is no file" if not path.exists() else f"cannot be read ({error.strerror})"
         raise InputError(

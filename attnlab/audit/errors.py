@@ -15,12 +15,10 @@ names these classes, and never a built-in one: a ValueError of ours must not be 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from attnlab.code.places import InputError as InputError
+from attnlab.memory import ran_out
+
 LONGEST = 200  # letters of a message in a sentence
-# libraries have no code for it, only words
-NEEDS_MEMORY = (
-    *("MemoryError", "can't allocate memory", "Cannot allocate memory", "bad_alloc"),
-    "CUDA out of memory",
-)
 
 
 class SubjectError(Exception):
@@ -50,10 +48,6 @@ class SubjectError(Exception):
         return f"raised {self.kind}{place}: {message}"
 
 
-class InputError(ValueError):
-    """What a person gave cannot be audited; the message says what to do."""
-
-
 class ScriptError(Exception):
     """A script without this package cannot call the code as the audit did."""
 
@@ -74,7 +68,7 @@ def calling(where: str, length: int | None = None) -> Iterator[None]:
     except (SubjectError, OutOfMemory):
         raise
     except Exception as error:
-        if isinstance(error, MemoryError) or any(sign in str(error) for sign in NEEDS_MEMORY):
+        if ran_out(error):
             at = "" if length is None else f" at length {length}"
             raise OutOfMemory(f"in `{where}`{at}: {error}") from error
         kind = type(error).__name__

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from attnlab import files
+from attnlab import files, json_files
 from attnlab.audit.contract import EXIT_CODES
 from attnlab.audit.errors import InputError
 
@@ -73,7 +73,7 @@ class RowFile:
         self._whole = content.rfind(b"\n") + 1  # what follows was torn off when it was written
         for number, line in enumerate(content[: self._whole].splitlines(), 1):
             try:
-                row = files.in_shape(files.parse_json(line, self.path), SHAPE, self.path)
+                row = json_files.in_shape(json_files.parse_json(line, self.path), SHAPE, self.path)
                 self.known[row["line"]] = row
             except ValueError:
                 raise InputError(

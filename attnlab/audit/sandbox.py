@@ -26,7 +26,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -34,10 +34,13 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from attnlab import config
 from attnlab.audit.answer import Answer as Answer
 from attnlab.audit.answer import answer_of, ended, plain_of, stopped
-from attnlab.audit.contract import Certificate, Contract, finite
-from attnlab.audit.errors import NEEDS_MEMORY, AuditError, InputError, SubjectError
+from attnlab.audit.contract import Certificate, Contract
+from attnlab.audit.errors import AuditError, InputError, SubjectError
 from attnlab.audit.keeper import keep_in_child
 from attnlab.audit.partial import UNEXAMINED, Keep
+from attnlab.json_files import finite
+from attnlab.memory import ran_out
+from attnlab.printable import one_line
 
 if TYPE_CHECKING:
     from attnlab.audit.subject.base import Subject
@@ -49,7 +52,6 @@ TAIL = 4_000  # bytes of what the code printed that are kept
 LINES = 3  # of them that are shown
 PATIENCE = 2  # seconds that Python may take to end, after which it is killed
 GRACE = 10  # seconds after its limit when a child without a parent ends itself
-LONGEST = 600  # letters of a reason
 SHORT = "memory ran out"
 # activities that are no examination of a property, as the end of "while it …"
 BUILT, CALLED, EXAMPLES = "build", "how it is called", "smaller cases of its failures"
@@ -237,34 +239,34 @@ def with_examples(
 
 def _account(error: BaseException) -> tuple[str, str]:
     """Why there is no answer, in one line; a traceback too if attnlab itself failed."""
-    detail = one_line(error)
+    detail = advice_on(error)
     if isinstance(error, SystemExit):
         detail = f"the code called sys.exit({error.code!r}) while it was loaded or run"
     theirs = isinstance(error, SubjectError | InputError | MemoryError)
     theirs |= not isinstance(error, Exception)  # which we do not raise
-    if theirs or _needs(str(error), NEEDS_MEMORY + NEEDS_GPU):  # the code used up what we need too
+    if theirs or ran_out(error) or _needs_gpu(str(error)):  # the code used up what we need too
         return detail, ""
     if not isinstance(error, AuditError):
         detail = f"attnlab itself failed: {detail}"
     return detail, "".join(traceback.format_exception(error))
 
 
-def one_line(error: BaseException) -> str:
+def advice_on(error: BaseException) -> str:
     """An error as one line that a person can act upon."""
     plain = isinstance(error, SubjectError | InputError | AuditError)
     named = "" if plain else f"{type(error).__name__}: "
-    text = " ".join(f"{named}{error}".split())
-    if _needs(text, NEEDS_GPU):
+    text = one_line(f"{named}{error}", sys.maxsize)
+    if _needs_gpu(text):
         advice = "it needs a GPU, and there is none here; audit it on a machine that has one"
-        return f"{advice} ({text[:LONGEST]})"
-    if isinstance(error, MemoryError) or _needs(text, NEEDS_MEMORY):
-        return f"{SHORT}; allow more with --memory, or make it smaller ({text[:LONGEST]})"
-    return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} … {text[-LONGEST // 3 :]}"
+        return f"{advice} ({one_line(text)})"
+    if ran_out(error):
+        return f"{SHORT}; allow more with --memory, or make it smaller ({one_line(text)})"
+    return one_line(text)
 
 
-def _needs(text: str, signs: Sequence[str]) -> bool:
-    """Whether a library says that something is missing; it has no code for that, only words."""
-    return any(sign in text for sign in signs)
+def _needs_gpu(text: str) -> bool:
+    """Whether a library says so; it has no code for that, only words."""
+    return any(words in text for words in NEEDS_GPU)
 
 
 @contextmanager

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnlab import __version__, registry
-from attnlab.audit.contract import EXIT_CODES, Finding, finite
+from attnlab.audit.contract import EXIT_CODES, Finding
 from attnlab.audit.errors import InputError
 from attnlab.audit.subject.load import parts_of
-from attnlab.audit.subject.places import place_of
 from attnlab.audit.table import smallest
+from attnlab.code.places import place_of
+from attnlab.json_files import finite
 
 if TYPE_CHECKING:
     from attnlab.audit.sandbox import Answer

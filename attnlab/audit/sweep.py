@@ -35,7 +35,8 @@ from attnlab.audit.memory import keep_freed_memory
 from attnlab.audit.rows import Row, RowFile
 from attnlab.audit.sandbox import Limits, Request, audit_in_child
 from attnlab.audit.subject.load import parts_of
-from attnlab.training.signals import stopping
+from attnlab.printable import one_line
+from attnlab.stop import stopping
 
 WORKERS = 2
 LIMITS = Limits()
@@ -254,14 +255,10 @@ def _model_row(request: Request, keep: Callable[[Answer], None]) -> Row:
         found = audit_hf(name, backend, options=options, keep=hold, **declared)
         return {**known, **found.plain()}
     except (InputError, SubjectError) as error:  # of the library's, or of the architecture's
-        return {**known, "verdict": "not built", "detail": _line(error)}
+        return {**known, "verdict": "not built", "detail": one_line(error)}
     except Exception as error:  # of ours: said in its row, and by the exit code
-        said = {"verdict": "error", "detail": _line(error), "traceback": traceback.format_exc()}
-        return {**known, **said}
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:300] or type(error).__name__
+        said = {"detail": one_line(error), "traceback": traceback.format_exc()}
+        return {**known, "verdict": "error", **said}
 
 
 class _Pool:

@@ -24,8 +24,18 @@ from attnlab.attention.heads import (
     HeadSettings,
     head_width,
 )
+from attnlab.attention.own import (
+    Layer,
+    OwnAttention,
+    OwnLayer,
+    OwnPositionsModule,
+    OwnScore,
+    OwnScoreModule,
+    PlainModule,
+    headed,
+)
 from attnlab.attention.positions import Positions, PositionsSettings, Shape
-from attnlab.attention.scores import ScoreSettings
+from attnlab.attention.scores import ScaledDot, ScoreSettings
 from attnlab.config import choice, setting, settings
 from attnlab.kernels import hardware
 from attnlab.models.model import Decoder
@@ -158,13 +168,18 @@ class Transformer(Decoder[Cache]):
         found = super().operations(context)
         for block in self.blocks:
             assert isinstance(block, Block)
-            found += block.attention.operations(context)
+            count = getattr(block.attention, "operations", None)  # a person's own may have none
+            found += count(context) if count is not None else 0.0
         return found
 
     def new_cache(self, kind: str = "auto") -> Cache:
         """Empty caches for decoding: a ring where a layer has a window, else a full one."""
-        layers = []
-        for layer in range(self.settings.depth):
+        layers: list[LayerCache] = []
+        for layer, block in enumerate(self.blocks):
+            assert isinstance(block, Block)
+            if own := getattr(block.attention, "new_cache", None):  # of code of a person's own
+                layers.append(own())
+                continue
             window = self.settings.window_of(layer)
             name = kind if kind != "auto" else "full" if window is None else "ring"
             settings: CacheSettings = registry.load("cache", name)()
@@ -194,7 +209,18 @@ class Transformer(Decoder[Cache]):
         """
         flat = self.settings.initial == "flat"
         deep = 0.02 if flat else 0.02 / math.sqrt(2 * self.settings.depth)
+        own = isinstance(self.settings.attention, OwnAttention)
+        attentions = {block.attention for block in self.blocks}
+        theirs = [
+            inside
+            for module in self.modules()
+            if isinstance(module, PlainModule | OwnScoreModule | OwnPositionsModule)
+            or (own and module in attentions and not isinstance(module, HeadedAttention | OwnLayer))
+            for inside in module.modules()
+        ]
         for name, module in self.named_modules():
+            if any(module is one for one in theirs):  # their code begins as it wants to
+                continue
             if isinstance(module, nn.Linear | nn.Embedding):
                 into_stream = name.endswith(("merge", "down"))
                 nn.init.normal_(module.weight, std=deep if into_stream else 0.02)
@@ -206,15 +232,7 @@ class Block(nn.Module):
     def __init__(self, settings: TransformerSettings, layer: int) -> None:
         super().__init__()
         self.attention_norm = make_norm(settings)
-        self.attention = HeadedAttention(
-            settings.attention,
-            settings.score.build(settings.attention.heads, _shape(settings).head_width),
-            width=settings.width,
-            window=settings.window_of(layer),
-            linear_bias=settings.bias,
-            norm_heads=settings.norm_heads,
-            dropout=settings.attention_dropout,
-        )
+        self.attention = make_attention(settings, layer)
         self.feedforward_norm = make_norm(settings)
         self.feedforward = _FEEDFORWARDS[settings.feedforward](settings)
         self.drop = nn.Dropout(settings.dropout)
@@ -228,6 +246,39 @@ class Block(nn.Module):
         attended = self.attention(self.attention_norm(x), options=options, cache=cache)
         x = x + self.drop(attended)
         return x + self.drop(self.feedforward(self.feedforward_norm(x)))
+
+
+def make_attention(settings: TransformerSettings, layer: int) -> nn.Module:
+    """Of one layer: ours, or code of a person's own."""
+    facts = Layer(
+        width=settings.width,
+        context=settings.context,
+        layer=layer,
+        window=settings.window_of(layer),
+        linear_bias=settings.bias,
+        norm_heads=settings.norm_heads,
+        dropout=settings.attention_dropout,
+    )
+    if isinstance(settings.attention, OwnAttention):
+        if not isinstance(settings.score, ScaledDot):
+            name = registry.name_of("score", settings.score)
+            raise ValueError(
+                f"{settings.attention.option} stands for the score too, so model.score={name} "
+                "would not reach it; leave out model.score"
+            )
+        return settings.attention.build(facts)
+    score = settings.score.build(settings.attention.heads, _shape(settings).head_width)
+    if isinstance(settings.score, OwnScore):
+        return headed(settings.attention, score, facts)
+    return HeadedAttention(
+        settings.attention,
+        score,
+        width=facts.width,
+        window=facts.window,
+        linear_bias=facts.linear_bias,
+        norm_heads=facts.norm_heads,
+        dropout=facts.dropout,
+    )
 
 
 class FeedForward(nn.Module):

@@ -16,6 +16,7 @@ from attnlab.audit.examine import examine
 from attnlab.audit.probe.probe import Probe
 from attnlab.audit.subject.adapters import subject_for
 from attnlab.audit.subject.load import from_file
+from attnlab.kernels import hardware
 from attnlab.models.transformer import TransformerSettings
 
 MISTAKES = ("rotary-growing", "rotary-by-head")
@@ -272,7 +273,17 @@ def test_every_field_of_a_contract_can_be_established(field):
     needed = [registry.load("property", name)() for name in ESTABLISHED_BY[field]]
     contract = Contract(**{field: RIGHT[field]})
     certificate = examine(subject_for(code, {}, "code"), contract, properties=needed)
-    assert certificate.verdict == "pass", certificate.reason
+    runs_here = field != "dtype" or hardware.cpu_multiplies("bfloat16")
+    wanted = "pass" if runs_here else "incomplete"
+    assert certificate.verdict == wanted, certificate.reason
+
+
+def test_a_dtype_that_this_machine_does_not_have_is_no_failure_of_the_code(monkeypatch):
+    monkeypatch.setattr(hardware, "cpu_multiplies", lambda dtype: False)
+    code = TransformerSettings(vocabulary=31, width=32, depth=1, context=128).build()
+    certificate = examine(subject_for(code, {}, "code"), Contract(dtype="bfloat16"))
+    assert certificate.verdict == "incomplete", failed(certificate)
+    assert "bfloat16 products do not run on this CPU: audit it on another" in certificate.reason
 
 
 def test_heads_that_cannot_be_seen_are_not_established():

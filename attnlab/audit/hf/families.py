@@ -17,8 +17,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from attnlab import files, registry
+from attnlab import files, json_files, registry
 from attnlab.audit.errors import InputError
+from attnlab.extras import missing
 
 Family = Literal["causal", "seq2seq", "encoder"]
 FAMILIES: tuple[Family, ...] = get_args(Family)
@@ -137,7 +138,7 @@ def _family_in(folder: Path) -> Family:
     try:
         path = folder / "config.json"
         config: dict[str, Any] = json.loads(files.read_named(path))  # may hold Infinity
-        files.in_shape(config, {"architectures?": ([str], None)}, path)
+        json_files.in_shape(config, {"architectures?": ([str], None)}, path)
     except (OSError, ValueError, RecursionError):
         return "causal"  # reading it says what is wrong
     if config.get("is_encoder_decoder"):
@@ -157,7 +158,7 @@ def _mapping(name: str) -> dict[str, str]:
     try:
         from transformers.models.auto import modeling_auto
     except ImportError:
-        raise InputError("transformers is not installed; pip install transformers") from None
+        raise InputError(missing("transformers", "hf:")) from None
     found: dict[str, Any] = dict(getattr(modeling_auto, f"{name}_MAPPING_NAMES", {}))
     # one architecture has two classes: the first is that of the whole model
     return {one: made if isinstance(made, str) else made[0] for one, made in found.items()}

@@ -1,10 +1,10 @@
 """What a model takes besides the text or picture that it is audited with, and was not given."""
 
-import inspect
 import re
 
 from attnlab.audit.contract import Finding
 from attnlab.audit.hf.subject import Model
+from attnlab.audit.signature import signature
 
 # images, videos, sound and numbers; what comes along with them (grids, masks, sizes) is not told
 OTHERS = re.compile(
@@ -19,7 +19,7 @@ def unseen_inputs(subject: Model) -> list[Finding]:
     how = subject.convention
     names = [
         one
-        for one in inspect.signature(how.code.forward).parameters
+        for one in signature(how.code.forward).parameters
         if one not in how.inputs
         and (OTHERS.fullmatch(one) or (ENCODED.fullmatch(one) and attends_elsewhere(subject)))
     ]

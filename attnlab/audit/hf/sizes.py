@@ -7,12 +7,12 @@ whatever is multiplied fits: 4 heads of 8 make a width of 32, mamba's 4 heads of
 Depth is the least that shows every kind of layer.
 """
 
-import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attnlab import registry
 from attnlab.audit.errors import InputError, calling
+from attnlab.audit.signature import signature
 
 WIDTH, HEADS, KV_HEADS, HEAD_WIDTH = 32, 4, 2, 8
 WINDOW = 8
@@ -213,7 +213,7 @@ def tiny(
         usual = vars(config_class())
     options, own = dict(options or {}), OWN.get(config_class.model_type, {})
     _check(options, config_class)
-    names = list(inspect.signature(config_class.__init__).parameters)
+    names = list(signature(config_class.__init__).parameters)
     attributes = getattr(config_class, "attribute_map", {})
     wanted = next((options[one] for one in DEPTHS if type(options.get(one)) is int), None)
     layers = _shorten(usual, wanted)
@@ -248,7 +248,7 @@ def _names_of(config_class: Any) -> set[str]:
     with calling("__init__"):
         usual = vars(config_class())
     aliases = getattr(config_class, "attribute_map", {})
-    names = {*inspect.signature(config_class.__init__).parameters, *usual, *aliases}
+    names = {*signature(config_class.__init__).parameters, *usual, *aliases}
     names -= {"self", "kwargs"}
     for value in usual.values():
         if hasattr(value, "to_dict"):

@@ -10,7 +10,6 @@ generation does it.
 """
 
 import copy
-import inspect
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -37,6 +36,7 @@ from attnlab.audit.hf.running import (
 from attnlab.audit.hf.sizes import POSITIONS, TOKENS
 from attnlab.audit.probe.probe import apart
 from attnlab.audit.repro.prelude import seeded
+from attnlab.audit.signature import signature
 from attnlab.audit.subject.adapters import prepare
 from attnlab.audit.subject.base import Subject, Tokens, Vectors
 from attnlab.audit.subject.calls import evaluate
@@ -441,7 +441,7 @@ def _other_backends(known: ModelConvention, made: "type[Model]") -> tuple[str, .
 
 
 def takes(model: nn.Module, name: str) -> bool:
-    return name in inspect.signature(model.forward).parameters
+    return name in signature(model.forward).parameters
 
 
 def _backend(model: Any) -> str | None:

@@ -36,7 +36,7 @@ from attnlab.audit.mutants.subjects import originals
 from attnlab.audit.own import seed_rng
 from attnlab.audit.subject.adapters import prepare
 from attnlab.audit.subject.base import Subject, Vectors
-from attnlab.checks import stoppable
+from attnlab.stop import stoppable
 
 PATIENCE = 300  # seconds for one audit
 LENGTHS = (1, 9, 23)  # of texts that an original stands

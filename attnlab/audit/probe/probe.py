@@ -57,6 +57,16 @@ class Probe:
         with torch.no_grad():
             return self.subject.run(x, **how)
 
+    def refuses(self, dtype: torch.dtype) -> bool:
+        """Whether the code does not run in a dtype, where it is."""
+        x = self.draw(2, 5)
+        with prelude.in_precision(self.subject.module, dtype):
+            try:
+                self.run(x.to(dtype) if x.is_floating_point() else x)
+            except SubjectError:
+                return True
+        return False
+
     def _refusal(self, length: int) -> SubjectError | None:
         """What the code raises at a length."""
         try:

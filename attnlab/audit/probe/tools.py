@@ -26,7 +26,6 @@ Axes: b batch, t time, e width of the outputs, h query heads, g key/value heads,
 `audit/repro/stage.py` writes the same tools for a script.
 """
 
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -38,6 +37,7 @@ from attnlab.audit.probe.identify import UNSEEN
 from attnlab.audit.probe.probe import Probe
 from attnlab.audit.probe.watch import Watch
 from attnlab.audit.repro.prelude import CannotTell, seeded
+from attnlab.audit.signature import signature
 from attnlab.audit.subject.adapters import TOKENS
 from attnlab.audit.subject.base import Attention, Subject, Vectors
 from attnlab.audit.subject.decoder import Decoder
@@ -51,7 +51,7 @@ LABELS = ("labels", "targets")
 
 def tool_names(fails: Callable[..., Any]) -> list[str]:
     """What a check takes first, in its order; sizes come by name."""
-    takes = inspect.signature(fails).parameters.values()
+    takes = signature(fails).parameters.values()
     return [one.name for one in takes if one.kind is not one.KEYWORD_ONLY]
 
 
@@ -167,7 +167,7 @@ def method_of(subject: Subject, name: str) -> Callable[..., Any] | None:
     for holder in (subject, subject.module):
         found = getattr(holder, name, None)
         if callable(found):
-            takes = list(inspect.signature(found).parameters)
+            takes = list(signature(found).parameters)
             if takes and takes[0] in (*TOKENS, "text", "x"):
                 return found  # type: ignore[no-any-return]
     return None
@@ -193,5 +193,5 @@ def loss_of(subject: Subject) -> Callable[..., Tensor] | None:
 def label_word(subject: Subject) -> str:
     """What a module calls its labels; empty if it takes none."""
     module = subject.module
-    takes = [] if module is None else inspect.signature(module.forward).parameters
+    takes = [] if module is None else signature(module.forward).parameters
     return next((one for one in takes if one in LABELS), "")

@@ -107,7 +107,7 @@ class Device(Property):
             for length in lengths:
                 yield self.case(probe, fails, **how, dtype=dtype, length=length)
         for half in HALVES:
-            if dtype in HALVES or refuses(probe, getattr(torch, half)):
+            if dtype in HALVES or probe.refuses(getattr(torch, half)):
                 continue
             for length in lengths[-2:]:
                 sizes = {"finest": dtype, "dtype": half, "most": MOST_BITS, "length": length}
@@ -137,14 +137,3 @@ def unplain(probe: Probe) -> str:
         except SubjectError as error:
             return error.reason[:120]
     return ""
-
-
-def refuses(probe: Probe, dtype: torch.dtype) -> bool:
-    """Whether the code does not run in a dtype, where it is."""
-    x = probe.draw(2, 5)
-    with in_precision(probe.subject.module, dtype):
-        try:
-            probe.run(x.to(dtype) if x.is_floating_point() else x)
-        except SubjectError:
-            return True
-    return False

@@ -26,6 +26,7 @@ from attnlab.audit.repro.prelude import (
     run_nudged,
     uncompiled,
 )
+from attnlab.kernels import hardware
 
 # A step in half precision has 13 bits (float16) or 16 (bfloat16) fewer than float32; sums over a
 # few hundred numbers lose four or five. The bound lies between.
@@ -230,4 +231,16 @@ class Precision(Property):
         if probe.contract.dtype is not None:
             dtype, most = probe.contract.dtype, MOST_BITS_DECLARED
             half = {"dtype": dtype, "most": most}
+            self._need(probe, dtype)
             yield self.case(probe, declared_fails, dtype, batch=2, length=23, **half)
+
+    def _need(self, probe: Probe, dtype: str) -> None:
+        """A refusal is not the code's fault where this machine has no such products."""
+        kind, where = getattr(torch, dtype), torch.device(probe.subject.device or "cpu")
+        if not probe.refuses(kind):
+            return
+        try:
+            hardware.require(kind, where)
+        except ValueError:
+            reason = f"{dtype} products do not run on this CPU: audit it on another machine"
+            raise CannotTell(reason) from None

@@ -12,7 +12,6 @@ Code is examined for what it offers, as a method of the module or of its `Subjec
 A bare function loss(logits, labels) is audited as a `LossFunction`.
 """
 
-import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -27,6 +26,7 @@ from attnlab.audit.probe.probe import Probe
 from attnlab.audit.probe.tools import loss_of, method_of
 from attnlab.audit.properties.property import Case, Property, unsteady
 from attnlab.audit.repro.prelude import CannotTell, Result, Tool
+from attnlab.audit.signature import signature
 from attnlab.audit.subject.base import Tokens
 from attnlab.audit.subject.convention import Convention
 from attnlab.audit.subject.tensors import loss_in, normal
@@ -314,20 +314,20 @@ class Training(Property):
             return
         sizes = {"batch": 2, "length": 11}
         yield self.case(probe, shift_fails, labelled=own is None, **sizes)
-        if own is not None and "padding" in inspect.signature(own).parameters:
+        if own is not None and "padding" in signature(own).parameters:
             yield self.case(probe, padding_fails, **sizes, real=5)
 
     def _parts_cases(self, probe: Probe) -> Iterator[Case]:
         accumulate = method_of(probe.subject, "accumulate")
         if accumulate is None or probe.subject.module is None:
             return
-        padded = "padding" in inspect.signature(accumulate).parameters
+        padded = "padding" in signature(accumulate).parameters
         for ragged in (False, True) if padded else (False,):
             for parts in (2, 4):
                 how = {"ragged": ragged, "parts": parts}
                 yield self.case(probe, parts_fails, batch=8, length=11, **how)
         loss = method_of(probe.subject, "loss")
-        both = loss is not None and "padding" in inspect.signature(loss).parameters and padded
+        both = loss is not None and "padding" in signature(loss).parameters and padded
         if both and probe.subject.dtype is torch.float64:  # it takes differences
             yield self.case(probe, unlike_loss_fails, batch=8, length=11)
 

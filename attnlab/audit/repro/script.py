@@ -20,7 +20,7 @@ from attnlab.audit.contract import Finding
 from attnlab.audit.probe.tools import tool_names
 from attnlab.audit.properties.property import Case
 from attnlab.audit.repro.stage import Stage
-from attnlab.audit.subject.siblings import plain_names
+from attnlab.code.siblings import plain_names
 
 OWN = "attnlab"
 

@@ -34,6 +34,7 @@ from attnlab.audit.subject.adapters import (
     arrange,
 )
 from attnlab.audit.subject.base import Subject
+from attnlab.printable import one_line
 
 SECONDS = 1.0  # of computing to make one failure smaller
 CLEAR = (1e6, 1e2)  # times the tolerance; float32 does not leave room for the first
@@ -84,7 +85,7 @@ def example_of(
 
 
 def unrepeated(finding: Finding, reason: str) -> Example:
-    line = " ".join(reason.split())[:LONGEST]
+    line = one_line(reason, LONGEST)
     return Example(
         name=finding.name, aspect=finding.aspect, reason=f"it could not be repeated: {line}"
     )

@@ -8,14 +8,13 @@ Axes: b batch, t time, e width of the outputs, h heads, g key/value heads, d hea
 """
 
 import copy
-import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
-from types import CodeType, ModuleType, SimpleNamespace
+from types import CodeType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -29,6 +28,7 @@ from attnlab.audit.properties.property import Case
 from attnlab.audit.repro import prelude
 from attnlab.audit.repro.prelude import fill_blocks, prepare, sample
 from attnlab.audit.repro.stepping import NEW_CACHE, Stepping, stepping_of
+from attnlab.audit.signature import signature
 from attnlab.audit.subject import jax_code
 from attnlab.audit.subject.adapters import HEADS, KV_HEADS
 from attnlab.audit.subject.base import Attention, Subject, Tokens, Vectors
@@ -36,8 +36,8 @@ from attnlab.audit.subject.calls import KNOWN, Call, record, takes_by_name
 from attnlab.audit.subject.guard import guard_method
 from attnlab.audit.subject.jax_code import FlaxModule, adopt, is_from_jax
 from attnlab.audit.subject.load import defaults_of, expression, from_file, parts_of
-from attnlab.audit.subject.places import Place, place_of
 from attnlab.audit.subject.protocols import WithRoom
+from attnlab.code.places import Place, place_of
 
 ROWS, LENGTH = 2, 5  # of the inputs with which a call is recorded
 GIVEN = "padding: Any = None, positions: Any = None"
@@ -49,7 +49,7 @@ CALLS = (
 )
 TOOLS = {  # what the text of a stage may name
     **KNOWN,
-    **{name: one for name, one in vars(prelude).items() if inspect.isfunction(one)},
+    **{name: one for name, one in vars(prelude).items() if isinstance(one, FunctionType)},
     "Any": Any,
     "copy": copy,
     "partial": partial,
@@ -492,7 +492,7 @@ def _fresh(target: str, options: Mapping[str, Any], dtype: torch.dtype, device: 
 def _function_call(code: Any, subject: Attention, options: Mapping[str, Any]) -> Call:
     """Of q, k and v in the order of axes that it has."""
     turned = ".transpose(1, 2)" if subject.layout == "bthd" else ""
-    takes = list(inspect.signature(code).parameters)
+    takes = list(signature(code).parameters)
     named = {key: repr(value) for key, value in options.items() if key in takes}
     given = tuple(f"{one}{turned}" for one in "qkv")
     if takes_by_name(code):

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from attnlab.audit.contract import Contract
 from attnlab.audit.errors import InputError, SubjectError, calling
 from attnlab.audit.repro import prelude
+from attnlab.audit.signature import signature
 from attnlab.audit.subject import caches, contexts, masks
 from attnlab.audit.subject.base import Attention, Subject, Vectors, build_subject
 from attnlab.audit.subject.convention import AttentionConvention, Convention, Layout
@@ -98,7 +99,7 @@ def _of_attention(
     name: str, code: Any, names: Sequence[str], heads: int, kv_heads: int, head_width: int
 ) -> AttentionConvention:
     """Of a function or module of q, k and v, before anything was tried."""
-    first = inspect.signature(getattr(code, "forward", code)).parameters[names[0]]
+    first = signature(getattr(code, "forward", code)).parameters[names[0]]
     mask = masks.name_of(names[3:])
     return AttentionConvention(
         name=name,
@@ -221,7 +222,7 @@ def _of_module(
     name: str, module: nn.Module, known: _Facts, width: int, tokens: bool = False
 ) -> Convention:
     """Of a module of x, before anything was tried."""
-    parameters = inspect.signature(module.forward).parameters
+    parameters = signature(module.forward).parameters
     takes, lead = list(parameters), contexts.written_text(parameters)
     reads = lead is not None or any(map(contexts.CONTEXTS.fullmatch, takes))
     hiding = contexts.context_masks(takes) if reads else []
@@ -279,7 +280,7 @@ def _with_masks(convention: Convention) -> Iterator[Convention]:
     """With a mask that hides nothing in every form, if the code has no default for it."""
     name = "" if convention.mask is None else convention.mask.name
     code = getattr(convention.code, "forward", convention.code)
-    takes = inspect.signature(code).parameters
+    takes = signature(code).parameters
     if name not in takes or takes[name].default is not inspect.Parameter.empty:
         return
     rest = {key: value for key, value in convention.constants.items() if key != name}
@@ -328,7 +329,7 @@ def _unmet(convention: Convention) -> list[str]:
     code = getattr(convention.code, "forward", convention.code)
     needed = [
         one.name
-        for one in inspect.signature(code).parameters.values()
+        for one in signature(code).parameters.values()
         if one.default is one.empty and one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)
     ]
     first = 3 if isinstance(convention, AttentionConvention) else convention.copies

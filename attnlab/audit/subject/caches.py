@@ -18,7 +18,6 @@ matters, only ways with it count: a cache of ours might hide what is wrong with 
 module come first; a method that takes one position counts where they have no cache.
 """
 
-import inspect
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,6 +30,7 @@ from torch import Tensor, nn
 from attnlab import registry
 from attnlab.audit.errors import SubjectError
 from attnlab.audit.repro.prelude import CACHES as CACHES
+from attnlab.audit.signature import signature
 from attnlab.audit.subject.base import build_subject
 from attnlab.audit.subject.convention import Convention
 from attnlab.audit.subject.decoder import Decoder, Text
@@ -54,10 +54,10 @@ Outcome = Literal["right", "wrong", "idle", "refused"]  # idle: the cache does n
 
 def _places(module: nn.Module, sizes: Mapping[str, int | None]) -> Iterator[list[Place]]:
     """The module, and its methods that take one position: with an axis of time, and without."""
-    yield [Place(module, sizes, inspect.signature(module.forward).parameters)]
+    yield [Place(module, sizes, signature(module.forward).parameters)]
     for method in (one for one in methods_of(module) if STEPS.fullmatch(one)):
         try:
-            parameters = inspect.signature(getattr(module, method)).parameters
+            parameters = signature(getattr(module, method)).parameters
         except (TypeError, ValueError):  # built-in code may not say what it takes
             continue
         yield [Place(module, sizes, parameters, method, flat) for flat in (False, True)]

@@ -6,7 +6,6 @@ person's code there are names of parameters in them, which are identifiers.
 Axes: b batch, t time.
 """
 
-import inspect
 import math
 import sys
 from collections.abc import Callable, Mapping
@@ -20,6 +19,7 @@ from torch import Tensor, nn
 
 from attnlab.audit.errors import ScriptError
 from attnlab.audit.repro.prelude import additive_mask, sample
+from attnlab.audit.signature import signature
 
 # What an argument may be. `x` and `padding` are [b, t, …] here, whatever the code's own axes are.
 BAND = "torch.ones(x.shape[1], x.shape[1], dtype=torch.bool)"
@@ -120,5 +120,5 @@ def _same(one: Any, other: Any) -> bool:
 
 def takes_by_name(code: Any) -> bool:
     """Whether the first parameter cannot be given in any other way."""
-    first = next(iter(inspect.signature(code).parameters.values()))
+    first = next(iter(signature(code).parameters.values()))
     return first.kind is first.KEYWORD_ONLY

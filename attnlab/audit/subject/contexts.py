@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from attnlab.audit.errors import SubjectError
 from attnlab.audit.repro.prelude import movement
+from attnlab.audit.signature import signature
 from attnlab.audit.subject import masks
 from attnlab.audit.subject.base import Vectors, build_subject
 from attnlab.audit.subject.calls import BAND
@@ -78,7 +79,7 @@ def find_context(convention: Convention) -> Context | None:
     module = convention.module
     if module is None:
         return None
-    takes = inspect.signature(module.forward).parameters
+    takes = signature(module.forward).parameters
     may = [one for one in takes if CONTEXTS.fullmatch(one) and takes[one].default is None]
     names = convention.contexts[:1] or tuple(may[:1])
     if convention.copies == 3:
@@ -152,7 +153,7 @@ def find_causes(convention: Convention) -> Mapping[str, str]:
     module = convention.module
     if module is None:
         return {}
-    takes = inspect.signature(module.forward).parameters
+    takes = signature(module.forward).parameters
     own = OWN_FORWARDS.get(type(module).forward)
     names = [own] if own else [one for one in takes if one in CAUSAL_MASKS]
     for name in names:

@@ -3,6 +3,7 @@
 import torch
 
 from attnlab.audit.errors import InputError
+from attnlab.printable import one_line
 
 
 def device_for(name: str) -> str:
@@ -21,7 +22,7 @@ def device_for(name: str) -> str:
     try:
         torch.zeros(1, device=device).cpu()
     except (RuntimeError, NotImplementedError, AssertionError) as error:
-        reason = str(error).splitlines()[0][:120]
+        reason = one_line(str(error).partition("\n")[0], 120)
         raise InputError(f"--device {name} cannot be used: {reason}") from None
     if device.type == "cuda":  # plain PyTorch is to be what others are measured by
         torch.backends.cuda.matmul.allow_tf32 = False

@@ -19,7 +19,13 @@ from torch import nn
 
 from attnlab import registry
 from attnlab.audit.errors import InputError
-from attnlab.audit.subject.places import place_of, theirs
+from attnlab.audit.signature import signature
+from attnlab.audit.subject.hints import (
+    is_module_parameter,
+    meant_by,
+    notebook_advice,
+    taken_as_text,
+)
 from attnlab.audit.subject.settings import (
     DECLARED,
     advice,
@@ -27,12 +33,7 @@ from attnlab.audit.subject.settings import (
     required_names,
     settings_for,
 )
-from attnlab.audit.subject.slips import (
-    is_module_parameter,
-    meant_by,
-    notebook_advice,
-    taken_as_text,
-)
+from attnlab.code.places import place_of, theirs
 
 # what the width of a model is called
 WIDTHS = ("width", "dim", "d_model", "embed_dim", "hidden_size", "n_embd", "model_dim", "channels")
@@ -168,7 +169,7 @@ def is_factory(found: Any) -> bool:
 def parameters_of(code: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
     """What code takes; an InputError for built-in code, which may not say."""
     try:
-        return inspect.signature(code).parameters
+        return signature(code).parameters
     except (TypeError, ValueError):
         name = getattr(code, "__name__", type(code).__name__)
         raise InputError(
@@ -243,7 +244,7 @@ def _require_modules(
 def _signature(factory: Any) -> Mapping[str, inspect.Parameter]:
     """What a factory takes; nothing if it does not say, as built-in classes."""
     try:
-        return inspect.signature(factory).parameters
+        return signature(factory).parameters
     except (TypeError, ValueError):
         return {}
 

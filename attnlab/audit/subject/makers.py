@@ -15,6 +15,8 @@ from typing import Any
 
 from torch import nn
 
+from attnlab.audit.signature import signature
+
 MAKERS = re.compile(
     r"(new|make|init|initial|empty|get_empty|create|set|setup|allocate|build)"
     r"_(\w+_)?(cache|state)s?"
@@ -178,7 +180,7 @@ def _call_text(made: Callable[..., Any], name: str, sizes: Mapping[str, int | No
     """A call of a maker of caches, as an expression; empty if it needs what is not known."""
     arguments = []
     try:
-        parameters = inspect.signature(made).parameters
+        parameters = signature(made).parameters
     except (TypeError, ValueError):
         return ""
     for one in parameters.values():

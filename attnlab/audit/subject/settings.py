@@ -26,8 +26,9 @@ from attnlab import registry
 from attnlab.audit.contract import Contract
 from attnlab.audit.errors import InputError
 from attnlab.audit.repro.prelude import fill_settings
-from attnlab.audit.subject.places import theirs
+from attnlab.audit.signature import annotation_of, signature
 from attnlab.audit.subject.reads import read_names
+from attnlab.code.places import theirs
 
 # what a parameter of this kind is called, and a class of it
 PARAMETER = re.compile(
@@ -220,12 +221,9 @@ def _of_object(parameter: str, found: Any, place: str) -> Settings | None:
 
 def _annotated_class(parameter: inspect.Parameter, module: ModuleType | None) -> Any:
     """The class that a parameter says it takes, `Config | None` included; None if it says none."""
-    said = parameter.annotation
-    if isinstance(said, str):
-        try:
-            said = eval(said, dict(vars(module)) if module else {})
-        except Exception:  # an annotation need not be Python that runs
-            return None
+    said = annotation_of(parameter, module)
+    if said is None:
+        return None
     kinds = [one for one in typing.get_args(said) if one is not type(None)]
     origin = typing.get_origin(said)
     if kinds and not (inspect.isclass(origin) and issubclass(origin, Mapping)):
@@ -282,7 +280,7 @@ def _public(holder: Any) -> dict[str, Any]:
 
 def _parameters(code: Any) -> Mapping[str, inspect.Parameter]:
     try:
-        return inspect.signature(code).parameters
+        return signature(code).parameters
     except (TypeError, ValueError):
         return {}
 

@@ -119,7 +119,7 @@ def test_the_check_is_asked_for_on_the_command_line(monkeypatch, capsys):
 
     monkeypatch.setattr(run, "originals", lambda: SMALL[:1])
     monkeypatch.setattr(run, "OPERATORS", MASKS)
-    experiments.check("audit", ["--mutate", "2", "--workers", "1"])
+    experiments.check("audit", ["mutate=2", "workers=1"])
     out = capsys.readouterr().out
     assert re.search(r"all +2 +2 +0 +0 +0 +0 +\d", out), out
     assert "passed: 2 of 2 mutants are found (100.0 %" in out

@@ -262,7 +262,7 @@ def test_a_text_given_whole_must_be_read_with_its_cache():
 def test_every_protocol_says_how_it_is_recognised_and_stepped(capsys):
     from attnlab.cli import listing
 
-    listing.list_options("caches", False)
+    listing.list_options("caches", as_json=False)
     shown = capsys.readouterr().out
     for option in registry.options("protocol"):
         protocol = registry.load("protocol", option.name)

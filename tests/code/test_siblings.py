@@ -13,7 +13,7 @@ import torch
 from attnlab.audit.contract import Contract
 from attnlab.audit.sandbox import Request, audit_here
 from attnlab.audit.subject.load import from_file
-from attnlab.audit.subject.siblings import plain_names
+from attnlab.code.siblings import plain_names
 
 FILE = """
 import json

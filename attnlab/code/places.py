@@ -20,10 +20,11 @@ from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 
-import torch
+from attnlab.code.siblings import plain_names, sibling_package, use_siblings
 
-from attnlab.audit.errors import InputError
-from attnlab.audit.subject.siblings import plain_names, sibling_package, use_siblings
+
+class InputError(ValueError):
+    """What a person gave cannot be used; the message says what to do."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +43,8 @@ class Place:
         if not self.module:
             assert self.path is not None
             return _run_file(self.path, self._key())
+        import torch  # whoever only names a place need not wait for it
+
         with torch.random.fork_rng(devices=[]), _importing(self.text):
             return importlib.import_module(self._key())
 

@@ -9,7 +9,7 @@ import pytest
 from attnlab.audit.contract import Contract
 from attnlab.audit.sandbox import Limits, Request, audit_here, audit_in_child
 from attnlab.audit.subject.load import expression, from_file
-from attnlab.audit.subject.places import place_of
+from attnlab.code.places import place_of
 
 CODE = """
 from torch import nn

@@ -13,6 +13,8 @@ from typing import Any
 
 from torch import nn
 
+from attnlab.audit.signature import annotation_of
+
 USUAL = "write file.py:Name, module:Name or hf:ARCH"
 MOST = 5  # names that are offered
 
@@ -70,10 +72,5 @@ def taken_as_text(module: ModuleType | None, options: Mapping[str, Any], where: 
 
 def is_module_parameter(parameter: inspect.Parameter, module: ModuleType | None) -> bool:
     """Whether it says that it takes a module, which no `key=value` can give."""
-    said = parameter.annotation
-    if isinstance(said, str):
-        try:
-            said = eval(said, dict(vars(module)) if module else {})
-        except Exception:  # an annotation need not be Python that runs
-            return False
+    said = annotation_of(parameter, module)
     return inspect.isclass(said) and issubclass(said, nn.Module)
