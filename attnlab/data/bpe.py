@@ -13,6 +13,7 @@ from jaxtyping import Int64
 
 from attnlab.config import setting, settings
 from attnlab.data.tokens import MASK, PAD, Tokenizer, utf8, without_marks
+from attnlab.extras import missing
 
 
 @settings
@@ -103,7 +104,7 @@ def _library() -> Any:
         import tokenizers
         from tokenizers import decoders, models, pre_tokenizers, trainers  # noqa: F401
     except ImportError:
-        raise ValueError("BPE needs the tokenizers package; pip install tokenizers") from None
+        raise ValueError(missing("tokenizers", "BPE")) from None
     return tokenizers
 
 

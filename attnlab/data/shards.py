@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int64
 
-from attnlab import files
+from attnlab import files, json_files
 from attnlab.data.corpora import Corpus
 from attnlab.data.tokens import Tokenizer
 from attnlab.files import cache_folder
@@ -125,13 +125,13 @@ def make_shards(folder: Path, tokens: Iterator[np.ndarray], dtype: np.dtype) -> 
         files.write_whole(folder / name, header + payload)
         rows.append({"name": name, "count": len(block), "sha256": digest.hexdigest()})
     index = {"schema": SCHEMA, "bytes": dtype.itemsize, "shards": rows}
-    files.write_whole(folder / "index.json", files.sealed_json(index))
+    files.write_whole(folder / "index.json", json_files.sealed_json(index))
 
 
 def open_shards(folder: Path) -> Stream:
     """The stream, every byte of it verified; a ValueError that says what is broken."""
     try:
-        index = files.read_sealed(folder / "index.json")
+        index = json_files.read_sealed(folder / "index.json")
     except OSError as error:
         raise ValueError(f"{folder / 'index.json'} cannot be read: {error.strerror}") from None
     rows = index.get("shards")
@@ -151,12 +151,11 @@ def open_shards(folder: Path) -> Stream:
 def _open_array(path: Path, itemsize: int, row: dict[str, Any]) -> np.ndarray:
     try:
         with files.open_plain(path) as file:
-            header = file.read(_HEADER.size)
-            digest = hashlib.file_digest(file, "sha256").digest()
-            size = file.tell()
-            count = row.get("count")
+            size, count = os.fstat(file.fileno()).st_size, row.get("count")
             if type(count) is not int or size != _HEADER.size + count * itemsize or count < 1:
                 raise ValueError(f"{path} has {size} bytes, which is not what its index says")
+            header = file.read(_HEADER.size)
+            digest = hashlib.file_digest(file, "sha256").digest()
             if header != _HEADER.pack(_MAGIC, SCHEMA, itemsize, count, digest):
                 raise ValueError(f"{path} is damaged: its header or hash does not fit its tokens")
             if row.get("sha256") != digest.hex():

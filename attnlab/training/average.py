@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from attnlab import compat
 from attnlab.training.checkpoint import Checkpoint
-from attnlab.training.optim import like, whole
+from attnlab.training.shards import like, whole
 
 
 class Average:

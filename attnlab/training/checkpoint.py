@@ -6,22 +6,25 @@
       manifest.json                               sizes and hashes of the others; written last
 
 It is written under another name, forced to the disk, and renamed. Without a valid manifest there is
-no checkpoint. Nothing here reads a pickle.
+no checkpoint. Nothing here reads a pickle. Torch is imported with the first tensor: who only looks
+at what is there, as `attnlab runs`, need not wait for it.
 """
 
+import ctypes
 import hashlib
 import itertools
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import safetensors
-import safetensors.torch
-from torch import Tensor
+from attnlab import files, json_files
+from attnlab.memory import machine_memory
 
-from attnlab import files
+if TYPE_CHECKING:
+    from torch import Tensor
 
 SCHEMA = 1
 _NAME = re.compile(r"step_(\d{6,12})")
@@ -33,8 +36,8 @@ _PLAIN = ("config.json", "tokenizer.json", "state.json")
 class Checkpoint:
     """What is in a checkpoint, as read: tensors on the CPU, the rest as plain JSON values."""
 
-    model: dict[str, Tensor]
-    optimiser: dict[str, Tensor]
+    model: dict[str, "Tensor"]
+    optimiser: dict[str, "Tensor"]
     config: dict[str, Any]
     tokenizer: dict[str, Any]
     state: dict[str, Any]
@@ -75,14 +78,12 @@ def save(parent: Path, step: int, checkpoint: Checkpoint) -> Path:
     contents = {
         "model.safetensors": _tensor_bytes(checkpoint.model),
         "optimiser.safetensors": _tensor_bytes(checkpoint.optimiser),
-        "config.json": files.as_json(checkpoint.config),
-        "tokenizer.json": files.as_json(checkpoint.tokenizer),
-        "state.json": files.as_json(checkpoint.state),
+        "config.json": json_files.as_json(checkpoint.config),
+        "tokenizer.json": json_files.as_json(checkpoint.tokenizer),
+        "state.json": json_files.as_json(checkpoint.state),
     }
-    if folder.exists():
-        if _same_tensors(folder, contents):
-            return folder
-        discard(folder)
+    if folder.exists() and _same_tensors(folder, contents):
+        return folder
     contents["manifest.json"] = _manifest(step, contents)
     temporary = parent / f".{folder.name}.{os.getpid()}.tmp"
     try:
@@ -92,7 +93,10 @@ def save(parent: Path, step: int, checkpoint: Checkpoint) -> Path:
         for name, content in contents.items():  # the manifest is the last of them
             files.write_new(temporary / name, content)
         files.sync_folder(temporary)
-        temporary.rename(folder)
+        if folder.exists():
+            _exchange(temporary, folder)
+        else:
+            temporary.rename(folder)
         files.sync_folder(parent)
     except OSError as error:
         files.remove_folder(temporary)
@@ -103,6 +107,33 @@ def save(parent: Path, step: int, checkpoint: Checkpoint) -> Path:
             f"{error.strerror or error}; earlier ones are as they were" + _advice(error),
         ) from None
     return folder
+
+
+def _exchange(new: Path, folder: Path) -> None:
+    """Put a new checkpoint in the place of another; a kill at any moment leaves one of them."""
+    if _swap(new, folder):
+        files.remove_folder(new)  # which is the old one by now
+        return
+    old = _aside(folder)
+    files.make_folder(old.parent)
+    folder.rename(old)
+    try:
+        new.rename(folder)
+    except OSError:
+        old.rename(folder)
+        raise
+    files.remove_folder(old)
+    with suppress(OSError):  # others are in it
+        old.parent.rmdir()
+
+
+def _swap(one: Path, other: Path) -> bool:
+    """Exchange two names in one step; False where the system or the disk cannot."""
+    swap = getattr(ctypes.CDLL(None), "renameat2", None)
+    if swap is None:
+        return False
+    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    return bool(swap(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0)
 
 
 def load(folder: Path) -> Checkpoint:
@@ -121,10 +152,10 @@ def load(folder: Path) -> Checkpoint:
     )
 
 
-def read_config(folder: Path) -> dict[str, Any]:
-    """Its settings, held against the manifest; nothing is said of the other files."""
-    path = folder / "config.json"
-    return _object(_read_listed(path, _listed(folder)[path.name]), path)
+def read_plain(folder: Path, name: str) -> dict[str, Any]:
+    """One of its small files, held against the manifest; nothing is said of the other files."""
+    path = folder / name
+    return _object(_read_listed(path, _listed(folder)[name]), path)
 
 
 def read_verified(folder: Path) -> dict[str, bytes]:
@@ -146,7 +177,8 @@ def _listed(folder: Path) -> dict[str, Any]:
         raise BrokenCheckpoint(
             f"{folder} is not a folder; a checkpoint is one, such as step_000100"
         )
-    manifest = _read(folder / "manifest.json", "it was not finished, or is no checkpoint of ours")
+    otherwise = "it was not finished, or is no checkpoint of ours"
+    manifest = _read(folder / "manifest.json", otherwise, files.NAMED)
     described = _object(manifest, folder / "manifest.json")
     body = described.get("body")
     if not isinstance(body, dict) or not _is_spelling(manifest, body):
@@ -166,8 +198,12 @@ def _listed(folder: Path) -> dict[str, Any]:
 
 
 def _read_listed(path: Path, expected: Any) -> bytes:
-    content = _read(path, "the checkpoint is not whole")
-    if not isinstance(expected, dict) or len(content) != expected.get("bytes"):
+    wanted = expected.get("bytes") if isinstance(expected, dict) else None
+    most = wanted if type(wanted) is int else 0
+    if most > files.NAMED and (path.name not in _TENSORS or most > machine_memory()):
+        raise BrokenCheckpoint(f"{path} has {most:,} bytes, which is more than can be read here")
+    content = _read(path, "the checkpoint is not whole", most)
+    if len(content) != wanted:
         raise BrokenCheckpoint(f"{path} has {len(content):,} bytes; the manifest says otherwise")
     if hashlib.sha256(content).hexdigest() != expected.get("sha256"):
         raise BrokenCheckpoint(f"{path} is damaged: its hash does not match")
@@ -239,15 +275,17 @@ def set_aside(parent: Path, step: int) -> list[Path]:
     later = [folder for folder in all_in(parent) if step_of(folder) > step and is_good(folder)]
     moved = []
     for folder in later:
-        place = next(
-            path
-            for number in itertools.count(1)
-            if not (path := parent / f"aside-{number}" / folder.name).exists()
-        )
+        place = _aside(folder)
         files.make_folder(place.parent)
         folder.rename(place)
         moved.append(place)
     return moved
+
+
+def _aside(folder: Path) -> Path:
+    """A free place for a checkpoint that is not to be resumed from."""
+    places = (folder.parent / f"aside-{n}" / folder.name for n in itertools.count(1))
+    return next(place for place in places if not place.exists())
 
 
 def sweep(parent: Path) -> None:
@@ -258,20 +296,24 @@ def sweep(parent: Path) -> None:
                 files.remove_folder(path)
 
 
-def _tensor_bytes(tensors: dict[str, Tensor]) -> bytes:
+def _tensor_bytes(tensors: dict[str, "Tensor"]) -> bytes:
+    import safetensors.torch
+
     return safetensors.torch.save(
         {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
     )
 
 
-def _tensors(content: bytes, path: Path) -> dict[str, Tensor]:
+def _tensors(content: bytes, path: Path) -> dict[str, "Tensor"]:
+    import safetensors.torch
+
     try:
         return safetensors.torch.load(content)
     except (safetensors.SafetensorError, KeyError, ValueError) as error:
         raise BrokenCheckpoint(f"{path} is not safetensors: {error}") from None
 
 
-def _not_finite(tensors: dict[str, Tensor]) -> str:
+def _not_finite(tensors: dict[str, "Tensor"]) -> str:
     """The name of a tensor that holds a NaN or Inf; empty if none does."""
     return next((name for name, one in tensors.items() if not bool(one.isfinite().all())), "")
 
@@ -286,8 +328,8 @@ def _manifest(step: int, contents: dict[str, bytes]) -> bytes:
 
 def _serialize(body: dict[str, Any]) -> bytes:
     """A manifest's only spelling: any other byte in it is damage."""
-    seal = hashlib.sha256(files.as_json(body)).hexdigest()
-    return files.as_json({"body": body, "sha256": seal})
+    seal = hashlib.sha256(json_files.as_json(body)).hexdigest()
+    return json_files.as_json({"body": body, "sha256": seal})
 
 
 def _is_spelling(manifest: bytes, body: dict[str, Any]) -> bool:
@@ -299,19 +341,22 @@ def _is_spelling(manifest: bytes, body: dict[str, Any]) -> bool:
 
 def _object(content: bytes, path: Path) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = files.in_shape(files.parse_json(content, path), {}, path)
+        found: dict[str, Any] = json_files.in_shape(json_files.parse_json(content, path), {}, path)
     except ValueError as error:
         raise BrokenCheckpoint(f"{path} is damaged: it is not a JSON object") from error
     return found
 
 
-def _read(path: Path, otherwise: str) -> bytes:
+def _read(path: Path, otherwise: str, most: int) -> bytes:
+    """A file of at most so many bytes; its size is asked for before it is read."""
     try:
         if not path.is_file():  # opening a FIFO would wait for ever
             raise BrokenCheckpoint(f"{path} is missing; {otherwise}")
-        return files.read(path)
+        return files.read(path, most)
     except OSError as error:
-        raise BrokenCheckpoint(f"{path} cannot be read: {error.strerror}") from None
+        said = error.strerror or str(error)
+        there = said if str(path) in said else f"{path} cannot be read: {said}"
+        raise BrokenCheckpoint(there) from None
 
 
 def _advice(error: OSError) -> str:

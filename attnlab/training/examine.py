@@ -1,5 +1,6 @@
 """What a trained model can do: what `attnlab evaluate` measures."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -39,9 +40,14 @@ def examine(
         result = validation_loss(
             saved.model, batches, tick=lambda done: tick(f"{done:,} tokens evaluated")
         )
+        if not math.isfinite(result.loss):
+            raise ValueError(
+                f"the loss of {saved.folder} on this text is {result.loss}, not finite; the model "
+                "has diverged: use an earlier checkpoint"
+            )
         found |= {
             "loss": result.loss,
-            "perplexity": result.perplexity,
+            "perplexity": result.perplexity if math.isfinite(result.perplexity) else None,
             "bits_per_token": result.bits,
             "tokens": result.tokens,
         }

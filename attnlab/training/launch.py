@@ -6,7 +6,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from attnlab import config, files, registry
+from attnlab import config, files, json_files, registry
+from attnlab.code.keep import keep_source
+from attnlab.code.own import allow_named, refuse_other_code
 from attnlab.data.corpora import Corpus
 from attnlab.training import checkpoint, parallel, runs
 from attnlab.training.lock import FolderGone
@@ -18,7 +20,6 @@ from attnlab.training.setup import Setup, prepare, refuse_large_step
 from attnlab.training.start import refuse_other_start
 from attnlab.training.state import State
 from attnlab.training.text import load_text, names_text, recorded
-from attnlab.training.weights import flat
 
 
 def recipe_for(preset: str, overrides: list[str], file: Path | None = None) -> Recipe:
@@ -31,14 +32,16 @@ def _with_file_and_overrides(recipe: Recipe, overrides: list[str], file: Path | 
     if file is not None:
         given = config.to_overrides(_settings_in(file))
         recipe = config.override(recipe, with_data(recipe, given))
-    return config.override(recipe, with_data(recipe, overrides))
+    recipe = config.override(recipe, with_data(recipe, overrides))
+    allow_named(recipe, overrides)  # a file may come from a stranger, words do not
+    return recipe
 
 
 def _settings_in(file: Path) -> Any:
     if file.exists() and not file.is_file():  # opening a FIFO would wait for ever
         raise ValueError(f"{file} is no file; --config needs settings as JSON")
     try:
-        return files.parse_json(file.read_bytes(), file)
+        return json_files.parse_json(files.read_named(file), file)
     except OSError as error:
         raise ValueError(f"--config {file} cannot be read: {error.strerror}") from None
 
@@ -69,8 +72,12 @@ def launch(
     make_report: Callable[[World], Report],
     resume: str | None = None,
     file: Path | None = None,
+    inspect: Callable[[Recipe], None] = lambda recipe: None,
 ) -> tuple[runs.Run, Result]:
-    """Train; `resume` is None, "newest", "auto" (if there is one to resume) or a path."""
+    """Train; `resume` is None, "newest", "auto" (if there is one to resume) or a path.
+
+    `inspect` sees the recipe before anything is made of it, and may refuse it.
+    """
     preset = registry.find("preset", preset).name
     recipe = recipe_for(preset, overrides, file)
     run, begin = _find_resumable(preset, recipe, root, resume)
@@ -79,7 +86,9 @@ def launch(
         begin = begin or _newest(run, said.append)
         before = run.recipe(begin, said.append)
         recipe = _with_file_and_overrides(before, overrides, file)
+        refuse_other_code(before, recipe)
         said += _changes(before, recipe)
+    inspect(recipe)
     with parallel.world(recipe.device) as world:
         report = make_report(world)
         for line in said:
@@ -102,11 +111,20 @@ def launch(
             return run, _train(setup, run, world, report, begin)
 
 
-def train_in(run: runs.Run, recipe: Recipe, *, report: Report) -> Result:
-    """Train in a folder of one's own choice, from the beginning or from what is there already."""
+def train_in(run: runs.Run, recipe: Recipe, *, report: Report, text: str = "") -> Result:
+    """Train in a folder of one's own choice, from the beginning or from what is there already.
+
+    `text` is the fingerprint that the text must have; empty: any.
+    """
     with parallel.world(recipe.device) as world:
+        corpus = recipe.corpus.load()
+        if text and corpus.fingerprint != text:
+            raise ValueError(
+                f"the text has changed since this experiment began; restore {corpus.name}, and "
+                "the same command goes on"
+            )
         begin, _ = checkpoint.newest_good(run.checkpoints)
-        setup = prepare(recipe, run.folder.parent, begin, report.note)
+        setup = prepare(recipe, run.folder.parent, begin, report.note, corpus)
         refuse_large_step(setup.recipe, world)
         files.make_folder(run.checkpoints)
         return _train(setup, run, world, report, begin)
@@ -114,8 +132,9 @@ def train_in(run: runs.Run, recipe: Recipe, *, report: Report) -> Result:
 
 def _train(setup: Setup, run: runs.Run, world: World, report: Report, begin: Path | None) -> Result:
     if world.first:
-        resolved = files.as_json(config.to_dict(setup.recipe))
+        resolved = json_files.as_json(config.to_dict(setup.recipe))
         files.write_whole(run.folder / "config.json", resolved)
+        keep_source(setup.recipe, run.folder)
         if setup.recipe.tensorboard:
             files.make_folder(run.folder / "tensorboard")  # its writer would follow a link
             report = TensorBoard(run.folder / "tensorboard", report)
@@ -146,7 +165,11 @@ def _undo_if_refused(run: runs.Run, new: bool, world: World) -> Iterator[None]:
 
 
 def _bytes(path: Path) -> bytes | None:
-    return files.read(path) if path.is_file() else None
+    """None for what is not there, or cannot be read: a link, or larger than any of ours."""
+    try:
+        return files.read(path, files.NAMED)
+    except OSError:
+        return None
 
 
 def _find_resumable(
@@ -186,8 +209,8 @@ def text_to_resume(
     """The text that the run names, if it is the one it had; None if the person has named it."""
     if names_text(overrides):
         return None
-    state = State() if begin is None else State.from_json(checkpoint.load(begin).state)
-    return load_text(recipe.corpus, recorded(run, state), run.folder)
+    kept = {} if begin is None else checkpoint.read_plain(begin, "state.json")
+    return load_text(recipe.corpus, recorded(run, State.from_json(kept)), run.folder)
 
 
 def _comparable(plain: Any) -> Any:
@@ -198,7 +221,7 @@ def _comparable(plain: Any) -> Any:
 
 
 def _changes(before: Recipe, recipe: Recipe) -> list[str]:
-    old, new = flat(config.to_dict(before)), flat(config.to_dict(recipe))
+    old, new = config.flat(config.to_dict(before)), config.flat(config.to_dict(recipe))
     return [
         f"resuming with {name}={new.get(name)} instead of {old.get(name)}"
         for name in dict.fromkeys([*new, *old])

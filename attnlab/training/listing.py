@@ -1,8 +1,9 @@
-"""Runs as a list: what `attnlab runs` shows."""
+"""Runs as a list: what `attnlab runs` shows. Needs no torch, which would take longer to import."""
 
 from pathlib import Path
 from typing import Any
 
+from attnlab import json_files
 from attnlab.training import checkpoint, logs, runs
 
 
@@ -16,7 +17,7 @@ def _summary(run: runs.Run) -> dict[str, Any]:
     best = min(evaluations.rows, key=lambda row: row["loss"], default=None)
     last = metrics.rows[-1] if metrics.rows else None
     try:
-        state, steps = run.state, run.recipe().steps
+        state, steps = run.state, _steps(run)
     except (ValueError, OSError):
         steps, state = 0, "unreadable"
     return {
@@ -30,6 +31,12 @@ def _summary(run: runs.Run) -> dict[str, Any]:
         "checkpoints": [folder.name for folder in checkpoint.all_in(run.checkpoints)],
         "damaged": [said for log in (metrics, evaluations) if (said := log.complaint())],
     }
+
+
+def _steps(run: runs.Run) -> int:
+    plain, path = run.settings()
+    found: int = json_files.in_shape(plain, {"steps": int}, path)["steps"]
+    return found
 
 
 def _read(run: runs.Run, name: str) -> logs.Log:

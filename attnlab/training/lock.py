@@ -11,7 +11,11 @@ import time
 from pathlib import Path
 from typing import IO, Any
 
-PATIENCE = 5  # times; whoever only looks has the lock for a moment
+TRIES = 5  # whoever only looks has the lock for a moment
+PAUSE = 0.02  # seconds between two of them
+LONGEST_PATH = 1024  # bytes, on macOS
+# what flock says where the file system has no locks, as some network drives have none
+NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 class FolderGone(OSError):
@@ -32,10 +36,19 @@ class Lock:
 
     def taken(self) -> bool:
         """Whether this process has it now."""
-        for _ in range(PATIENCE):
-            if _try(self._file, fcntl.LOCK_EX):
-                return True
-            time.sleep(0.02)
+        try:
+            for _ in range(TRIES):
+                if _try(self._file, fcntl.LOCK_EX):
+                    return True
+                time.sleep(PAUSE)
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                raise
+            raise OSError(
+                error.errno,
+                f"{self.folder} cannot be locked ({error.strerror}): its file system has no locks, "
+                "so two trainings could write there at once; use a folder on a local disk",
+            ) from None
         return False
 
     def in_place(self) -> bool:
@@ -50,16 +63,37 @@ class Lock:
         """Where the folder is now; None if it was removed, or this system does not say."""
         status = os.fstat(self._file.fileno())
         try:
-            path = Path(f"/proc/self/fd/{self._file.fileno()}").readlink()
+            path = _path_of(self._file.fileno())
             same = status.st_nlink > 0 and os.path.samestat(path.lstat(), status)
         except OSError:
             return None
         return path.parent if same else None
 
+    def what_is_gone(self) -> str:
+        """Of a folder that is neither in its place nor was moved: what has happened to it."""
+        if os.path.lexists(self.folder / "lock"):
+            return f"{self.folder} or its lock was replaced by another"
+        if (self.folder / "checkpoints").is_dir():  # another process could begin to write there
+            return f"the lock of {self.folder} was removed"
+        return f"{self.folder} was removed"
+
 
 def held_by_another(file: IO[Any]) -> bool:
     """Of a file that was opened to look; looking keeps nobody out."""
-    return not _try(file, fcntl.LOCK_SH)
+    try:
+        return not _try(file, fcntl.LOCK_SH)
+    except OSError as error:
+        if error.errno in NO_LOCKS:  # nobody can hold one there
+            return False
+        raise
+
+
+def _path_of(handle: int) -> Path:
+    """The name that an open file has now; macOS has a call for it, Linux a folder."""
+    ask = getattr(fcntl, "F_GETPATH", None)
+    if ask is None:
+        return Path(f"/proc/self/fd/{handle}").readlink()
+    return Path(os.fsdecode(fcntl.fcntl(handle, ask, bytes(LONGEST_PATH)).partition(b"\0")[0]))
 
 
 def _try(file: IO[Any], kind: int) -> bool:

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attnlab import files
+from attnlab import files, json_files
 
 NAMES = ("metrics", "eval", "speed", "samples", "held")
 EVERY_STEP = ("metrics",)  # logs with a row for each
-# what a row holds besides its step; the shape of each is as in files.in_shape
+# what a row holds besides its step; the shape of each is as in json_files.in_shape
 _SHAPES: dict[str, dict[str, Any]] = {
     "metrics": {"loss": float},
     "eval": {"loss": float, "accuracy?": float},
@@ -68,9 +68,9 @@ def read(path: Path) -> Log:
 def parse(text: bytes, path: Path) -> dict[str, Any] | None:
     """A line as a row; None if it is none."""
     try:
-        row = files.parse_json(text, path)
+        row = json_files.parse_json(text, path)
         shape = _SHAPES.get(path.stem, {}) | {"step": int}
-        found: dict[str, Any] = files.in_shape(row, shape, path)
+        found: dict[str, Any] = json_files.in_shape(row, shape, path)
     except ValueError:
         return None
     return found

@@ -10,9 +10,7 @@ the same bits.
 import dataclasses
 import gc
 import os
-import shlex
 import signal
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -22,12 +20,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnlab import config, counter_rng, files
-from attnlab.data.batches import Batch, batch_of, rows_of
+from attnlab import command, config, counter_rng, files, json_files
+from attnlab.data.batches import Batch, rows_of
 from attnlab.evaluate import validation_loss
 from attnlab.generate import Sampling, generate
 from attnlab.kernels import dispatch, hardware
-from attnlab.models.model import parameters
+from attnlab.stop import StopNow, Stopping, stopping
 from attnlab.training import checkpoint, logs, parallel, runs
 from attnlab.training.average import Average, split
 from attnlab.training.checkpoint import Checkpoint, NotFinite
@@ -35,10 +33,9 @@ from attnlab.training.lock import FolderGone, Lock
 from attnlab.training.parallel import World
 from attnlab.training.report import Attended, Opening, Report
 from attnlab.training.setup import Setup
-from attnlab.training.signals import StopNow, Stopping, stopping
 from attnlab.training.state import Clock, State
-from attnlab.training.step import Outcome, Stepper
-from attnlab.training.text import recorded
+from attnlab.training.step import Outcome, Stepper, all_parts
+from attnlab.training.text import recorded, refuse_other_text
 from attnlab.training.weights import build_model, load_weights, refuse_other_model
 
 BUNCH = 50  # steps whose losses a GPU hands over together
@@ -89,6 +86,7 @@ class Training:
         self.corpus, self.tokenizer, self.start = setup.corpus, setup.tokenizer, setup.start
         self.run, self.world, self.report, self.stop = run, world, report, stop
         self.lock, self.gone = lock, ""
+        self.began = 0  # the step it began or resumed at
         self.described: dict[str, bytes] = {}  # files of the folder for people, by their names
         self.state = State()
         self.average: Average | None = None
@@ -100,6 +98,7 @@ class Training:
             with self.stop.at_once():  # compiling takes long, and nothing has been done yet
                 self._prepare(resume)
                 opening = self._rehearsal()
+                self._leave_what_comes_later()
         except StopNow:
             self.clock = Clock(self.state.seconds, self.state.step_seconds)
             return self._end(signal.Signals(self.stop.signal).name)
@@ -159,12 +158,7 @@ class Training:
         return due(recipe.evaluate_every, step) or 0 < step >= recipe.steps
 
     def _refuse_other_text(self) -> None:
-        known = recorded(self.run, self.state)
-        if known and known != self.corpus.fingerprint:
-            raise ValueError(
-                "cannot resume: the text has changed since this run began; "
-                "restore it, or start a new run with start=RUN"
-            )
+        refuse_other_text(self.corpus, recorded(self.run, self.state), self.run.folder)
         self.state.corpus = self.corpus.fingerprint
 
     def _prepare(self, resume: Path | None) -> None:
@@ -194,14 +188,26 @@ class Training:
         if world.first:
             files.make_folder(self.run.checkpoints)
             checkpoint.sweep(self.run.checkpoints)
-            (self.run.folder / "result.json").unlink(missing_ok=True)
             for said in self.run.complaints():
                 self.report.note(said)
-            done = self.state.step
-            for folder in checkpoint.set_aside(self.run.checkpoints, done):
-                self.report.note(f"a later step of another training is set aside: {folder}")
-            # a sample due at this very step is written again
-            self.run.cut_logs({"metrics": done, "eval": self.state.evaluated, "samples": done - 1})
+
+    def _leave_what_comes_later(self) -> None:
+        """What another training from here has left: its checkpoints, log lines and result.
+
+        Right before the first step: until then, what is refused or fails leaves all of it.
+        """
+        self.began = done = self.state.step
+        if not self.world.first:
+            return
+        for folder in checkpoint.set_aside(self.run.checkpoints, done):
+            self.report.note(f"a later step of another training is set aside: {folder}")
+        # a sample due at this very step is written again
+        self.run.cut_logs({"metrics": done, "eval": self.state.evaluated, "samples": done - 1})
+        if self.run.finished and self.run.result()["step"] > done:
+            self._forget_result()
+
+    def _forget_result(self) -> None:
+        (self.run.folder / "result.json").unlink(missing_ok=True)
 
     def _rehearsal(self) -> Opening:
         recipe, world = self.recipe, self.world
@@ -210,17 +216,14 @@ class Training:
             with dispatch.record_choices() as choices, torch.no_grad():
                 self.model(parts[0].tokens[:1].to(world.device))
             ready, step_seconds = self.stepper.rehearse(parts)
-        left = recipe.steps - self.state.step
-        flops = self.model.operations(recipe.length)
-        opening = Opening(
+        opening = Opening.of(
+            self.model,
+            self.source,
+            recipe,
             run=str(self.run.folder),
-            parameters=parameters(self.model),
-            tokens=recipe.steps * recipe.batch * recipe.length,
-            epochs=recipe.steps * recipe.batch / self.source.count,
-            flops=flops * recipe.steps * recipe.batch * recipe.length,
-            steps=recipe.steps,
-            ready_seconds=ready,
-            expected_seconds=left * step_seconds + self._evaluation_seconds(step_seconds, left),
+            step=self.state.step,
+            ready=ready,
+            step_seconds=step_seconds,
         )
         if world.first:
             manifest = {
@@ -231,9 +234,9 @@ class Training:
                 "kernels": sorted({f"{choice.path}: {choice.reason}" for choice in choices}),
             }
             self.described = {
-                "config.json": files.as_json(config.to_dict(recipe)),
-                "manifest.json": files.as_json(manifest),
-                "tokenizer.json": files.as_json(self.tokenizer.to_json()),
+                "config.json": json_files.as_json(config.to_dict(recipe)),
+                "manifest.json": json_files.as_json(manifest),
+                "tokenizer.json": json_files.as_json(self.tokenizer.to_json()),
             }
             self._describe()
         return opening
@@ -242,27 +245,8 @@ class Training:
         for name, content in self.described.items():
             files.write_whole(self.run.folder / name, content)
 
-    def _evaluation_seconds(self, step_seconds: float, left: int) -> float:
-        """An evaluation is forward only: a third of a step for as many tokens."""
-        tokens = self.source.validation_count * self.recipe.length
-        times = left // self.recipe.evaluate_every + 1 if self.recipe.evaluate_every else 1
-        return times * tokens * step_seconds / (3 * self.recipe.batch * self.recipe.length)
-
     def _batch(self, step: int) -> list[Batch]:
-        recipe, world = self.recipe, self.world
-        return [
-            batch_of(
-                self.source,
-                seed=recipe.seed,
-                step=step,
-                size=recipe.batch,
-                rank=world.rank,
-                world=world.size,
-                part=part,
-                parts=recipe.accumulate,
-            )
-            for part in range(recipe.accumulate)
-        ]
+        return all_parts(self.source, self.recipe, self.world, step)
 
     def _log(self) -> None:
         """Write the losses that are there; stop if one of them is not a number."""
@@ -388,12 +372,15 @@ class Training:
         for name in ("metrics", "eval", "samples"):  # a resume expects every line up to its step
             files.sync(self.run.log(name))
         checkpoint.save(self.run.checkpoints, self.state.step, kept)
+        if self.state.step > self.began:  # now, and not before: it goes on from where it had ended
+            self._forget_result()
         best = {self.state.best_step} if self.state.best_step is not None else set()
         checkpoint.retain(self.run.checkpoints, self.recipe.keep, best)
 
     def _end(self, ending: str) -> Result:
         state = self.state
         rows = self.run.read("metrics") if self.world.first else []
+        rows = [row for row in rows if row["step"] <= state.step]
         result = Result(
             ending=ending,
             step=state.step,
@@ -404,7 +391,7 @@ class Training:
             step_seconds=self.clock.step_seconds,
         )
         if self.world.first and ending in ("finished", "stopped early"):
-            content = files.as_json(dataclasses.asdict(result))
+            content = json_files.as_json(dataclasses.asdict(result))
             files.write_whole(self.run.folder / "result.json", content)
         if self.gone:
             there = f"step {state.step} is saved there" if state.step else "nothing was saved yet"
@@ -433,7 +420,7 @@ class Training:
         if self.gone or self.lock is None or self.lock.in_place():
             return
         before, moved = self.run.folder, self.lock.moved_to()
-        self.run = runs.Run(moved or runs.free_name(before, "rescued"))
+        self.run = runs.Run(moved or runs.free_name(before, runs.RESCUED))
         self.stop.signal = self.stop.signal or signal.SIGHUP
         self.report = Report()  # which may write in the old folder
         if moved is not None:
@@ -441,8 +428,8 @@ class Training:
         else:
             files.make_folder(self.run.checkpoints)
             self._describe()
-            new = self.run.folder
-            self.gone = f"{before} was removed during the training, which has stopped: {new} is new"
+            gone, new = self.lock.what_is_gone(), self.run.folder
+            self.gone = f"{gone} during the training, which has stopped: {new} is new"
 
     def _speed(self, in_steps: float) -> dict[str, float]:
         tokens = self.state.step * self.recipe.batch * self.recipe.length
@@ -478,5 +465,5 @@ def facts(world: World) -> dict[str, str | int]:
         **hardware.machine(world.device),
         "processes": world.size,
         "pid": os.getpid(),
-        "command": shlex.join(["attnlab", *sys.argv[1:]]),
+        "command": command.line(),
     }

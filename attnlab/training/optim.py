@@ -12,9 +12,9 @@ from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, distribute_tensor
 
 from attnlab.config import refusal, setting, settings
+from attnlab.training.shards import like, whole
 
 
 @settings
@@ -330,14 +330,3 @@ def _empty_slots(part: torch.optim.Optimizer, parameter: Tensor) -> dict[str, Te
 def rate_for(parameter: Tensor, rate: float) -> float | Tensor:
     """On CUDA the rate lies on the device: a captured step reads it anew every time."""
     return torch.tensor(rate, device=parameter.device) if parameter.is_cuda else rate
-
-
-def whole(tensor: Tensor) -> Tensor:
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-
-
-def like(tensor: Tensor, other: Tensor) -> Tensor:
-    """The tensor, cut in shards as the other is."""
-    if isinstance(other, DTensor):
-        return distribute_tensor(tensor.contiguous(), other.device_mesh, other.placements)
-    return tensor

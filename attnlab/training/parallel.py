@@ -14,7 +14,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
+
+from attnlab.training.shards import whole
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,4 @@ def sync_after(spread_model: Any, last: bool) -> AbstractContextManager[Any]:
 
 def whole_weights(model: nn.Module) -> dict[str, Tensor]:
     """Every parameter once, put together from its shards; all processes must call this."""
-    return {
-        name: p.full_tensor() if isinstance(p, DTensor) else p.detach()
-        for name, p in model.named_parameters()
-    }
+    return {name: whole(p.detach()) for name, p in model.named_parameters()}

@@ -11,8 +11,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from attnlab.data.batches import Source
 from attnlab.evaluate import Evaluation
-from attnlab.training.signals import Stopping
+from attnlab.extras import missing
+from attnlab.models.model import LanguageModel, parameters
+from attnlab.stop import Stopping
+from attnlab.training.recipe import Recipe
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,32 @@ class Opening:
     steps: int
     ready_seconds: float
     expected_seconds: float
+
+    @staticmethod
+    def of(
+        model: LanguageModel,
+        source: Source,
+        recipe: Recipe,
+        *,
+        ready: float,
+        step_seconds: float,
+        step: int = 0,
+        run: str = "",
+    ) -> "Opening":
+        """An evaluation is forward only: a third of a step for as many tokens."""
+        left, tokens = recipe.steps - step, recipe.steps * recipe.batch * recipe.length
+        times = left // recipe.evaluate_every + 1 if recipe.evaluate_every else 1
+        evaluating = times * source.validation_count * step_seconds / (3 * recipe.batch)
+        return Opening(
+            run=run,
+            parameters=parameters(model),
+            tokens=tokens,
+            epochs=recipe.steps * recipe.batch / source.count,
+            flops=model.operations(recipe.length) * tokens,
+            steps=recipe.steps,
+            ready_seconds=ready,
+            expected_seconds=left * step_seconds + evaluating,
+        )
 
     def sentence(self) -> str:
         return (
@@ -183,9 +213,7 @@ class TensorBoard(Report):
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
-            raise ValueError(
-                "tensorboard=true needs the tensorboard package; pip install tensorboard"
-            ) from None
+            raise ValueError(missing("tensorboard", "tensorboard=true")) from None
         self.open = lambda step: SummaryWriter(str(folder), purge_step=step)
         self.then = then
         self.note, self.waiting = then.note, then.waiting  # type: ignore[method-assign]

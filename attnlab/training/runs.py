@@ -10,25 +10,29 @@
 Metrics hold nothing that depends on the clock: the same run twice gives the same bytes.
 """
 
+import re
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from attnlab import config, files, registry
+from attnlab import config, files, json_files, registry
 from attnlab.training import checkpoint, logs
 from attnlab.training.lock import Lock, held_by_another
 from attnlab.training.logs import NAMES as LOGS
 from attnlab.training.logs import line as line
-from attnlab.training.recipe import Recipe
-from attnlab.training.weights import flat
+from attnlab.training.state import State
+
+if TYPE_CHECKING:  # who only lists runs need not wait for torch
+    from attnlab.training.recipe import Recipe
 
 MANIFEST = {"corpus?": str, "start?": str, "parameters?": int, "ready_seconds?": float}
 RESULT = {"step": int, "loss": (float, None), "best_loss": (float, None)}
 RESULT |= {"seconds": float, "step_seconds": float}
+RESCUED = "rescued"  # at the end of the name of a run whose folder was removed while it trained
 
 
 @dataclass(frozen=True)
@@ -37,8 +41,8 @@ class Run:
 
     @property
     def preset(self) -> str:
-        """As its name says: <date>-<time>-<preset>-<short id>."""
-        return "-".join(self.folder.name.split("-")[2:-1])
+        """As its name says: <date>-<time>-<preset>-<short id>, with -rescued after it or not."""
+        return "-".join(_first_name(self.folder).split("-")[2:-1])
 
     @property
     def checkpoints(self) -> Path:
@@ -46,7 +50,7 @@ class Run:
 
     def recipe(
         self, begin: Path | None = None, note: Callable[[str], None] | None = None
-    ) -> Recipe:
+    ) -> "Recipe":
         """The settings, each checked."""
         return _recipe(*self.settings(begin, note))
 
@@ -63,7 +67,7 @@ class Run:
         found = [begin] if begin is not None else checkpoint.all_in(self.checkpoints)
         for folder in found:
             try:
-                plain = checkpoint.read_config(folder)
+                plain = checkpoint.read_plain(folder, "config.json")
             except checkpoint.BrokenCheckpoint:
                 if begin is not None:
                     raise
@@ -71,20 +75,20 @@ class Run:
             if note is not None:
                 self._compare_copy(plain, folder, note)
             return plain, folder / "config.json"
-        return files.read_json(path), path
+        return json_files.read_json(path), path
 
     def _compare_copy(
         self, plain: dict[str, Any], folder: Path, note: Callable[[str], None]
     ) -> None:
         path = self.folder / "config.json"
         try:
-            copy = flat(files.in_shape(files.read_json(path), {}, path))
+            copy = config.flat(json_files.in_shape(json_files.read_json(path), {}, path))
         except (OSError, ValueError) as error:
             missing = isinstance(error, FileNotFoundError)
             why = "is missing" if missing else "cannot be used"
             note(f"{path} {why}; made again from {folder.name}")
             return
-        kept = flat(plain)
+        kept = config.flat(plain)
         differing = [key for key in {**kept, **copy} if kept.get(key) != copy.get(key)]
         for key in differing[:1]:
             more = f", and {len(differing) - 1} more" if len(differing) > 1 else ""
@@ -123,12 +127,12 @@ class Run:
         """What was known before the first step; empty if nothing is."""
         path = self.folder / "manifest.json"
         there = path.exists()
-        found: dict[str, Any] = files.read_json(path, MANIFEST) if there else {}
+        found: dict[str, Any] = json_files.read_json(path, MANIFEST) if there else {}
         return found
 
     def result(self) -> dict[str, Any]:
         """Of a finished training: the fields of loop.Result."""
-        found: dict[str, Any] = files.read_json(self.folder / "result.json", RESULT)
+        found: dict[str, Any] = json_files.read_json(self.folder / "result.json", RESULT)
         return found
 
     @contextmanager
@@ -151,7 +155,15 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        return (self.folder / "result.json").exists()
+        """Whether it has a result; one that is empty or damaged is none."""
+        path = self.folder / "result.json"
+        if not path.exists():
+            return False
+        try:
+            self.result()
+        except (OSError, ValueError):
+            return False
+        return True
 
     @property
     def state(self) -> str:
@@ -163,7 +175,9 @@ def busy_message(folder: Path) -> str:
     return f"{folder} is being trained by another process; wait for it or stop it"
 
 
-def _recipe(plain: Any, path: Path) -> Recipe:
+def _recipe(plain: Any, path: Path) -> "Recipe":
+    from attnlab.training.recipe import Recipe
+
     try:
         return config.from_dict(Recipe, plain)
     except ValueError as error:
@@ -184,6 +198,11 @@ def create(root: Path, preset: str) -> Run:
         reason = error.strerror or error
         raise ValueError(f"no run can be made in {root}: {reason}; use --runs FOLDER") from None
     return Run(folder)
+
+
+def _first_name(folder: Path) -> str:
+    """As the run was called before it was rescued."""
+    return re.sub(rf"-{RESCUED}(-\d+)?$", "", folder.name)
 
 
 def free_name(folder: Path, word: str) -> Path:
@@ -208,8 +227,11 @@ def find(word: str, root: Path) -> tuple[Run, Path | None]:
     """A run by its path, its name or the end of its name; the newest of a preset; a checkpoint."""
     known = all_in(root)
     of_preset = [run for run in known if run.preset == word]
-    names = [run.folder.name for run in known]
-    ending = [run for run in known if word and run.folder.name.endswith(word)]
+    ending = [
+        run
+        for run in known
+        if word and (run.folder.name.endswith(word) or _first_name(run.folder).endswith(word))
+    ]
     for folder in [Path(word), root / word] if word else []:
         if (folder / "checkpoints").is_dir():
             return Run(folder), None
@@ -220,8 +242,20 @@ def find(word: str, root: Path) -> tuple[Run, Path | None]:
     if ending:
         several = ", ".join(run.folder.name for run in ending)
         raise ValueError(f"{word} is the end of several runs; write more of one of {several}")
-    hint = registry.suggest(word, names) if names else f"there are no runs in {root}"
-    raise ValueError(f"{word!r} is no run and no checkpoint; {hint}")
+    raise ValueError(f"{word!r} is no run and no checkpoint; {_hint(word, known, root)}")
+
+
+def _hint(word: str, known: list[Run], root: Path) -> str:
+    """What may be meant: a run, the newest of a preset, or a preset that was not trained yet."""
+    presets = [option.name for option in registry.options("preset")]
+    trained = {run.preset for run in known}
+    meant = registry.nearest(word, presets)
+    if meant and trained.isdisjoint(meant):
+        return f"there is no run of {meant[0]} in {root} yet; begin one: attnlab train {meant[0]}"
+    names = [*sorted(trained), *(run.folder.name for run in known)]
+    if names:
+        return registry.suggest(word, names)
+    return f"there are no runs in {root}; begin one: attnlab train tiny"
 
 
 def open_checkpoint(word: str, root: Path, best: bool = False) -> tuple[Path, list[str]]:
@@ -234,13 +268,36 @@ def open_checkpoint(word: str, root: Path, best: bool = False) -> tuple[Path, li
     if newest is None:
         why = f": {broken[0]}" if broken else ""
         raise ValueError(f"{run.folder} has no checkpoint that can be used{why}")
-    for folder in _best_first(run) if best else []:
-        if checkpoint.is_good(folder):
-            return folder, broken
-    return newest, broken
+    return _best(run, newest, broken) if best else (newest, broken)
 
 
-def _best_first(run: Run) -> list[Path]:
-    """Where the checkpoints of the evaluated steps are, or were, the lowest loss first."""
-    rows = sorted(run.read("eval"), key=lambda row: row["loss"])
-    return [run.checkpoints / checkpoint.name_of(row["step"]) for row in rows if row["step"] > 0]
+def _best(run: Run, newest: Path, broken: list[str]) -> tuple[Path, list[str]]:
+    """The checkpoint with the lowest loss, as the state of the newest one has it.
+
+    The log may have lost a line. It decides where no step is known, or that one is not there.
+    """
+    log = logs.read(run.log("eval"))
+    said = [*broken, *([log.complaint()] if log.complaint() else [])]
+    by_loss = [row["step"] for row in sorted(log.rows, key=lambda row: row["loss"])]
+    best = _best_step(newest)
+    for step in dict.fromkeys([best or 0, *by_loss]):
+        if step == 0:
+            continue
+        folder = run.checkpoints / checkpoint.name_of(step)
+        try:
+            checkpoint.read_verified(folder)
+        except checkpoint.BrokenCheckpoint as error:
+            if step == best and str(error) not in said:
+                there = str(error) if folder.exists() else f"{run.folder} has no {folder.name}"
+                said.append(f"{there}, its best step")
+        else:
+            return folder, said
+    return newest, said
+
+
+def _best_step(folder: Path) -> int | None:
+    """The step with the lowest loss, as a checkpoint has it; None if it knows of none."""
+    try:
+        return State.from_json(checkpoint.read_plain(folder, "state.json")).best_step
+    except ValueError:  # a state that no training of ours has written, and that is refused later
+        return None

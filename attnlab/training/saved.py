@@ -1,11 +1,13 @@
 """A trained model to use: opened from a run or a checkpoint, every bit checked first."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from attnlab import config
 from attnlab.data.corpora import Corpus
 from attnlab.data.tokens import Tokenizer, tokenizer_from_json
+from attnlab.generate import Sampling, generate
 from attnlab.models.model import LanguageModel
 from attnlab.training import checkpoint, runs
 from attnlab.training.average import weights_to_use
@@ -29,6 +31,19 @@ class Saved:
         """The text it was trained on; a ValueError if it is another by now."""
         run = runs.Run(self.folder.absolute().parent.parent)
         return load_text(self.recipe.corpus, recorded(run, self.state), self.folder)
+
+    def write(
+        self,
+        prompts: Sequence[str],
+        *,
+        tokens: int,
+        sampling: Sampling,
+        on_token: Callable[[int, int], None] | None = None,
+    ) -> list[str]:
+        """A text for each prompt, without the prompt; `on_token` hears of each as it comes."""
+        given = [self.tokenizer.encode(text).tolist() for text in prompts]
+        new = generate(self.model, given, tokens=tokens, sampling=sampling, on_token=on_token)
+        return [self.tokenizer.decode(answer) for answer in new]
 
 
 def open_saved(word: str, root: Path, device: str = "auto", best: bool = True) -> Saved:

@@ -7,16 +7,19 @@ from pathlib import Path
 
 import torch
 
+from attnlab import config
+from attnlab.code.own import refuse_other_code
 from attnlab.data.batches import Source
 from attnlab.data.corpora import Corpus
 from attnlab.data.tokens import Tokenizer, tokenizer_from_json
+from attnlab.memory import machine_memory
 from attnlab.models.model import LanguageModel
 from attnlab.training import checkpoint, runs
 from attnlab.training.average import weights_to_use
 from attnlab.training.parallel import World
 from attnlab.training.recipe import Recipe
 from attnlab.training.start import fingerprint
-from attnlab.training.weights import build_model, load_weights, memory, refuse_other_model
+from attnlab.training.weights import build_model, load_weights, refuse_other_model
 
 
 @dataclass(frozen=True)
@@ -44,9 +47,11 @@ def prepare(
     corpus = corpus or recipe.corpus.load()
     begun, start = None, ""
     if resume is not None:
-        tokenizer = tokenizer_from_json(checkpoint.load(resume).tokenizer)
+        tokenizer = tokenizer_from_json(checkpoint.read_plain(resume, "tokenizer.json"))
     elif recipe.start is not None:
-        folder, _ = runs.open_checkpoint(recipe.start, root, best=True)
+        folder, skipped = runs.open_checkpoint(recipe.start, root, best=True)
+        for line in skipped:
+            note(f"skipped: {line}")
         begun, start = checkpoint.load(folder), fingerprint(folder)
         tokenizer = tokenizer_from_json(begun.tokenizer)
     else:
@@ -54,6 +59,7 @@ def prepare(
     model_settings = dataclasses.replace(recipe.model, vocabulary=tokenizer.size)
     recipe = dataclasses.replace(recipe, model=model_settings)
     if begun is not None:
+        refuse_other_code(config.from_dict(Recipe, begun.config), recipe)
         refuse_other_model(recipe, begun.config)
     source = recipe.objective.source(
         corpus, tokenizer, context=recipe.length, seed=recipe.seed, note=note
@@ -65,18 +71,26 @@ def prepare(
 
 
 def refuse_large_step(recipe: Recipe, world: World) -> None:
-    """Before memory runs out: what a backward pass must find again, counted low.
-
-    Logits, their softmax and its gradient; in each layer eight vectors a token.
-    """
-    model = recipe.model
-    tokens = recipe.batch * recipe.length / (recipe.accumulate * world.size)
-    kept = 8 * model.width * getattr(model, "depth", 1) / (1 if recipe.dtype == "float32" else 2)
-    wanted = 4 * tokens * (3 * model.vocabulary + kept)
-    on_cuda = world.device.type == "cuda"
-    there = torch.cuda.mem_get_info(world.device)[1] if on_cuda else memory()
+    """Before memory runs out."""
+    wanted, there = step_bytes(recipe, world.size), memory_of(world.device)
     if wanted > there:
         raise ValueError(
             f"a step needs {wanted / 1e9:,.0f} GB or more and there are {there / 1e9:,.0f}; "
             "use a smaller batch or context, or a larger accumulate"
         )
+
+
+def step_bytes(recipe: Recipe, processes: int = 1) -> float:
+    """What a backward pass must find again, counted low.
+
+    Logits, their softmax and its gradient; in each layer eight vectors a token.
+    """
+    model = recipe.model
+    tokens = recipe.batch * recipe.length / (recipe.accumulate * processes)
+    kept = 8 * model.width * getattr(model, "depth", 1) / (1 if recipe.dtype == "float32" else 2)
+    return 4 * tokens * (3 * model.vocabulary + kept)
+
+
+def memory_of(device: torch.device) -> int:
+    """Bytes of a GPU, or of this machine."""
+    return torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else machine_memory()

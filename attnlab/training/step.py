@@ -10,15 +10,15 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from attnlab import counter_rng
-from attnlab.data.batches import IGNORE, Batch
+from attnlab.data.batches import IGNORE, Batch, Source, batch_of
 from attnlab.kernels import hardware
 from attnlab.training import parallel
 from attnlab.training.optim import Optimiser
 from attnlab.training.parallel import World
 from attnlab.training.recipe import Recipe
+from attnlab.training.shards import whole
 
 WARM = 3  # steps before a graph is captured: libraries choose their kernels in the first ones
 
@@ -30,6 +30,23 @@ class Outcome:
     loss: float
     norm: float
     finite: bool
+
+
+def all_parts(source: Source, recipe: Recipe, world: World, step: int) -> list[Batch]:
+    """The batch of a step as this process takes it: in `accumulate` parts."""
+    return [
+        batch_of(
+            source,
+            seed=recipe.seed,
+            step=step,
+            size=recipe.batch,
+            rank=world.rank,
+            world=world.size,
+            part=part,
+            parts=recipe.accumulate,
+        )
+        for part in range(recipe.accumulate)
+    ]
 
 
 class Stepper:
@@ -134,9 +151,7 @@ class Stepper:
 
     def _clip_gradients(self) -> Tensor:
         grads = [p.grad for p in self.model.parameters() if p.grad is not None]
-        norm = torch.nn.utils.get_total_norm(grads)
-        if isinstance(norm, DTensor):
-            norm = norm.full_tensor()
+        norm = whole(torch.nn.utils.get_total_norm(grads))
         if self.recipe.clip is not None:
             torch.nn.utils.clip_grads_with_norm_(self.model.parameters(), self.recipe.clip, norm)
         return norm

@@ -30,12 +30,17 @@ def load_text(corpus: CorpusSettings, known: str, run: Path | str) -> Corpus:
     except ValueError as error:
         where = "its text is" if not named else f"{named}, which {run} names as its text, is"
         raise ValueError(f"{where} not there or not as it was ({error}); use data=PATH") from None
-    if known and found.fingerprint != known:
-        where = f"; {named} is not what {run} was trained on, and is not used" if named else ""
-        raise ValueError(
-            f"the text has changed since this run began{where}. Restore it, or name one: data=PATH"
-        )
+    refuse_other_text(found, known, run)
     return found
+
+
+def refuse_other_text(found: Corpus, known: str, run: Path | str) -> None:
+    """A ValueError if a text is not the one that a run was trained on, as far as that is known."""
+    if known and found.fingerprint != known:
+        raise ValueError(
+            f"the text has changed: {found.name} is not what {run} was trained on. Restore it, or "
+            "say where it is now: data=PATH. To go on with another text, begin a new run: start=RUN"
+        )
 
 
 def names_text(overrides: Sequence[str]) -> bool:

@@ -2,13 +2,13 @@
 
 import dataclasses
 import math
-import os
-from pathlib import Path
 
 import torch
 from torch import nn
 
 from attnlab import config, counter_rng
+from attnlab.memory import machine_memory
+from attnlab.models.meta import measure
 from attnlab.models.model import LanguageModel, ModelSettings
 from attnlab.training.recipe import Recipe
 
@@ -25,7 +25,7 @@ def build_model(recipe: Recipe) -> LanguageModel:
 
 def _refuse_too_large(settings: ModelSettings) -> None:
     """Before the machine begins to swap or ends the process."""
-    wanted, there = bytes_wanted(settings), memory()
+    wanted, there = bytes_wanted(settings), machine_memory()
     if wanted > there:
         raise ValueError(
             f"the weights alone need {wanted / 1e9:,.0f} GB and this machine has "
@@ -44,18 +44,11 @@ def bytes_wanted(settings: ModelSettings) -> float:
 
 def _bytes_of(settings: ModelSettings) -> float:
     try:
-        with torch.device("meta"):
-            return sum(p.numel() * p.element_size() for p in settings.build().parameters())
+        return measure(
+            settings, lambda model: sum(p.numel() * p.element_size() for p in model.parameters())
+        )
     except (RuntimeError, OverflowError, TypeError):  # a number that no tensor can count to
         return math.inf
-
-
-def memory() -> int:
-    """Bytes of this machine, or of the container that the process may not leave."""
-    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limit = Path("/sys/fs/cgroup/memory.max")
-    text = limit.read_text().strip() if limit.is_file() else ""
-    return min(there, int(text)) if text.isdigit() else there
 
 
 def load_weights(model: nn.Module, weights: dict[str, torch.Tensor]) -> None:
@@ -79,9 +72,9 @@ def load_weights(model: nn.Module, weights: dict[str, torch.Tensor]) -> None:
 
 def refuse_other_model(recipe: Recipe, saved: dict[str, object]) -> None:
     """Weights mean something only in the architecture they were trained in."""
-    here = flat(config.to_dict(recipe)["model"])
+    here = config.flat(config.to_dict(recipe)["model"])
     theirs = saved.get("model")
-    there = flat(theirs) if isinstance(theirs, dict) else {}
+    there = config.flat(theirs) if isinstance(theirs, dict) else {}
     free = {"dropout", "attention_dropout"}
     if here.get("positions.name") != "learned":
         free.add("context")  # any length will do
@@ -94,14 +87,3 @@ def refuse_other_model(recipe: Recipe, saved: dict[str, object]) -> None:
             f"model.{name} is {there.get(name, 'not set')} in the checkpoint and "
             f"{here.get(name, 'not set')} here{advice}"
         )
-
-
-def flat(plain: dict[str, object], prefix: str = "") -> dict[str, object]:
-    """{"a": {"b": 1}} -> {"a.b": 1}"""
-    found: dict[str, object] = {}
-    for name, value in plain.items():
-        if isinstance(value, dict):
-            found.update(flat(value, f"{prefix}{name}."))
-        else:
-            found[prefix + name] = value
-    return found

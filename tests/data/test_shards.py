@@ -1,5 +1,6 @@
 """Token streams: the same tokens from memory and from files, and damage is found."""
 
+import hashlib
 import json
 import multiprocessing
 import os
@@ -8,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from attnlab import files
+from attnlab import json_files
 from attnlab.data import shards
 from attnlab.data.corpora import TextFiles
 from attnlab.data.shards import Stream, open_shards, shards_in, smallest_dtype, stream_of
@@ -138,7 +139,19 @@ def change(folder, edit):
     index = json.loads((folder / "index.json").read_text())
     del index["sha256"]
     edit(index)
-    (folder / "index.json").write_bytes(files.sealed_json(index))
+    (folder / "index.json").write_bytes(json_files.sealed_json(index))
+
+
+def test_a_shard_that_claims_terabytes_is_refused_before_it_is_read(
+    tmp_path, small_shards, monkeypatch
+):
+    made = list(range(23))
+    shards_in(tmp_path, iter([np.array(made)]), np.dtype(np.uint8))
+    os.truncate(tmp_path / "00000.tokens", 2**40)
+    with monkeypatch.context() as patch:
+        patch.setattr(hashlib, "file_digest", lambda *given: pytest.fail("read"))
+        with pytest.raises(ValueError, match="has 1099511627776 bytes, which is not"):
+            open_shards(tmp_path)
 
 
 def test_an_index_without_its_last_shard_is_found_by_its_own_hash(tmp_path, small_shards):
@@ -146,7 +159,7 @@ def test_an_index_without_its_last_shard_is_found_by_its_own_hash(tmp_path, smal
     shards_in(folder, some_tokens(), np.dtype("uint8"))
     index = json.loads((folder / "index.json").read_text())
     del index["shards"][-1]
-    (folder / "index.json").write_bytes(files.as_json(index))
+    (folder / "index.json").write_bytes(json_files.as_json(index))
     with pytest.raises(ValueError, match="its hash does not match"):
         open_shards(folder)
     assert shards_in(folder, some_tokens(), np.dtype("uint8")).count == 1000

@@ -117,7 +117,7 @@ def test_bpe_has_room_for_every_byte():
 
 def test_bpe_without_its_package_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    with pytest.raises(ValueError, match="pip install tokenizers"):
+    with pytest.raises(ValueError, match=r"pip install 'attnlab\[hf\]'"):
         registry.load("tokenizer", "bpe")().train([TEXT], True)
 
 

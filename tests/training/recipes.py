@@ -4,7 +4,7 @@ import dataclasses
 
 import torch
 
-from attnlab import config, files
+from attnlab import config, files, json_files
 from attnlab.data.biographies import Biographies
 from attnlab.data.objectives import Questions
 from attnlab.models.transformer import TransformerSettings
@@ -48,7 +48,7 @@ def begin(tmp_path, recipe, name="test", report=None, world=HERE):
 
 def go_on(run, recipe, resume, report=None, world=HERE):
     setup = prepare(recipe, run.folder.parent)
-    files.write_whole(run.folder / "config.json", files.as_json(config.to_dict(setup.recipe)))
+    files.write_whole(run.folder / "config.json", json_files.as_json(config.to_dict(setup.recipe)))
     return train(setup, run, world, report or Report(), resume)
 
 

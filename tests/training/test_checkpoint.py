@@ -6,6 +6,7 @@ import os
 import pickle
 import resource
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ from attnlab import files
 from attnlab.checks.corruption import CorruptionCheck, damage, example
 from attnlab.training import checkpoint
 from attnlab.training.checkpoint import BrokenCheckpoint
+
+FILES = (*checkpoint._TENSORS, *checkpoint._PLAIN, "manifest.json")
 
 
 def test_what_was_saved_is_loaded(tmp_path):
@@ -243,6 +246,96 @@ def test_an_error_anywhere_in_a_save_leaves_the_old_checkpoint(tmp_path, monkeyp
         checkpoint.save(tmp_path, 2, example(1))
     assert [path.name for path in tmp_path.iterdir()] == [first.name]
     assert checkpoint.is_good(first)
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("swaps", [True, False])
+def test_a_kill_at_any_moment_of_saving_again_leaves_a_good_checkpoint(
+    tmp_path, monkeypatch, swaps
+):
+    """Of the same step, with other weights: the old one goes when the new one is in its place."""
+    plain_swap = checkpoint._swap if swaps else lambda *paths: False
+    left = [0]
+
+    def counted(plain):
+        def act(*args, **options):
+            left[0] -= 1
+            if left[0] == 0:
+                raise Killed
+            return plain(*args, **options)
+
+        return act
+
+    for call in range(1, 99):
+        parent = tmp_path / str(call)
+        checkpoint.save(parent, 1, example(0))
+        left[0] = call
+        with monkeypatch.context() as patch, suppress(Killed):
+            for owner, name in ((Path, "rename"), (Path, "mkdir"), (os, "fsync")):
+                patch.setattr(owner, name, counted(getattr(owner, name)))
+            for name in ("remove_folder", "write_new", "sync_folder"):
+                patch.setattr(files, name, counted(getattr(files, name)))
+            patch.setattr(checkpoint, "_swap", counted(plain_swap))
+            checkpoint.save(parent, 1, example(1))
+        found = [*parent.glob("step_000001"), *parent.glob("aside-*/step_000001")]
+        good = [folder for folder in found if checkpoint.is_good(folder)]
+        assert good, f"killed at call {call}: {sorted(parent.rglob('*'))}"
+        assert good[0].parent == parent or not swaps, "in its place at every moment"
+        if left[0] > 0:
+            break
+    assert call > 15, "every call was tried"
+
+
+def test_a_full_disk_leaves_the_old_checkpoint_of_the_same_step(tmp_path):
+    folder = checkpoint.save(tmp_path, 1, example(0))
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (3000, hard))
+    try:
+        with pytest.raises(OSError, match="free some space"):
+            checkpoint.save(tmp_path, 1, example(1))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert [path.name for path in tmp_path.iterdir()] == [folder.name]
+
+
+@pytest.mark.parametrize("swaps", [True, False])
+def test_a_checkpoint_that_is_replaced_leaves_nothing_behind(tmp_path, monkeypatch, swaps):
+    if not swaps:
+        monkeypatch.setattr(checkpoint, "_swap", lambda *paths: False)
+    checkpoint.save(tmp_path, 1, example(0))
+    folder = checkpoint.save(tmp_path, 1, example(1))
+    assert [path.name for path in tmp_path.iterdir()] == ["step_000001"]
+    loaded = checkpoint.load(folder).model
+    assert all(torch.equal(loaded[name], one) for name, one in example(1).model.items())
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_that_claims_terabytes_is_refused_before_it_is_read(tmp_path, name):
+    """Sparse: it takes no room on the disk, and reading it would take all the memory."""
+    folder = checkpoint.save(tmp_path, 1, example(0))
+    os.truncate(folder / name, 2**40)
+    with pytest.raises(BrokenCheckpoint, match=f"{name} has 1,099,511,627,776 bytes"):
+        checkpoint.load(folder)
+
+
+def test_a_manifest_that_claims_terabytes_too_is_refused(tmp_path):
+    folder = checkpoint.save(tmp_path, 1, example(0))
+    contents = {name: (folder / name).read_bytes() for name in FILES if name != "manifest.json"}
+    body = json.loads(checkpoint._manifest(1, contents))["body"]
+    for name in ("model.safetensors", "state.json"):
+        before = body["files"][name]["bytes"]
+        body["files"][name]["bytes"] = 2**40
+        os.truncate(folder / name, 2**40)
+        (folder / "manifest.json").write_bytes(checkpoint._serialize(body))
+        with pytest.raises(BrokenCheckpoint, match=f"{name} has .* more than can be read"):
+            checkpoint.load(folder)
+        body["files"][name]["bytes"] = before
+        os.truncate(folder / name, before)
 
 
 def test_the_manifest_is_written_last(tmp_path, monkeypatch):

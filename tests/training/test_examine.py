@@ -1,8 +1,14 @@
 """What evaluate measures: the loss training saw, the answers, and no setting without effect."""
 
+import dataclasses
+import json
+import shutil
+
 import pytest
 from training.recipes import begin, small, text_recipe
 
+from attnlab.training import checkpoint, runs
+from attnlab.training import examine as examination
 from attnlab.training.examine import examine
 
 TEXT = "the quick brown fox jumps over the lazy dog. " * 30
@@ -91,6 +97,42 @@ def test_unlabelled_questions_are_answered_line_by_line(tmp_path):
     found = ask(run, predict=tmp_path / "out.txt")
     assert found["predicted"] == 2
     assert (tmp_path / "out.txt").read_text().count("\n") >= 2
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_loss_that_is_not_finite_is_refused_in_one_line(reader, monkeypatch, value):
+    plain = examination.validation_loss
+    monkeypatch.setattr(
+        examination,
+        "validation_loss",
+        lambda *a, **k: dataclasses.replace(plain(*a, **k), loss=value),
+    )
+    with pytest.raises(ValueError, match=rf"is {value}, not finite; .* an earlier checkpoint"):
+        ask(reader)
+
+
+def test_weights_that_overflow_give_no_loss(reader, tmp_path):
+    """Finite, each of them; what they make of a text is not."""
+    run = runs.Run(shutil.copytree(reader.folder, tmp_path / "copy"))
+    for folder in checkpoint.all_in(run.checkpoints):
+        kept = checkpoint.load(folder)
+        kept.model["norm.weight"].fill_(3e38)
+        kept.model["embed.weight"].mul_(1000)
+        checkpoint.save(run.checkpoints, checkpoint.step_of(folder), kept)
+    with pytest.raises(ValueError, match="not finite"):
+        ask(run)
+
+
+def test_a_perplexity_that_no_number_holds_is_none(reader, monkeypatch):
+    plain = examination.validation_loss
+    monkeypatch.setattr(
+        examination,
+        "validation_loss",
+        lambda *a, **k: dataclasses.replace(plain(*a, **k), loss=1e4),
+    )
+    found = ask(reader)
+    assert found["perplexity"] is None and found["loss"] == 1e4
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
 
 
 def test_nothing_to_evaluate_on_is_said(place, tmp_path):

@@ -1,12 +1,13 @@
 """From words to a run: what wins over what, which run resumes, and nothing left by a refusal."""
 
+import errno
 import json
 import os
 import shutil
 
 import pytest
 
-from attnlab import config
+from attnlab import config, files
 from attnlab.training import checkpoint, runs
 from attnlab.training.launch import launch, recipe_for, with_data
 from attnlab.training.report import Report
@@ -261,13 +262,16 @@ def test_the_checkpoint_decides_and_what_differs_in_the_config_is_said(place):
     assert json.loads(path.read_text()) == before | {"steps": 7}
 
 
-@pytest.mark.parametrize("content", [None, b"{", b"[]"])
+@pytest.mark.parametrize("content", [None, b"{", b"[]", "terabytes"])
 def test_a_config_that_is_missing_or_damaged_is_made_again(place, content):
     run = unfinished(go(place)[0])
     path = run.folder / "config.json"
     before = path.read_bytes()
     path.unlink()
-    if content is not None:
+    if content == "terabytes":
+        path.touch()
+        os.truncate(path, 2**40)
+    elif content is not None:
         path.write_bytes(content)
     notes = Notes()
     assert go(place, resume="newest", report=notes, file=None)[0].folder == run.folder
@@ -289,6 +293,111 @@ def test_later_steps_of_another_training_are_set_aside_and_not_gone_on_from(plac
     go(place, "steps=7", resume=str(run.folder))
     assert [row["step"] for row in run.read("metrics")] == list(range(1, 8))
     assert run.recipe().optimiser.rate == 0.02
+
+
+def contents(run):
+    return {path: path.read_bytes() for path in run.folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("name", ["config.json", "manifest.json", "tokenizer.json"])
+@pytest.mark.parametrize("earlier", [False, True])
+def test_a_resume_that_fails_on_a_full_disk_leaves_a_finished_run_finished(
+    place, monkeypatch, name, earlier
+):
+    run, _ = go(place, "keep=9")
+    before, write = contents(run), files.write_whole
+
+    def full(path, content):
+        if path.name == name:
+            raise OSError(errno.ENOSPC, f"{path} could not be written: No space left on device")
+        write(path, content)
+
+    monkeypatch.setattr(files, "write_whole", full)
+    word = str(run.checkpoints / "step_000004" if earlier else run.folder)
+    with pytest.raises(OSError, match="No space left"):
+        go(place, "steps=9", resume=word)
+    assert run.finished and run.state == "finished"
+    changed = {path.name for path, content in contents(run).items() if before.get(path) != content}
+    assert changed <= {"config.json", "manifest.json"}, "copies for people"
+
+
+def test_a_result_stays_until_a_later_step_is_saved(place, monkeypatch):
+    run, _ = go(place)
+    save = checkpoint.save
+
+    def full(parent, step, kept):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space left"):
+        patch.setattr(checkpoint, "save", full)
+        go(place, "steps=9", resume=str(run.folder))
+    assert run.result()["step"] == 6 and run.finished
+    finished = []
+
+    def noted(*given):
+        finished.append(run.finished)
+        return save(*given)
+
+    monkeypatch.setattr(checkpoint, "save", noted)
+    go(place, "steps=9", resume=str(run.folder))
+    assert finished[0] is True and not any(finished[1:]), "and no longer"
+    assert run.result()["step"] == 9
+
+
+def test_a_result_of_steps_that_are_set_aside_goes_with_them(place, monkeypatch):
+    run, _ = go(place, "keep=9")
+    begun = []
+
+    class Begins(Notes):
+        def training(self, opening, step, tokens_per_step):
+            begun.append(run.finished)
+            return super().training(opening, step, tokens_per_step)
+
+    go(place, resume=str(run.checkpoints / "step_000004"), report=Begins())
+    assert begun == [False] and run.finished
+
+
+def test_a_resume_reads_the_checkpoint_twice_and_no_more(place, monkeypatch):
+    run = unfinished(go(place)[0])
+    read, seen = files.read, []
+
+    def noted(path, *more):
+        seen.append(path)
+        return read(path, *more)
+
+    monkeypatch.setattr(files, "read", noted)
+    notes = Notes()
+
+    class Begins(Notes):
+        def training(self, opening, step, tokens_per_step):
+            notes.lines += [path for path in seen if path.name == "model.safetensors"]
+            return super().training(opening, step, tokens_per_step)
+
+    go(place, "steps=7", resume=str(run.folder), report=Begins(), file=None)
+    assert len(notes.lines) == 2, "to choose it, and to use it"
+
+
+def test_one_rule_for_a_text_that_has_changed(place):
+    """A run goes on with its own text alone, wherever that is; with another, one begins anew."""
+    run = unfinished(go(place)[0])
+    (place / "moved.txt").write_text(TEXT)
+    (place / "text.txt").write_text(TEXT.replace("dog", "god"))
+    said = []
+    for words in ([], [f"data={place / 'text.txt'}"]):
+        with pytest.raises(ValueError, match="the text has changed") as caught:
+            launch(
+                "shakespeare-cpu",
+                words,
+                root=place / "runs",
+                make_report=lambda world: Report(),
+                resume=str(run.folder),
+            )
+        said.append(str(caught.value))
+    assert said[0] == said[1] and "data=PATH" in said[0] and "start=RUN" in said[0]
+    moved = [f"data={place / 'moved.txt'}", "steps=7"]
+    assert go(place, *moved, resume=str(run.folder), file=None)[1].step == 7, "as it is told"
+    start = [f"start={run.folder}", "steps=2"]
+    assert go(place, *start)[1].ending == "finished", "as it is told"
 
 
 def test_logs_are_on_the_disk_before_the_checkpoint_that_relies_on_them(place, monkeypatch):

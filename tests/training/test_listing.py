@@ -11,9 +11,17 @@ from attnlab.training import runs
 from attnlab.training.listing import summaries
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    return begin(tmp_path_factory.mktemp("runs"), small("steps=3", "evaluate_every=2"))[0]
+
+
 @pytest.fixture
-def run(tmp_path):
-    return begin(tmp_path, small("steps=3", "evaluate_every=2"))[0]
+def run(trained, tmp_path):
+    """Of one's own, to damage."""
+    folder = tmp_path / trained.folder.name
+    shutil.copytree(trained.folder, folder)
+    return runs.Run(folder)
 
 
 def only(run):

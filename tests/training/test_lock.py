@@ -1,5 +1,8 @@
 """The folder of a training at work is moved or removed: noticed, saved, said."""
 
+import errno
+import fcntl
+import os
 import shutil
 
 import pytest
@@ -45,6 +48,27 @@ def test_a_moved_folder_ends_the_training_and_it_is_saved_where_it_is_now(tmp_pa
     assert checkpoint.newest_good(moved.checkpoints)[0].name == "step_000007"
 
 
+def test_a_lock_that_is_removed_is_called_so_and_the_folder_is_left_as_it_is(tmp_path):
+    run = runs.create(tmp_path, "tiny")
+    with pytest.raises(FolderGone, match=r"the lock of .* was removed .* step 7 is saved") as said:
+        go_on(run, small(*WORDS), None, report=At(6, lambda: (run.folder / "lock").unlink()))
+    assert str(said.value).startswith(f"the lock of {run.folder} was removed")
+    assert checkpoint.newest_good(run.checkpoints)[0].name == "step_000004"
+    assert runs.find("tiny", tmp_path)[0].folder.name == f"{run.folder.name}-rescued"
+
+
+def test_a_lock_that_is_replaced_is_called_so(tmp_path):
+    run = runs.create(tmp_path, "tiny")
+
+    def replace():
+        (run.folder / "lock").rename(run.folder / "old")
+        (run.folder / "lock").touch()
+        (run.folder / "old").unlink()
+
+    with pytest.raises(FolderGone, match=r"or its lock was replaced by another during"):
+        go_on(run, small(*WORDS), None, report=At(6, replace))
+
+
 def test_a_folder_that_was_replaced_is_not_written_to(tmp_path):
     run = runs.create(tmp_path, "tiny")
 
@@ -56,3 +80,33 @@ def test_a_folder_that_was_replaced_is_not_written_to(tmp_path):
     with pytest.raises(FolderGone, match="was removed"):
         go_on(run, small(*WORDS), None, report=At(3, replace))
     assert [path.name for path in run.folder.iterdir()] == ["mine.txt"]
+
+
+def test_a_file_system_without_locks_is_refused_in_one_line_and_can_be_looked_at(
+    tmp_path, monkeypatch
+):
+    run = runs.create(tmp_path, "tiny")
+    with run.locked():
+        pass
+
+    def none(*given):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", none)
+    with pytest.raises(OSError, match=r"tiny.*has no locks.*; use a folder on a local") as said:
+        with run.locked():
+            pytest.fail("two could write")
+    assert "\n" not in str(said.value) and not run.busy
+
+
+def test_where_the_system_has_a_call_for_the_path_of_a_file_it_is_asked(tmp_path, monkeypatch):
+    """As macOS has it; there is no /proc there."""
+    run, there = runs.create(tmp_path, "tiny"), tmp_path / "elsewhere"
+    with run.locked() as lock:
+        run.folder.rename(there)
+        monkeypatch.setattr(fcntl, "F_GETPATH", 50, raising=False)
+        now = os.fsencode(there / "lock")
+        monkeypatch.setattr(fcntl, "fcntl", lambda file, ask, room: now.ljust(len(room), b"\0"))
+        assert lock.moved_to() == there
+        now = os.fsencode(tmp_path / "no lock of ours")
+        assert lock.moved_to() is None

@@ -38,6 +38,19 @@ def stop_at(monkeypatch, step, what=signal.SIGTERM, where=(Stepper, "take")):
     monkeypatch.setattr(owner, name, patched)
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The bits of runs that nothing interrupted, by the words of their recipes; each made once."""
+    made = {}
+
+    def bits(*words):
+        if words not in made:
+            made[words] = final_bits(begin(tmp_path_factory.mktemp("whole"), small(*words))[0])
+        return made[words]
+
+    return bits
+
+
 @pytest.mark.parametrize(
     ("words", "cut"),
     [
@@ -50,16 +63,15 @@ def stop_at(monkeypatch, step, what=signal.SIGTERM, where=(Stepper, "take")):
     ],
 )
 def test_a_run_that_is_stopped_and_goes_on_ends_with_the_same_bits(
-    tmp_path, monkeypatch, words, cut
+    tmp_path, monkeypatch, whole, words, cut
 ):
     recipe = small(*words)
-    whole, _ = begin(tmp_path, recipe)
     with monkeypatch.context() as patch:
         stop_at(patch, cut)
         broken, result = begin(tmp_path, recipe)
     assert result.ending == "SIGTERM" and result.step == cut + 1
     go_on(broken, recipe, checkpoint.newest_good(broken.checkpoints)[0])
-    assert final_bits(broken) == final_bits(whole)
+    assert final_bits(broken) == whole(*words)
 
 
 def test_going_on_twice_within_an_epoch_changes_nothing(tmp_path, monkeypatch):
@@ -87,9 +99,8 @@ def test_100_steps_are_37_and_63(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("forgotten", ["optimiser", "position"])
-def test_control_forgetting_something_is_noticed(tmp_path, monkeypatch, forgotten):
-    recipe = small()
-    whole, _ = begin(tmp_path, recipe)
+def test_control_forgetting_something_is_noticed(tmp_path, monkeypatch, whole, forgotten):
+    recipe, expected = small(), whole()
     with monkeypatch.context() as patch:
         stop_at(patch, 6)
         run, _ = begin(tmp_path, recipe)
@@ -99,12 +110,11 @@ def test_control_forgetting_something_is_noticed(tmp_path, monkeypatch, forgotte
         plain = loop.Training._batch
         monkeypatch.setattr(loop.Training, "_batch", lambda self, step: plain(self, step - 7))
     go_on(run, recipe, checkpoint.newest_good(run.checkpoints)[0])
-    assert final_bits(run) != final_bits(whole)
+    assert final_bits(run) != expected
 
 
-def test_a_signal_in_an_evaluation_ends_it_and_it_is_done_again_later(tmp_path, monkeypatch):
+def test_a_signal_in_an_evaluation_ends_it_and_it_is_done_again_later(tmp_path, monkeypatch, whole):
     recipe = small()
-    whole, _ = begin(tmp_path, recipe)
     plain = loop.validation_loss
     with monkeypatch.context() as patch:
 
@@ -116,7 +126,7 @@ def test_a_signal_in_an_evaluation_ends_it_and_it_is_done_again_later(tmp_path, 
         run, result = begin(tmp_path, recipe)
     assert result.ending == "SIGINT" and result.step == 5 and run.read("eval") == []
     go_on(run, recipe, checkpoint.newest_good(run.checkpoints)[0])
-    assert final_bits(run) == final_bits(whole)
+    assert final_bits(run) == whole()
 
 
 def test_a_signal_in_a_save_lets_the_save_end(tmp_path, monkeypatch):
@@ -300,12 +310,11 @@ def test_seconds_in_steps_leave_out_evaluations(tmp_path, monkeypatch):
     assert result.seconds - result.step_seconds >= 1
 
 
-def test_samples_are_written_and_change_nothing(tmp_path):
-    quiet, _ = begin(tmp_path, small())
+def test_samples_are_written_and_change_nothing(tmp_path, whole):
     run, _ = begin(tmp_path, small("sample_every=6", "sample_tokens=9"))
     assert [row["step"] for row in run.read("samples")] == [6, 12]
     assert all(len(row["text"]) == 9 for row in run.read("samples"))
-    assert final_bits(run) == final_bits(quiet)
+    assert final_bits(run) == whole()
 
 
 def test_the_opening_says_parameters_tokens_operations_and_time(tmp_path):
@@ -349,6 +358,11 @@ def test_finetuning_begins_with_the_weights_and_tokenizer_of_another_run(tmp_pat
     assert before.tokenizer == after.tokenizer
 
 
+@pytest.fixture(scope="module")
+def first_step(tmp_path_factory):
+    return begin(tmp_path_factory.mktemp("first"), small("steps=1"))[0]
+
+
 @pytest.mark.parametrize(
     ("word", "message"),
     [
@@ -358,10 +372,11 @@ def test_finetuning_begins_with_the_weights_and_tokenizer_of_another_run(tmp_pat
         ("model.depth=1", "model.depth is 2 in the checkpoint and 1 here"),
     ],
 )
-def test_finetuning_another_architecture_is_refused_with_the_difference(tmp_path, word, message):
-    first, _ = begin(tmp_path, small("steps=1"))
+def test_finetuning_another_architecture_is_refused_with_the_difference(
+    tmp_path, first_step, word, message
+):
     with pytest.raises(ValueError, match=message):
-        begin(tmp_path, small(f"start={first.folder}", word))
+        begin(tmp_path, small(f"start={first_step.folder}", word))
 
 
 def test_an_asynchronous_step_skips_every_update_after_a_nan(tmp_path):

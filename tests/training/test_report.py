@@ -117,7 +117,7 @@ def test_tensorboard_gets_every_number_and_the_report_behind_it_too(tmp_path):
 
 def test_without_tensorboard_it_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    with pytest.raises(ValueError, match="pip install tensorboard"):
+    with pytest.raises(ValueError, match=r"pip install 'attnlab\[track\]'"):
         TensorBoard(tmp_path, Report())
 
 

@@ -9,6 +9,7 @@ import pytest
 from training.recipes import begin, go_on, small
 
 from attnlab import files
+from attnlab.checks.corruption import example
 from attnlab.training import checkpoint, runs
 from attnlab.training.runs import Run
 
@@ -109,6 +110,18 @@ def test_what_is_not_there_is_told_the_nearest(trained, tmp_path):
         runs.find(near, trained.folder.parent)
     with pytest.raises(ValueError, match="there are no runs in"):
         runs.find("x", tmp_path)
+    with pytest.raises(
+        ValueError, match=r"no run of elman in .* yet; begin one: attnlab train elm"
+    ):
+        runs.find("ellman", trained.folder.parent)
+
+
+def test_a_slip_in_a_preset_is_told_the_preset_whose_newest_run_is_meant(tmp_path):
+    with pytest.raises(ValueError, match=r"no run of tiny in .* yet; begin one: attnlab train tin"):
+        runs.find("tinny", tmp_path)
+    empty_run(tmp_path, "20260101-120000-tiny-aaa111")
+    with pytest.raises(ValueError, match="no run and no checkpoint; did you mean 'tiny'"):
+        runs.find("tinny", tmp_path)
 
 
 @pytest.mark.parametrize("word", ["", "/", "..", "checkpoints", "../../etc", "x" * 300])
@@ -158,6 +171,65 @@ def test_the_best_checkpoint_is_opened_and_else_the_newest_good_one(trained):
     assert newest.name == "step_000005"
 
 
+def evaluated_five_times(root):
+    """Best at its third evaluation, by the state of its newest checkpoint and by its log."""
+    run = empty_run(root, "a")
+    for step, loss in zip((2, 4, 6, 8, 10), (3.0, 2.0, 1.0, 1.5, 1.2), strict=True):
+        kept, best = example(step), min(step, 6)
+        kept.state.clear()
+        kept.state.update(step=step, evaluated=step, best_step=best, best_loss=min(loss, 3.0))
+        checkpoint.save(run.checkpoints, step, kept)
+        files.append(run.log("eval"), runs.line({"step": step, "loss": loss}))
+    return run
+
+
+@pytest.mark.parametrize("harm", ["damaged", "gone", "no log"])
+def test_the_best_checkpoint_is_the_one_of_the_state_whatever_the_log_has_lost(tmp_path, harm):
+    run = evaluated_five_times(tmp_path)
+    lines = run.log("eval").read_bytes().splitlines(keepends=True)
+    lines[2:3] = [b"\0\0\n"] if harm == "damaged" else []
+    run.log("eval").write_bytes(b"".join(lines))
+    if harm == "no log":
+        run.log("eval").unlink()
+    best, said = runs.open_checkpoint(str(run.folder), tmp_path, best=True)
+    assert best.name == "step_000006"
+    damaged = f"{run.log('eval')}: 1 line is damaged and left out"
+    assert said == ([damaged] if harm == "damaged" else [])
+
+
+@pytest.mark.parametrize("harm", ["damaged", "gone"])
+def test_another_checkpoint_than_the_best_is_never_taken_without_a_word(tmp_path, harm):
+    run = evaluated_five_times(tmp_path)
+    best = run.checkpoints / "step_000006"
+    if harm == "damaged":
+        (best / "model.safetensors").write_bytes(b"torn")
+    else:
+        checkpoint.discard(best)
+    found, said = runs.open_checkpoint(str(run.folder), tmp_path, best=True)
+    assert found.name == "step_000010", "the next by its loss"
+    assert len(said) == 1 and "step_000006" in said[0] and said[0].endswith("its best step")
+
+
+def test_a_rescued_run_is_found_by_its_preset_and_the_end_of_its_name(tmp_path):
+    for end in ("", "-2"):
+        run = empty_run(tmp_path, f"20261116-221009-shakespeare-cpu-47ae59-rescued{end}")
+        assert run.preset == "shakespeare-cpu"
+    other = empty_run(tmp_path, "20261116-221009-rescued-aaaaaa")
+    assert other.preset == "rescued", "a preset of that name is none that was rescued"
+    assert runs.find("shakespeare-cpu", tmp_path)[0] == run
+    assert runs.find("47ae59-rescued", tmp_path)[0].folder.name.endswith("-rescued")
+    checkpoint.files.remove_folder(run.folder)
+    assert runs.find("47ae59", tmp_path)[0].folder.name.endswith("-rescued")
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b'{"step": 1}', b"{"])
+def test_a_result_that_is_damaged_is_none(tmp_path, content):
+    run = empty_run(tmp_path, "a")
+    assert not run.finished
+    (run.folder / "result.json").write_bytes(content)
+    assert not run.finished and run.state == "stopped"
+
+
 def test_a_run_without_a_good_checkpoint_says_why(tmp_path):
     run = empty_run(tmp_path, "a")
     with pytest.raises(ValueError, match="has no checkpoint that can be used"):
@@ -169,8 +241,6 @@ def test_a_run_without_a_good_checkpoint_says_why(tmp_path):
 
 @pytest.mark.parametrize("best", ["../../../x", 10**30, -1, None, True, 2.5])
 def test_a_best_step_that_leads_nowhere_is_not_followed(tmp_path, best):
-    from attnlab.checks.corruption import example
-
     run = empty_run(tmp_path, "a")
     kept = example(0)
     kept.state["best_step"] = best

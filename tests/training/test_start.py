@@ -6,9 +6,10 @@ import shutil
 import pytest
 from training.recipes import begin, text_recipe
 
-from attnlab import config, files
+from attnlab import config, json_files
 from attnlab.training import checkpoint, runs, start
 from attnlab.training.launch import launch
+from attnlab.training.recipe import Recipe
 from attnlab.training.report import Report
 
 TEXT = "the quick brown fox jumps over the lazy dog. " * 30
@@ -44,8 +45,10 @@ def resume(run, *words):
 
 def record(run, **changes):
     path = run.folder / "manifest.json"
-    kept = {**files.read_json(path), **changes}
-    path.write_bytes(files.as_json({name: one for name, one in kept.items() if one is not None}))
+    kept = {**json_files.read_json(path), **changes}
+    path.write_bytes(
+        json_files.as_json({name: one for name, one in kept.items() if one is not None})
+    )
 
 
 def test_a_run_of_ones_own_resumes_with_the_start_it_recorded(mine, unstarted):
@@ -76,7 +79,7 @@ def test_a_person_who_names_the_start_has_it_used(mine, unstarted):
 def test_a_run_with_a_checkpoint_needs_no_start(mine, tmp_path):
     run = runs.Run(shutil.copytree(mine.folder, tmp_path / "copy"))
     plain = json.loads((run.folder / "config.json").read_text()) | {"start": "nowhere"}
-    assert config.from_dict(runs.Recipe, plain).start == "nowhere"
+    assert config.from_dict(Recipe, plain).start == "nowhere"
     folder = checkpoint.all_in(run.checkpoints)[0]
     kept = checkpoint.load(folder)
     kept.config["start"] = "nowhere"

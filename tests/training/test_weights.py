@@ -129,9 +129,9 @@ def test_absurd_widths_are_refused_by_the_settings():
 def test_a_step_larger_than_the_machine_is_refused(monkeypatch):
     """256 tokens of vocabulary 256 and width 16 in two layers: 4 · 256 · (768 + 256) bytes."""
     wanted = 4 * 256 * (3 * 256 + 8 * 16 * 2)
-    monkeypatch.setattr(setup, "memory", lambda: wanted)
+    monkeypatch.setattr(setup, "machine_memory", lambda: wanted)
     setup.refuse_large_step(small(), HERE)
-    monkeypatch.setattr(setup, "memory", lambda: wanted - 1)
+    monkeypatch.setattr(setup, "machine_memory", lambda: wanted - 1)
     with pytest.raises(ValueError, match="a smaller batch or context, or a larger accumulate"):
         setup.refuse_large_step(small(), HERE)
     setup.refuse_large_step(small("accumulate=2"), HERE)
