@@ -105,7 +105,7 @@ class VariantResult:
     @property
     def losses(self) -> dict[int, float]:
         """Held out, at the end of each finished training."""
-        last = {seed: one.evaluations[-1][1] for seed, one in self.finished.items()}
+        last = {s: one.evaluations[-1][1] for s, one in self.finished.items() if one.evaluations}
         return {**last, **{seed: text.loss for seed, text in self.texts.items()}}
 
     @property
@@ -115,7 +115,7 @@ class VariantResult:
 
     @property
     def curve(self) -> list[Point]:
-        """Held-out losses of all seeds at each evaluation."""
+        """Held-out losses of all seeds at each evaluation that the logs of all of them have."""
         return over_seeds([one.evaluations for one in self.finished.values()])
 
     def steps_to(self, target: float) -> float | None:
@@ -217,7 +217,7 @@ class Analysis:
         """The loss asked for, or the best one that all variants with a loss have reached."""
         if self.conditions.settings.target is not None:
             return self.conditions.settings.target
-        best = [min(fmean(losses) for _, losses in one.curve) for one in self.ranked]
+        best = [min(fmean(losses) for _, losses in one.curve) for one in self.ranked if one.curve]
         return max(best) if best else None
 
     def front(self, cost: Mapping[str, Cost | None]) -> set[str]:

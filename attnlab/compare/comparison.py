@@ -14,7 +14,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -34,6 +34,7 @@ from attnlab.experiments.experiment import Experiment, Findings
 from attnlab.experiments.match import MatchedRecipe, count, match, operations
 from attnlab.experiments.pool import Ending, Pool, Task
 from attnlab.experiments.presentation import condense
+from attnlab.experiments.reuse import is_done, settings_of
 from attnlab.experiments.workspace import Job, Workspace
 from attnlab.training.recipe import Recipe
 from attnlab.training.runs import Run
@@ -121,9 +122,16 @@ class Comparison(Experiment):
         return found
 
     def _match(self, results: Mapping[str, Any]) -> dict[str, MatchedRecipe]:
-        pace = results.get(PACE)
-        step_ms = None if pace is None else {label: one["step_ms"] for label, one in pace.items()}
-        return match(self.chosen.match, self.recipes, seconds=self.chosen.seconds, step_ms=step_ms)
+        pace = results.get(PACE, {})
+        step_ms = {label: one["step_ms"] for label, one in pace.items() if "step_ms" in one}
+        steps = {label: one["steps"] for label, one in pace.items() if "steps" in one}
+        return match(
+            self.chosen.match,
+            self.recipes,
+            seconds=self.chosen.seconds,
+            step_ms=step_ms,
+            steps=steps or None,
+        )
 
     @property
     def seeds(self) -> list[int]:
@@ -134,8 +142,13 @@ class Comparison(Experiment):
         recipes, turns, measuring = self.recipes, self.chosen.turns, 0.5 * self.chosen.turns
         jobs = list[Job]()
 
-        def add(name: str, work: Callable[[], object], seconds: Callable[[], float]) -> None:
-            jobs.append(Job(name, work, seconds))
+        def add(
+            name: str,
+            work: Callable[[], object],
+            seconds: Callable[[], float],
+            renews: bool = False,
+        ) -> None:
+            jobs.append(Job(name, work, seconds, renews))
 
         def measure(
             name: str, work: Callable[[dict[str, Recipe]], object], seconds: float = measuring
@@ -148,11 +161,23 @@ class Comparison(Experiment):
             add(name, on_one_thread, lambda: seconds)
 
         if self.chosen.match == "seconds":
-            add(PACE, lambda: self._pace(turns), lambda: measuring)
+            known = None if workspace.has(PACE) else self._chosen_steps(workspace)
+            if known is None:
+                add(PACE, lambda: self._pace(turns), lambda: measuring, renews=True)
+            else:
+                workspace.progress.note(f"{PACE} is lost: the trainings keep the steps they have")
+                add(PACE, lambda: known, lambda: 0.0)
         if self.search.rates:
             tries = len(self.search.rates)
-            add(SEARCH, lambda: self._search(workspace), lambda: self._expected(tries))
-        add(TRAININGS, lambda: self._trainings(workspace), lambda: self._expected(len(self.seeds)))
+            add(
+                SEARCH,
+                lambda: self._search(workspace),
+                lambda: self._expected(tries, 1),
+                renews=True,
+            )
+        each, evaluations = len(self.seeds), self.chosen.evaluations
+        expected = partial(self._expected, each, evaluations)
+        add(TRAININGS, lambda: self._trainings(workspace), expected)
         add(SAMPLES, lambda: self._samples(workspace), lambda: 1.0 * len(recipes))
         measure(STEPS, lambda final: costs.step_costs(final, turns))
         measure(DECODING, lambda final: decoding(final, turns))
@@ -167,15 +192,41 @@ class Comparison(Experiment):
         with one_thread():
             return costs.step_costs(self.recipes, turns)
 
+    def _chosen_steps(self, workspace: Workspace) -> dict[str, dict[str, int]] | None:
+        """The steps that trainings have, where they were matched by step times that are lost.
+
+        Step times measured anew would be others, and so would the steps that fit into equal
+        seconds. None if not every variant has such a training, or two of one do not agree.
+        """
+        cached = workspace.result(TRAININGS) if workspace.has(TRAININGS) else {}
+        chosen = {}
+        for label in self.recipes:
+            found = set[int]()
+            for name in self._training_names(label):
+                there, kept = settings_of(workspace.run_of(name)), cached.get(name)
+                if there is not None:
+                    found |= {steps} if type(steps := there.get("steps")) is int else set()
+                elif kept is not None and kept["ending"] == "finished":
+                    found |= {int(step) for step, _ in kept["evaluations"][-1:]}
+            if len(found) != 1:
+                return None
+            chosen[label] = {"steps": found.pop()}
+        return chosen
+
+    def _training_names(self, label: str) -> list[str]:
+        searches = [self._search_name(label, rate) for rate in self.search.rates]
+        return [*(name_of(label, seed) for seed in self.seeds), *searches]
+
+    def _search_name(self, label: str, rate: float) -> str:
+        return f"{label} rate {rate:g} seed {self.seeds[-1] + 1}"
+
     def findings(self, results: dict[str, Any]) -> Findings:
         """From the results of the jobs; sizes and caches are counted anew, which takes no time."""
         matched = self._match(results)
         searched, cached = bool(self.search.rates), results[TRAININGS]
         # in a folder of an older version, evaluations are of all held-out text
         by_stretch = searched and all(
-            len(one["evaluations"]) == len(one.get("by_stretch", ()))
-            for one in cached.values()
-            if one["ending"] == "finished"
+            one.get("by_stretch") for one in cached.values() if one["ending"] == "finished"
         )
         trained = {n: TrainingResult.of(one, searched, by_stretch) for n, one in cached.items()}
         variants = [
@@ -227,12 +278,13 @@ class Comparison(Experiment):
     ) -> Task:
         every = math.ceil(recipe.steps / evaluations)
         seeded = dataclasses.replace(recipe, seed=seed, evaluate_every=every, save_every=every)
-        return Task(name, workspace.run_of(name).folder, seeded)
+        text = self._first.corpus.fingerprint  # a worker reads the text anew
+        return Task(name, workspace.run_of(name).folder, seeded, text)
 
     def _train(self, workspace: Workspace, tasks: Sequence[Task]) -> dict[str, CachedTraining]:
         endings = workspace.train_all(tasks, self.pool)
         for name, ending in endings.items():
-            if ending["ending"] != "finished":
+            if ending["why"]:
                 workspace.progress.note(f"{name} {ending['ending']}: {ending['why']}")
         return {task.name: read_log(task, endings[task.name]) for task in tasks}
 
@@ -250,8 +302,7 @@ class Comparison(Experiment):
         seed, tasks = self.seeds[-1] + 1, {}
         for label, made in self._matched(workspace).items():
             for rate in self.search.rates:
-                name = f"{label} rate {rate:g} seed {seed}"
-                recipe = with_rate(made.recipe, rate)
+                name, recipe = self._search_name(label, rate), with_rate(made.recipe, rate)
                 tasks[label, rate] = self._task(workspace, name, recipe, seed, evaluations=1)
         trained = self._train(workspace, list(tasks.values()))
         found: dict[str, RateSearch] = {}
@@ -271,23 +322,57 @@ class Comparison(Experiment):
     def _samples(self, workspace: Workspace) -> samples.Samples:
         seed, trained = self.seeds[0], workspace.result(TRAININGS)
 
+        finished = {
+            label: recipe
+            for label, recipe in self._final(workspace).items()
+            if trained[name_of(label, seed)]["ending"] == "finished"
+        }
+        self._mend(workspace, seed, finished)
+
         def models() -> Iterator[tuple[str, Saved]]:
-            for label in self.recipes:
-                name = name_of(label, seed)
-                if trained[name]["ending"] == "finished":
-                    folder = workspace.run_of(name).folder
-                    yield label, open_saved(str(folder), folder.parent, best=False)
+            for label in finished:
+                folder = workspace.run_of(name_of(label, seed)).folder
+                yield label, open_saved(str(folder), folder.parent, best=False)
 
         prompt = samples.prompt_of(self._first.corpus, PROMPT)
         with one_thread():
             return samples.write_all(models(), prompt, seed, self.chosen.sample)
 
-    def _expected(self, each: int) -> float:
-        """Seconds of `each` trainings of every variant."""
-        tokens = self.chosen.evaluations * self._held
+    def _mend(self, workspace: Workspace, seed: int, recipes: Mapping[str, Recipe]) -> None:
+        """Train again what was finished once and has no good last checkpoint any more."""
+        tasks = [
+            self._task(workspace, name_of(label, seed), recipe, seed, self.chosen.evaluations)
+            for label, recipe in recipes.items()
+        ]
+        lost = [task for task in tasks if not is_done(Run(task.folder))]
+        if not lost:
+            return
+        for name, ending in workspace.train_all(lost, self.pool).items():
+            workspace.progress.note(
+                f"{name} {ending['ending']}: {ending['why'] or 'trained again'}"
+            )
+            if ending["ending"] != "finished":
+                raise ValueError(
+                    f"{name} cannot be opened, and {ending['ending']}: {ending['why']}"
+                )
+
+    def _expected(self, each: int, evaluations: int) -> float:
+        """Seconds of `each` trainings of every variant, of as many steps as they will have."""
         with one_thread():
-            alone = [each * costs.expected_seconds(r, tokens) for r in self.recipes.values()]
+            alone = [
+                each * costs.expected_seconds(recipe, evaluations * self._held)
+                for recipe in self.forecast().values()
+            ]
         return STARTING + sum(alone) / self.pool.concurrency(each * len(alone))
+
+    def forecast(self) -> dict[str, Recipe]:
+        """The recipes as they will be matched; with match=seconds, by a few steps taken now."""
+        known = {}
+        if self.chosen.match == "seconds":
+            with one_thread():
+                pace = {label: costs.step_seconds(recipe) for label, recipe in self.recipes.items()}
+            known[PACE] = {label: {"step_ms": 1e3 * one} for label, one in pace.items()}
+        return {label: made.recipe for label, made in self._match(known).items()}
 
 
 def name_of(label: str, seed: int) -> str:
@@ -313,14 +398,16 @@ def decoding(recipes: Mapping[str, Recipe], turns: int) -> dict[str, float | Non
 def read_log(task: Task, ending: Ending) -> CachedTraining:
     """Losses of a run: held-out at every evaluation, training as means of its parts."""
     run = Run(task.folder)
-    losses = [row["loss"] for row in run.read("metrics")]
+    rows = [(row["step"], row["loss"]) for row in run.read("metrics")]
+    whole = ending["ending"] == "finished"
+    steps = task.recipe.steps if whole else max((step for step, _ in rows), default=0)
     trained: CachedTraining = {
         "ending": ending["ending"],
         "why": ending["why"],
         "evaluations": [[row["step"], row["loss"]] for row in run.read("eval")],
         "by_stretch": held.read_log(run),
-        "curve": [[step, loss] for step, loss in condense(losses, POINTS)],
+        "curve": [[step, loss] for step, loss in condense(rows, POINTS, steps)],
     }
-    if ending["ending"] == "finished":
+    if whole:
         trained["held"] = held.measure(run)
     return trained

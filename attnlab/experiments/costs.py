@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
 import torch
+from torch import nn
 
 from attnlab.bench.measure import take_turns, usual_peak
 from attnlab.data.batches import Batch, batch_of
 from attnlab.generate import generate
 from attnlab.kernels import dispatch
+from attnlab.training.optim import Optimiser
 from attnlab.training.parallel import World, torch_device
 from attnlab.training.recipe import Recipe
 from attnlab.training.setup import prepare
@@ -87,12 +89,19 @@ class Steps:
         Not of a captured step, whose memory is reserved once and for all.
         """
         self.take()  # from here on there are gradients and a state
-        weights = list(self.model.parameters())
-        kept = [*weights, *weights, *self.optimiser.state().values()]  # a gradient for each weight
-        peak = usual_peak(lambda: self.stepper.take(0, self.batches[:1]), self.device, PEAKS)
-        if peak is None:
-            return None
-        return int(peak["median"]) + sum(x.numel() * x.element_size() for x in kept)
+        return peak_bytes(self.stepper, self.batches[:1], self.model, self.optimiser)
+
+
+def peak_bytes(
+    stepper: Stepper, parts: list[Batch], model: nn.Module, optimiser: Optimiser
+) -> int | None:
+    """Of a step, after the first one; None where it cannot be read."""
+    weights = list(model.parameters())
+    kept = [*weights, *weights, *optimiser.state().values()]  # a gradient for each weight
+    peak = usual_peak(lambda: stepper.take(0, parts), stepper.world.device, PEAKS)
+    if peak is None:
+        return None
+    return int(peak["median"]) + sum(x.numel() * x.element_size() for x in kept)
 
 
 def step_costs(recipes: Mapping[str, Recipe], turns: int) -> dict[str, StepCost]:
@@ -211,11 +220,17 @@ def training_seconds(recipe: Recipe) -> float:
 
     A GPU's steps would first have to be compiled, so they are guessed: COMPILING and CAPTURED.
     """
-    device = torch_device(recipe.device)
-    if device.type == "cuda":
-        return (COMPILING if recipe.compile else 0) + recipe.steps * CAPTURED
-    alike = dataclasses.replace(recipe, steps=1, seed=0, start=None, evaluate_every=None)
-    return recipe.steps * _step_seconds(alike)
+    compiling = COMPILING if recipe.compile and torch_device(recipe.device).type == "cuda" else 0
+    return compiling + recipe.steps * step_seconds(recipe)
+
+
+def step_seconds(recipe: Recipe) -> float:
+    """About how long a step takes here."""
+    if torch_device(recipe.device).type == "cuda":
+        return CAPTURED
+    return _step_seconds(
+        dataclasses.replace(recipe, steps=1, seed=0, start=None, evaluate_every=None)
+    )
 
 
 @cache

@@ -7,8 +7,6 @@ computes nothing long, so a finished experiment writes its report anew within se
 
 import hashlib
 import json
-import shlex
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,8 +15,10 @@ from typing import Any, ClassVar
 
 import torch
 
-from attnlab import __version__, config, files
+from attnlab import __version__, config, files, json_files
+from attnlab.command import line as command_line
 from attnlab.experiments.progress import Progress
+from attnlab.experiments.reuse import settings_of
 from attnlab.experiments.workspace import Job, Workspace, open_workspace
 from attnlab.kernels.hardware import machine
 from attnlab.reports import plots
@@ -80,20 +80,18 @@ def carry_out(
 ) -> Record:
     """Run the jobs that are missing, and write the report.
 
-    The report says which command makes it again: `command`, else that of this process.
+    The report says which command makes it again: `command` in this folder of runs, else that of
+    this process.
     """
+    elsewhere = ["--runs", str(root)] if command and root != Path("runs") else []
     if not plots.available():
         progress.note(f"tables are written, and no figures: {plots.MISSING}")
     kind, settings = experiment.kind, experiment.settings()
-    here = machine(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
-    made_from = json.dumps(
-        [settings, experiment.text(), here["device"], __version__], sort_keys=True
-    )
-    identity = hashlib.sha256(made_from.encode()).hexdigest()[:6]
+    identity, here = identity_of(experiment)
     workspace = open_workspace(root, name, identity, progress, again, kind=kind)
     named = {kind: name or identity}
     with runs.Run(workspace.folder).locked():
-        content = files.as_json({**named, **settings})
+        content = json_files.as_json({**named, **settings})
         files.write_whole(workspace.folder / "settings.json", content)
         found = experiment.findings(workspace.run_jobs(experiment.jobs(workspace)))
         seconds, damaged = workspace.seconds(), _damaged_logs(workspace.folder)
@@ -106,7 +104,7 @@ def carry_out(
             sections=[*found.sections, *_damage(damaged)],
             settings=settings,
             versions=here,
-            command=shlex.join(["attnlab", *(command or sys.argv[1:])]),
+            command=command_line([*command, *elsewhere]),
             seconds=seconds,
             rates=found.rates,
             runs=_runs_in(workspace.folder),
@@ -124,10 +122,41 @@ def carry_out(
     return Record(workspace.folder, report, results, workspace.lacking)
 
 
+def identity_of(experiment: Experiment) -> tuple[str, dict[str, Any]]:
+    """The end of its folder's name, and this machine, which is a part of it."""
+    here = machine(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    made_from = json.dumps(
+        [experiment.settings(), experiment.text(), here["device"], __version__], sort_keys=True
+    )
+    return hashlib.sha256(made_from.encode()).hexdigest()[:6], here
+
+
 def _damaged_logs(folder: Path) -> list[str]:
     """A line for each log of a training that is not whole, from the folder of the experiment."""
-    found = [line for one in _runs_in(folder) for line in runs.Run(folder / one).complaints()]
+    found = []
+    for name in _runs_in(folder):
+        run = runs.Run(folder / name)
+        found += run.complaints() or _lost_evaluations(run)
     return [line.removeprefix(f"{folder}/") for line in found]
+
+
+def _lost_evaluations(run: runs.Run) -> list[str]:
+    """A line for each log of a finished training that lacks evaluations; no line of it is damaged.
+
+    An experiment never changes the settings of a training that has begun, so it is known at which
+    steps it was evaluated.
+    """
+    settings = settings_of(run)
+    if settings is None or not run.finished or run.result()["best_loss"] is None:
+        return []
+    last, every = run.result()["step"], settings.get("evaluate_every")
+    due = {last, *(range(every, last + 1, every) if every else ())}
+    said = []
+    for log in ("eval", "held"):
+        missing = due - {row["step"] for row in run.read(log)}
+        if missing and run.log(log).exists():
+            said.append(f"{run.log(log)}: {len(missing)} of {len(due)} evaluations are missing")
+    return said
 
 
 def _damage(damaged: Sequence[str]) -> list[Section]:

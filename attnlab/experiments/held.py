@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import nn
 
-from attnlab import files
+from attnlab import files, json_files
 from attnlab.data.batches import IGNORE, Batch, Source
 from attnlab.evaluate import Evaluation
 from attnlab.experiments.verdicts import Stretches
@@ -81,16 +81,23 @@ def measure(run: Run, note: Callable[[str], None] = lambda line: None) -> Sums:
     if kept is not None:
         return kept
     saved = open_saved(str(run.folder), run.folder.parent, best=False)
+    if run.finished and saved.state.step != run.result()["step"]:
+        raise ValueError(f"{run.folder} has lost its last checkpoint; the same command repairs it")
     _, batches = held_out(saved)
     found = stretches_of(position_losses(saved.model, batches, saved.recipe.dtype))
     sums: Sums = {"sums": list(found.sums), "counts": list(found.counts)}
-    files.write_whole(run.folder / FILE, files.sealed_json({**sums}))
+    files.write_whole(run.folder / FILE, json_files.sealed_json({**sums}))
     return sums
+
+
+def forget(run: Run) -> None:
+    """What was measured of a training that has gone on since."""
+    (run.folder / FILE).unlink(missing_ok=True)
 
 
 def _read(path: Path, note: Callable[[str], None]) -> Sums | None:
     try:
-        kept = files.in_shape(files.read_sealed(path), SUMS, path)
+        kept = json_files.in_shape(json_files.read_sealed(path), SUMS, path)
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:

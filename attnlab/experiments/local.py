@@ -21,8 +21,8 @@ from typing import IO
 from attnlab import files
 from attnlab.experiments import pool
 from attnlab.experiments.pool import Ending, Endings, Interrupted, Task, Watch, steps_taken
+from attnlab.stop import stopping
 from attnlab.training.parallel import torch_device
-from attnlab.training.signals import stopping
 
 TRIES = 2
 

@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-import torch
-
+from attnlab.models.meta import measure
 from attnlab.models.model import ModelSettings, parameters
 from attnlab.training.recipe import Recipe
 
@@ -35,11 +34,12 @@ def match(
     *,
     seconds: float | None = None,
     step_ms: Mapping[str, float] | None = None,
+    steps: Mapping[str, int] | None = None,
 ) -> dict[str, MatchedRecipe]:
     """The recipes with equal budgets.
 
     For "seconds", `step_ms` are the milliseconds of a step of each, and `seconds` those of all
-    steps together; if None, those of the first variant.
+    steps together; if None, those of the first variant. `steps` are those chosen before, instead.
     """
     first, measure = next(iter(recipes.items()))
     if budget == "parameters":
@@ -52,9 +52,10 @@ def match(
         total = measure.steps * operations(measure)
         steps = {label: round(total / operations(r)) for label, r in recipes.items()}
     elif budget == "seconds":
-        assert step_ms is not None
-        total = measure.steps * step_ms[first] if seconds is None else 1e3 * seconds
-        steps = {label: int(total / step_ms[label]) for label in recipes}
+        if steps is None:
+            assert step_ms is not None
+            total = measure.steps * step_ms[first] if seconds is None else 1e3 * seconds
+            steps = {label: int(total / step_ms[label]) for label in recipes}
     else:
         steps = dict.fromkeys(recipes, measure.steps)
     return {label: _with_steps(recipe, max(steps[label], 1)) for label, recipe in recipes.items()}
@@ -62,14 +63,12 @@ def match(
 
 def count(settings: ModelSettings) -> int:
     """Parameters of a model, without making them."""
-    with torch.device("meta"):
-        return parameters(settings.build())
+    return measure(settings, parameters)
 
 
 def operations(recipe: Recipe) -> float:
     """Of a step, for each token."""
-    with torch.device("meta"):
-        return recipe.model.build().operations(recipe.length)
+    return measure(recipe.model, lambda model: model.operations(recipe.length))
 
 
 def _with_steps(recipe: Recipe, steps: int) -> MatchedRecipe:

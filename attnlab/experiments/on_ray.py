@@ -19,8 +19,10 @@ from typing import Any
 from attnlab import files
 from attnlab.experiments import pool, worker
 from attnlab.experiments.pool import Ending, Endings, Interrupted, Task, Watch, steps_taken
+from attnlab.extras import missing
+from attnlab.printable import one_line
+from attnlab.stop import stopping
 from attnlab.training.parallel import torch_device
-from attnlab.training.signals import stopping
 
 RETRIES = 5  # of a task whose worker was lost
 STORE = 80 * 2**20  # bytes for objects in a new cluster: tasks exchange short messages
@@ -33,7 +35,7 @@ class RayPool:
         try:
             import ray  # noqa: F401
         except ImportError:
-            raise ValueError("--on ray needs the ray package; pip install ray") from None
+            raise ValueError(missing("ray", "--on ray")) from None
         self.address, self.processes = address, processes
 
     def concurrency(self, tasks: int) -> int:
@@ -109,7 +111,7 @@ def connected(address: str | None, processes: int | None) -> Iterator[ModuleType
         ray.init(address=address or "auto", **mine, **quiet)
     except (ConnectionError, ValueError) as error:
         if address:
-            why = str(error).strip().splitlines()[0]
+            why = one_line(str(error).strip().partition("\n")[0])
             raise ValueError(f"no Ray cluster at {address}: {why}") from None
         ray.init(address="local", **own, **quiet)
     try:

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypedDict, runtime_checkable
+from typing import Any, NotRequired, Protocol, TypedDict, runtime_checkable
 
 from attnlab import config, files
 from attnlab.training.recipe import Recipe
@@ -16,7 +16,7 @@ POLL = 0.5  # seconds between two looks at the progress
 
 class Ending(TypedDict):
     ending: str  # "finished", "diverged", "failed", or the name of a signal
-    why: str
+    why: str  # of one that is finished: what had to be mended
 
 
 Endings = dict[str, Ending]  # by the name of the task
@@ -36,6 +36,7 @@ class Message(TypedDict):
 
     folder: str
     recipe: dict[str, Any]
+    text: NotRequired[str]
 
 
 @dataclass(frozen=True)
@@ -45,10 +46,11 @@ class Task:
     name: str
     folder: Path
     recipe: Recipe
+    text: str = ""  # the fingerprint it must have, whatever is on the disk by then; empty: any
 
     def message(self) -> Message:
         recipe = config.to_dict(with_absolute_paths(self.recipe))
-        return {"folder": str(self.folder.absolute()), "recipe": recipe}
+        return {"folder": str(self.folder.absolute()), "recipe": recipe, "text": self.text}
 
 
 def with_absolute_paths(recipe: Recipe) -> Recipe:

@@ -15,6 +15,7 @@ HOW_MEASURED = (
     "peak holds weights, gradients, the optimiser's state and all else that a step needs; on a CPU "
     "it is read from the process, and right to a tenth."
 )
+LEARNING_CURVES = "Learning curves"
 BAND = 3  # seeds: the interval of two is as wide as the plot
 
 
@@ -91,11 +92,19 @@ def judged_numbers(pair: Pair) -> dict[str, Any]:
     return {**interval, "p": pair.p, "verdict": pair.direction}
 
 
-def condense(losses: Sequence[float], points: int) -> list[tuple[int, float]]:
-    """A learning curve of so many parts: the last step of each, and its mean loss."""
-    parts = np.array_split(losses, min(points, len(losses) or 1))
-    ends = np.cumsum([len(part) for part in parts]).tolist()
-    return [(end, float(part.mean())) for end, part in zip(ends, parts, strict=True) if len(part)]
+def condense(rows: Sequence[tuple[int, float]], points: int, steps: int) -> list[tuple[int, float]]:
+    """A learning curve of so many parts, from rows of (step, loss) of a training of `steps`.
+
+    Of each part its last step and the mean of the losses in it: the parts are the same for every
+    seed, whichever rows a log has lost.
+    """
+    losses = dict(rows)
+    found = []
+    for part in np.array_split(np.arange(1, steps + 1), min(points, steps or 1)):
+        there = [losses[step] for step in part.tolist() if step in losses]
+        if there:
+            found.append((int(part[-1]), float(np.mean(there))))
+    return found
 
 
 Point = tuple[float, Sequence[float]]  # x, and y of every seed; without seeds: a gap
@@ -116,14 +125,19 @@ def curve(name: str, points: Sequence[Point], level: float = LEVEL, band: bool =
 
 
 def over_seeds(curves: Sequence[Sequence[Sequence[float]]], shift: int = 0) -> list[Point]:
-    """Rows of (step, loss), one curve a seed, as the points of one curve."""
-    return [(shift + rows[0][0], [loss for _, loss in rows]) for rows in zip(*curves, strict=True)]
+    """Rows of (step, loss), one curve a seed, as the points of one curve.
+
+    A step that one of the seeds has lost is left out: a mean over the others is no point of it.
+    """
+    by_step: list[dict[float, float]] = [{row[0]: row[1] for row in rows} for rows in curves]
+    shared = [step for step in by_step[0] if all(step in one for one in by_step)] if curves else []
+    return [(shift + step, [one[step] for one in by_step]) for step in shared]
 
 
 def learning_curves(unit: str, *plots: tuple[str, Sequence[Series], str]) -> Section:
     """A plot for each title, with its series and its note."""
     return Section(
-        heading="Learning curves",
+        heading=LEARNING_CURVES,
         blocks=[
             Plot(title=title, x="step", y=f"nats a {unit}", series=series, note=note)
             for title, series, note in plots

@@ -17,9 +17,12 @@ from typing import IO
 
 import torch
 
-from attnlab import config, files
-from attnlab.experiments import held
+from attnlab import config, files, json_files
+from attnlab.code import consent
+from attnlab.code.own import own_parts
+from attnlab.experiments import held, reuse
 from attnlab.experiments.pool import Ending, Message
+from attnlab.printable import one_line
 from attnlab.training import launch, runs
 from attnlab.training.checkpoint import NotFinite
 from attnlab.training.parallel import torch_device
@@ -30,37 +33,46 @@ PATIENCE = 60.0  # seconds until a stopped process has released its run
 
 def train(message: Message) -> Ending:
     """Train or resume; how it ended ("finished", "diverged", "failed", a signal), and why."""
-    run = runs.Run(Path(message["folder"]))
+    run, text = runs.Run(Path(message["folder"])), message.get("text", "")
     diverged = run.folder / "diverged.json"
-    known = _read(diverged)
-    if known is not None:
-        return known
+    mended = list[str]()
+
+    def mend(line: str) -> None:
+        mended.append(line)
+        _note(line)
+
     try:
         recipe = config.from_dict(Recipe, message["recipe"])
+        for one in own_parts(recipe):
+            consent.allow(one.code)  # a task is from the person's own process
         if torch_device(recipe.device).type == "cpu":
             torch.set_num_threads(1)  # results do not depend on how many trainings share the cores
         _wait_for(run)
-        if not run.finished:
-            result = launch.train_in(run, recipe, report=held.Recorder(run))
+        reuse.set_aside_other(run, recipe, text, mend)
+        known = _read(diverged)
+        if known is not None:
+            return known
+        if not reuse.is_done(run, mend):
+            result = launch.train_in(run, recipe, report=held.Recorder(run), text=text)
+            held.forget(run)  # measured on weights that are others by now
             if result.ending.startswith("SIG"):
                 return {"ending": result.ending, "why": ""}
         held.measure(run, _note)
     except NotFinite as error:
         # without the part that depends on where it was stopped before
         ending: Ending = {"ending": "diverged", "why": str(error).partition(";")[0]}
-        files.write_whole(diverged, files.sealed_json({**ending}))
+        files.write_whole(diverged, json_files.sealed_json({**ending}))
         return ending
     except Exception as error:  # the report names it, the others continue
         traceback.print_exc()  # stderr is the log of this training
-        why = " ".join(str(error).split())[:300]
-        return {"ending": "failed", "why": f"{type(error).__name__}: {why}"}
-    return {"ending": "finished", "why": ""}
+        return {"ending": "failed", "why": f"{type(error).__name__}: {one_line(error, 300)}"}
+    return {"ending": "finished", "why": "; ".join(mended)}
 
 
 def _read(path: Path) -> Ending | None:
     """How a training ended that has diverged; None if it has not, or the file is damaged."""
     try:
-        kept = files.in_shape(files.read_sealed(path), {"ending": str, "why": str}, path)
+        kept = json_files.in_shape(json_files.read_sealed(path), {"ending": str, "why": str}, path)
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:

@@ -2,6 +2,7 @@
 
     runs/study-<name>-<id>/     or runs/compare-<id>/, runs/claims-<name>-<id>/
       settings.json     parts/<job>.json     the result of each job, with its hash
+      jobs.json         the names of all jobs, from which others see how far it is
       runs/<training>/  run folders          report.html, report.md, pictures/, results.json
 
 The id is a hash of settings, text, device and version: the same command finds its folder. An
@@ -17,13 +18,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attnlab import files
+from attnlab import files, json_files
+from attnlab.experiments import reuse
 from attnlab.experiments.pool import Endings, Interrupted, Pool, Task
 from attnlab.experiments.progress import Progress
 from attnlab.training import launch, runs
 from attnlab.training.recipe import Recipe
 from attnlab.training.report import duration
 
+JOBS = "jobs.json"
 # what is kept of a job
 PART = {"name": str, "seconds": float, "result": object, "whole": bool}
 
@@ -35,6 +38,9 @@ class Job:
     name: str
     work: Callable[[], Any]  # returns what JSON can hold
     seconds: Callable[[], float] = lambda: 1.0  # an estimate; called only if the job has to run
+    # whether its result comes out another each time: when it runs, all jobs after it run again,
+    # since they are made of it
+    renews: bool = False
 
 
 @dataclass
@@ -48,7 +54,8 @@ class Workspace:
         """The result of each job by name; says first how long the missing ones will take."""
         names = [job.name for job in jobs]
         assert len({slug(name) for name in names}) == len(names), "two jobs share a name"
-        missing = {job.name: job.seconds() for job in jobs if not self._has(job.name)}
+        files.write_whole(self.folder / JOBS, json_files.as_json([slug(name) for name in names]))
+        missing = self._missing(jobs)
         self.progress.note(f"{self.kind} in {self.folder}")
         if not missing:
             self.progress.note("all of it is done already")
@@ -61,9 +68,23 @@ class Workspace:
                     self._run(job)
         return {job.name: self.result(job.name) for job in jobs}
 
+    def _missing(self, jobs: Sequence[Job]) -> dict[str, float]:
+        """Jobs to run, with their seconds; results that a job renews are set aside before it."""
+        missing, renewing = dict[str, float](), ""
+        for job in jobs:
+            there = self.has(job.name)
+            if there and renewing:
+                path = self._file(job.name)
+                path.replace(path.with_suffix(".json.old"))
+                self.progress.note(f"{renewing} is lost, and {job.name} was made of it: done again")
+            if renewing or not there:
+                missing[job.name] = job.seconds()
+                renewing = renewing or (job.name if job.renews else "")
+        return missing
+
     def result(self, name: str) -> Any:
         """The cached result of a job."""
-        return files.read_sealed(self._file(name))["result"]
+        return json_files.read_sealed(self._file(name))["result"]
 
     def _run(self, job: Job) -> None:
         start = time.monotonic()
@@ -71,7 +92,7 @@ class Workspace:
         result = job.work()
         seconds = time.monotonic() - start
         kept = {"name": job.name, "seconds": seconds, "result": result, "whole": not self.lacking}
-        files.write_whole(self._file(job.name), files.sealed_json(kept))
+        files.write_whole(self._file(job.name), json_files.sealed_json(kept))
         self.progress.finished(job.name, seconds)
 
     def seconds(self) -> float:
@@ -86,7 +107,8 @@ class Workspace:
         and their losses would change (in the eighth digit after 40 steps, and more later).
         """
         run = self.run_of(name)
-        if not run.finished:
+        reuse.set_aside_other(run, recipe, note=self.progress.note)
+        if not reuse.is_done(run, self.progress.note):
             result = launch.train_in(run, recipe, report=self.progress.training())
             if result.ending.startswith("SIG"):
                 raise Interrupted(result.ending)
@@ -107,14 +129,15 @@ class Workspace:
         """The run folder of a training, finished or not."""
         return runs.Run(self.folder / "runs" / slug(name))
 
-    def _has(self, name: str) -> bool:
+    def has(self, name: str) -> bool:
+        """Whether the result of a job is cached, and whole."""
         kept = self._kept(self._file(name))
         return kept is not None and kept["name"] == name and kept["whole"]
 
     def _kept(self, path: Path) -> dict[str, Any] | None:
         """What is cached of a job; None where that is nothing, or damaged."""
         try:
-            kept: dict[str, Any] = files.in_shape(files.read_sealed(path), PART, path)
+            kept: dict[str, Any] = json_files.in_shape(json_files.read_sealed(path), PART, path)
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
@@ -130,11 +153,8 @@ class Workspace:
 def open_workspace(
     root: Path, name: str, identity: str, progress: Progress, again: bool, kind: str = "study"
 ) -> Workspace:
-    """The newest folder with this identity; with `again`, a new one beside it."""
-    stem = "-".join(part for part in (kind, name, identity) if part)
-    numbered = [root / f"{stem}{end}" for end in ("", *(f"-{n}" for n in MORE))]
-    there = [folder for folder in numbered if folder.exists()]
-    folder = there[-1] if there and not again else numbered[len(there)]
+    """The folder of an experiment, made if it is not there yet."""
+    folder = place(root, name, identity, kind, again)
     try:
         for inside in ("parts", "runs"):
             files.make_folder(folder / inside)
@@ -142,6 +162,14 @@ def open_workspace(
         reason = error.strerror or error
         raise ValueError(f"no {kind} can be made in {root}: {reason}; use --runs FOLDER") from None
     return Workspace(folder, progress, kind)
+
+
+def place(root: Path, name: str, identity: str, kind: str, again: bool) -> Path:
+    """The newest folder with this identity; with `again`, a new one beside it."""
+    stem = "-".join(part for part in (kind, name, identity) if part)
+    numbered = [root / f"{stem}{end}" for end in ("", *(f"-{n}" for n in MORE))]
+    there = [folder for folder in numbered if folder.exists()]
+    return there[-1] if there and not again else numbered[len(there)]
 
 
 MORE = range(2, 1000)

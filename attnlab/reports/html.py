@@ -1,5 +1,6 @@
 """A report as one HTML file: no script, nothing from the network, light, dark, narrow, printed."""
 
+import hashlib
 import html
 import re
 from collections.abc import Iterator, Sequence
@@ -24,7 +25,7 @@ from attnlab.reports.report import (
     paragraphs,
     plain,
 )
-from attnlab.reports.style import CSS
+from attnlab.reports.style import CSS, INLINE
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 LONG_CELL = 27  # letters: an interval with signs is short
@@ -40,6 +41,7 @@ class Sheet:
     downloads: Downloads
     colours: Colours
     places: Iterator[int] = field(default_factory=count)
+    prefix: str = ""  # of identifiers, where another page holds the blocks
 
 
 def as_html(report: Report, downloads: Downloads | None = None) -> str:
@@ -71,18 +73,42 @@ def as_html(report: Report, downloads: Downloads | None = None) -> str:
 """
 
 
+def inline(section: Section, colours_of: Sequence[Block] = (), more: str = "") -> str:
+    """A section within a page of somebody else's, as a notebook is: in its colours and fonts.
+
+    Series have the colours they have among the blocks `colours_of`. `more` is HTML for the end.
+    """
+    made_from = hashlib.sha256(repr(section).encode("utf-8", "backslashreplace")).hexdigest()
+    sheet = Sheet(
+        downloads={},
+        colours=colours.assign(colours_of or section.blocks),
+        prefix=f"attnlab-{made_from[:12]}-",
+    )
+    return (
+        f'<div class="attnlab-result">\n<style>{INLINE}</style>\n'
+        f"{_inside(section, sheet, 'h4')}{more}\n</div>"
+    )
+
+
 def _section(section: Section, sheet: Sheet) -> str:
-    parts = [f"<h2>{_text(section.heading)}</h2>", _paragraphs(section.paragraphs)]
+    return f"<section>\n{_inside(section, sheet, 'h2')}\n</section>"
+
+
+def _inside(section: Section, sheet: Sheet, level: str) -> str:
+    parts = [f"<{level}>{_text(section.heading)}</{level}>", _paragraphs(section.paragraphs)]
     for drawn, several in groupby(section.blocks, lambda block: isinstance(block, Plot | Picture)):
         blocks = [_block(block, sheet) for block in several]
         # figures that follow each other stand side by side where there is room
         parts += ['<div class="figures">', *blocks, "</div>"] if drawn else blocks
-    return "<section>\n" + "\n".join(part for part in parts if part) + "\n</section>"
+    return "\n".join(part for part in parts if part)
 
 
 def _block(block: Block, sheet: Sheet) -> str:
     place = next(sheet.places)
-    name, links = f"block-{place + 1}", _links(sheet.downloads.get(place, ()), block.title)
+    name, links = (
+        f"{sheet.prefix}block-{place + 1}",
+        _links(sheet.downloads.get(place, ()), block.title),
+    )
     if isinstance(block, Table):
         return _table(block, name, links)
     if isinstance(block, Sample):

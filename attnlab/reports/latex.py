@@ -3,7 +3,7 @@
 import re
 import textwrap
 
-from attnlab.reports.report import Table, format_cell, plain
+from attnlab.reports.report import Table, format_cell, plain, plain_line
 
 LONG = 40  # letters of a cell, which is then set in lines
 HEAD = 14  # letters of a line in the head of a table
@@ -85,7 +85,7 @@ def _head(name: str, kind: str) -> str:
 
 def _text(text: str) -> str:
     """What LaTeX sets as these very letters: no command, no formula, no comment."""
-    line = " ".join(plain(text).split())
+    line = plain_line(text)
     line = re.sub(r"(?<![\w)])-(?=\d)", "−", line)
     return _SPECIAL.sub(_escape, line)
 

@@ -20,6 +20,7 @@ from attnlab.reports.report import (
     name_of_run,
     paragraphs,
     plain,
+    plain_line,
 )
 
 
@@ -118,7 +119,7 @@ def _fence(text: str) -> str:
 
 def _text(text: str) -> str:
     """One line that shows as it is written: no markup, no HTML, no formula."""
-    line = " ".join(plain(text).split())
+    line = plain_line(text)
     line = line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     line = re.sub(r"([\\`*\[\]|~$]|(?<![^\W_])_|_(?![^\W_]))", r"\\\1", line)
     return re.sub(r"^(?:#|[-+=](?=[-+=\s]|$)|\d+(?=[.)](?:\s|$)))", _at_start, line)

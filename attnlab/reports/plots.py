@@ -16,17 +16,18 @@ from typing import Any
 
 import numpy as np
 
+from attnlab.extras import missing
 from attnlab.reports import thin, vector
 from attnlab.reports.colours import NEUTRAL, Colours, by_place, colour, numbers
 from attnlab.reports.marks import FEW, Brush
-from attnlab.reports.report import Picture, Plot, format_cell
+from attnlab.reports.report import Picture, Plot, format_cell, plain_line
 from attnlab.reports.vector import INK, Words
 
 WIDTH, HEIGHT = 440, 235  # pixels, without the legend; narrow, so that a phone can show the text
 SMALL, SIZE = 11, 12  # of letters, in pixels
 LETTER, LINE = 0.62 * SMALL, 17  # about the width of a small one, and the height of its line
 SHARPNESS = 3  # pixels of a PNG for one of the SVG: 1320 across, 400 an inch in a narrow column
-MISSING = "figures need matplotlib: pip install 'attnlab[plots]'"
+MISSING = missing("matplotlib", "a figure")
 WIDE_LETTERS = (  # fonts with Chinese letters, by name
     "Noto Sans CJK SC",
     "Noto Sans SC",
@@ -185,7 +186,7 @@ class Sheet:
 def _plot(sheet: Sheet, plot: Plot, colours: Colours) -> None:
     axes = sheet.axes
     places = _places(plot)
-    names = [vector.one_line(format_cell(at)) for at in places]
+    names = [plain_line(format_cell(at)) for at in places]
     slot = (WIDTH - 70) / max(1, len(names))
     fit = all(vector.length(name) * LETTER + 8 < slot for name in names)
     down = not fit and plot.kind != "lines"

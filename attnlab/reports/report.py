@@ -257,6 +257,11 @@ def plain(text: str) -> str:
 _UNWRITABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 
+def plain_line(text: str) -> str:
+    """The same in one line."""
+    return " ".join(plain(text).split())
+
+
 def paragraphs(text: str) -> list[str]:
     """Each as one line: where a line ends within a paragraph has no meaning."""
     parts: Iterable[str] = re.split(r"\n\s*\n", text)

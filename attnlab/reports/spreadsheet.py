@@ -9,7 +9,7 @@ import io
 import re
 from collections.abc import Sequence
 
-from attnlab.reports.report import Cell, Picture, Plot, Table, plain
+from attnlab.reports.report import Cell, Picture, Plot, Table, plain_line
 
 NUMBER = r"[+−-]?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?"
 WITH_ENDS = re.compile(rf"({NUMBER})(?: \(({NUMBER}) to ({NUMBER})\))?")
@@ -73,7 +73,7 @@ def _field(cell: Cell) -> str:
         return "yes" if cell else "no"
     if not isinstance(cell, str):
         return repr(cell.item() if hasattr(cell, "item") else cell)  # NumPy's numbers too
-    text = " ".join(plain(cell).split())
+    text = plain_line(cell)
     if re.fullmatch(r"[+-]?\d+(\.\d+)?(e[+-]?\d+)?", text):
         return text
     # where the decimal sign is a comma, a semicolon begins a new cell

@@ -153,3 +153,28 @@ summary { cursor: pointer; font-weight: 600; margin-bottom: 0.5rem; }
 """
 for name, value in (("LIGHT", LIGHT), ("DARK", DARK), ("FONTS", FONTS)):
     CSS = CSS.replace(name, value)
+
+# of a section in a page of somebody else's: nothing outside of it changes, and colours are those of
+# the text around it, so that it can be read on a light page and on a dark one
+_RULES = {
+    "": "max-width: 78rem; overflow-wrap: break-word",
+    "h4": "margin: 0.4rem 0; font-size: 1.05em",
+    "p": "margin: 0.4rem 0; max-width: 46rem",
+    ".note": "opacity: 0.7; font-size: 0.9em",
+    ".figures": "display: flex; flex-wrap: wrap; gap: 0.8rem 2rem",
+    ".heads": "display: flex; flex-wrap: wrap; gap: 0.4rem 1.2rem; font-size: 0.85em",
+    ".figures figure": "flex: 1 1 24rem; max-width: 38rem; min-width: 0",
+    "figure": "margin: 0.6rem 0",
+    "figcaption": "font-weight: 600",
+    "caption": "caption-side: top; font-weight: 600; text-align: left; color: inherit",
+    "svg": "display: block; max-width: 100%; height: auto; color: inherit",
+    ".scroll": "overflow-x: auto; max-width: 100%",
+    "table": "color: inherit; border-collapse: collapse; font-variant-numeric: tabular-nums",
+    "th, td": "padding: 0.15rem 0.9rem 0.15rem 0; text-align: left; vertical-align: top",
+    "th.number, td.number": "text-align: right",
+    "pre": "white-space: pre-wrap; overflow-wrap: anywhere; background: none; color: inherit",
+}
+INLINE = " ".join(
+    ", ".join(f".attnlab-result {part}".strip() for part in parts.split(", ")) + f" {{ {look} }}"
+    for parts, look in _RULES.items()
+)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from xml.etree import ElementTree
 
-from attnlab.reports.report import plain
+from attnlab.reports.report import plain, plain_line
 
 INK = "#010203"  # of all text, axes and grids; nothing else is drawn in it
 FONTS = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', 'Helvetica Neue', sans-serif"
@@ -66,13 +66,9 @@ def length(text: str) -> int:
     return sum(2 if _stand_in(letter) == "@" != letter else 1 for letter in text)
 
 
-def one_line(text: str) -> str:
-    return " ".join(plain(text).split())
-
-
 def wrap(text: str, most: int) -> str:
     """In lines of at most so many letters, as far as its words allow."""
-    text = one_line(text)
+    text = plain_line(text)
     wide = length(text) > 1.5 * len(text)
     return "\n".join(textwrap.wrap(text, most // 2 if wide else most))
 

@@ -4,7 +4,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from attnlab import files
+from attnlab import files, json_files
 from attnlab.reports import downloads
 from attnlab.reports.html import as_html
 from attnlab.reports.markdown import with_downloads
@@ -18,7 +18,7 @@ def write(report: Report, results: Any, folder: Path) -> None:
     files of an earlier report that are not of this one are removed.
     """
     made = downloads.make(report)
-    contents = {"results.json": files.as_json(results)}
+    contents = {"results.json": json_files.as_json(results)}
     contents |= {one.path: one.content for several in made.values() for one in several}
     contents["report.md"] = with_downloads(report, made).encode()
     contents["report.html"] = as_html(report, made).encode()

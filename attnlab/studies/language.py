@@ -83,7 +83,8 @@ class TrainingResult(TypedDict):
 def train(workspace: Workspace, name: str, recipe: Recipe) -> TrainingResult:
     run = workspace.train(name, recipe)
     result = run.result()
-    curve = condense([row["loss"] for row in run.read("metrics")], POINTS)
+    rows = [(row["step"], row["loss"]) for row in run.read("metrics")]
+    curve = condense(rows, POINTS, result["step"])
     return {
         "loss": result["best_loss"],
         "steps": result["step"],

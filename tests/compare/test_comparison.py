@@ -20,11 +20,13 @@ from compare.comparisons import (
 )
 from experiments.small import InProcess
 
-from attnlab import files
+from attnlab import json_files
 from attnlab.compare.comparison import Comparison
 from attnlab.compare.parse import parse
 from attnlab.experiments.experiment import carry_out
 from attnlab.experiments.progress import Progress
+from attnlab.training import launch, runs
+from attnlab.training.report import Report
 
 WILD = "wild=tiny:optimiser=adamw,optimiser.rate=49,optimiser.weight_decay=99,model.norm=layer"
 SEARCHED = (*FOUR[:2], WILD, "seeds=2", "rates=1,2", "match=flops")
@@ -200,7 +202,7 @@ def test_a_folder_of_an_older_version_has_curves_of_all_text_and_says_so(two, tm
     for result in part["result"].values():
         del result["by_stretch"]
     del part["sha256"]
-    (folder / "parts" / "trainings.json").write_bytes(files.sealed_json(part))
+    (folder / "parts" / "trainings.json").write_bytes(json_files.sealed_json(part))
     made = comparison(two.folder.parent, *SEARCHED)
     old = carry_out("", made, root=tmp_path, progress=Progress())
     rows = (folder / "runs/rotary-seed-0/eval.jsonl").read_text().splitlines()
@@ -254,35 +256,217 @@ def test_another_text_or_another_recipe_has_another_folder(tmp_path):
     assert comparison(tmp_path, *FOUR[:2]).text() != first.text()
 
 
-def test_steps_that_fit_into_equal_seconds_are_kept(tmp_path, monkeypatch):
+class Notes(Progress):
+    def __init__(self):
+        self.lines = []
+
+    def note(self, text):
+        self.lines.append(text)
+
+
+class Stop(Exception):
+    pass
+
+
+class StopsAfter(InProcess):
+    """A pool that ends like a power cut, after so many trainings."""
+
+    def __init__(self, count):
+        self.count = count
+
+    def train(self, tasks, log, watch):
+        super().train(tasks[: self.count], log, watch)
+        raise Stop
+
+
+@pytest.fixture
+def paces(monkeypatch):
+    """Step times, each as often as it is asked for; the last one for ever."""
     from attnlab.experiments import costs
 
-    paces = iter([{"learned": 5.0, "rotary": 10.0}, {"learned": 1.0, "rotary": 1.0}])
+    given = [{"learned": 5.0, "rotary": 10.0}, {"learned": 4.0, "rotary": 6.0}]
 
     def step_times(recipes, turns):
-        pace = next(paces, {"learned": 1.0, "rotary": 1.0})
+        pace = given.pop(0) if len(given) > 1 else given[0]
         ends = {"fastest_ms": 1.0, "slowest_ms": 9.0, "tokens_per_second": 1.0, "paths": []}
         return {label: {"step_ms": pace[label], **ends} for label in recipes}
 
     monkeypatch.setattr(costs, "step_costs", step_times)
+    return given
+
+
+def steps_of(results):
+    return [results["variants"][label]["steps"] for label in ("learned", "rotary")]
+
+
+def trained_steps(folder):
+    kept = {path.parent.name: json.loads(path.read_text()) for path in folder.glob("*/config.json")}
+    return {name: settings["steps"] for name, settings in kept.items()}
+
+
+def test_steps_that_fit_into_equal_seconds_are_kept(tmp_path, paces):
     words = small_words(tmp_path, *FOUR[:2], "match=seconds", "seeds=1")
-
-    class Stop(Exception):
-        pass
-
-    class Stopped:
-        def concurrency(self, tasks):
-            return 1
-
-        def train(self, tasks, log, watch):
-            raise Stop
-
     with pytest.raises(Stop):
-        run(tmp_path, *words, pool=Stopped())
+        run(tmp_path, *words, pool=StopsAfter(0))
     done = run(tmp_path, *words)
-    found = done.results["variants"]
-    assert [found[label]["steps"] for label in ("learned", "rotary")] == [6, 3]
+    assert steps_of(done.results) == [6, 3]
     assert done.results["pairs"][0]["verdict"] == "cannot tell"
+
+
+def test_step_times_that_are_lost_never_mix_with_trainings_that_were_matched_by_them(
+    tmp_path, paces
+):
+    words = small_words(tmp_path, *FOUR[:2], "match=seconds", "seeds=2")
+    before = run(tmp_path, *words)
+    assert steps_of(before.results) == [6, 3]
+    part = before.folder / "parts" / "step-times-before.json"
+    for harm in ("lost", "damaged", "lost with its trainings"):
+        part.write_bytes(b"{}") if harm == "damaged" else part.unlink()
+        if harm == "lost with its trainings":
+            shutil.rmtree(before.folder / "runs")
+        notes = Notes()
+        after = carry_out("", Comparison(parse(words), InProcess()), root=tmp_path, progress=notes)
+        assert timeless(after.results) == timeless(before.results)
+        assert "step times before is lost: the trainings keep the steps they have" in notes.lines
+
+
+def test_step_times_are_measured_anew_where_no_training_tells_the_steps(tmp_path, paces):
+    """Lost after the first of two variants: that one is trained again with its new steps."""
+    words = small_words(tmp_path, *FOUR[:2], "match=seconds", "seconds=0.03", "seeds=1")
+    with pytest.raises(Stop):
+        run(tmp_path, *words, pool=StopsAfter(1))
+    folder = next(tmp_path.glob("compare-*"))
+    assert trained_steps(folder / "runs") == {"learned-seed-0": 6}
+    (folder / "parts" / "step-times-before.json").unlink()
+    found = run(tmp_path, *words)
+    assert steps_of(found.results) == [7, 5]
+    assert trained_steps(folder / "runs") == {"learned-seed-0": 7, "rotary-seed-0": 5}
+    assert trained_steps(folder / "runs" / "aside") == {"learned-seed-0-1": 6}
+
+
+def test_trainings_whose_steps_do_not_agree_are_done_anew_with_one_measure(tmp_path, paces):
+    words = small_words(tmp_path, *FOUR[:2], "match=seconds", "seeds=2")
+    before = run(tmp_path, *words)
+    other = before.folder / "runs" / "rotary-seed-1"
+    shutil.rmtree(other)
+    task = Comparison(parse(words), InProcess())
+    recipe = task.recipes["rotary"]
+    launch.train_in(runs.Run(other), recipe, report=Report())  # of six steps, as once was left
+    for name in ("step-times-before", "trainings"):
+        (before.folder / "parts" / f"{name}.json").unlink()
+    notes = Notes()
+    after = carry_out("", task, root=tmp_path, progress=notes)
+    assert steps_of(after.results) == [6, 4]
+    kept = trained_steps(before.folder / "runs")
+    assert {kept[f"rotary-seed-{seed}"] for seed in (0, 1)} == {4}
+    aside = {path.name for path in (before.folder / "runs" / "aside").iterdir()}
+    assert aside == {"rotary-seed-0-1", "rotary-seed-1-1"}
+    assert any("was trained with" in line and "set aside" in line for line in notes.lines)
+    assert any("step times was made of it: done again" in line for line in notes.lines)
+
+
+@pytest.fixture(scope="module")
+def plain_two(tmp_path_factory):
+    """Two variants, two seeds, three evaluations."""
+    folder = tmp_path_factory.mktemp("plain")
+    return run(folder, *small_words(folder, *FOUR[:2], "seeds=2", "evaluations=3"))
+
+
+def again(whole, root, *lost):
+    """The same comparison, with some parts lost and others harmed; what it says on the way."""
+    folder = shutil.copytree(whole.folder, root / whole.folder.name)
+    for part in lost:
+        (folder / "parts" / f"{part}.json").unlink()
+    made = comparison(whole.folder.parent, *FOUR[:2], "seeds=2", "evaluations=3")
+    notes = Notes()
+    return folder, lambda: carry_out("", made, root=root, progress=notes), notes
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_an_evaluation_that_a_log_has_lost_is_said_and_in_no_curve(plain_two, tmp_path, lost):
+    folder, go, notes = again(plain_two, tmp_path, "trainings")
+    log = folder / "runs" / "rotary-seed-1" / "eval.jsonl"
+    lines = log.read_bytes().splitlines(keepends=True)
+    assert len(lines) == 3
+    del lines[lost]
+    log.write_bytes(b"".join(lines))
+    found = go().results
+    said = "runs/rotary-seed-1/eval.jsonl: 1 of 3 evaluations are missing"
+    assert said in notes.lines and found["damaged"] == [said]
+    whole = plain_two.results["variants"]["rotary"]
+    rest = [point for number, point in enumerate(whole["curve"]) if number != lost]
+    assert found["variants"]["rotary"]["curve"] == rest
+    assert found["variants"]["rotary"]["loss"] == whole["loss"]
+    assert found["variants"]["learned"] == plain_two.results["variants"]["learned"]
+
+
+def test_a_log_without_any_evaluation_costs_the_curve_and_nothing_else(plain_two, tmp_path):
+    folder, go, _ = again(plain_two, tmp_path, "trainings")
+    (folder / "runs" / "rotary-seed-0" / "eval.jsonl").write_bytes(b"")
+    found = go().results["variants"]["rotary"]
+    assert found["curve"] == [] and found["steps_to_target"] is None
+    assert found["loss"] == plain_two.results["variants"]["rotary"]["loss"]
+
+
+def test_curves_stand_at_the_steps_of_the_log(plain_two, tmp_path):
+    folder, go, notes = again(plain_two, tmp_path, "trainings")
+    for seed in (0, 1):
+        log = folder / "runs" / f"rotary-seed-{seed}" / "metrics.jsonl"
+        lines = log.read_bytes().splitlines(keepends=True)
+        log.write_bytes(b"".join(lines[:1] + lines[2:]))
+    go()
+    kept = json.loads((folder / "parts" / "trainings.json").read_text())["result"]
+    for seed in (0, 1):
+        assert [step for step, _ in kept[f"rotary seed {seed}"]["curve"]] == [1, 3, 4, 5, 6]
+    assert any("1 of 6 steps are missing" in line for line in notes.lines)
+
+
+@pytest.mark.parametrize("lost", [("samples",), ("trainings", "samples")])
+def test_a_damaged_last_checkpoint_is_repaired_by_the_same_command(plain_two, tmp_path, lost):
+    folder, go, notes = again(plain_two, tmp_path, *lost)
+    last = folder / "runs" / "rotary-seed-0" / "checkpoints" / "step_000006"
+    good = (last / "model.safetensors").read_bytes()
+    (last / "model.safetensors").write_bytes(b"torn")
+    found = go()
+    assert not found.lacking and timeless(found.results) == timeless(plain_two.results)
+    assert (last / "model.safetensors").read_bytes() == good
+    said = [line for line in notes.lines if line.startswith("rotary seed 0 finished: ")]
+    assert len(said) == 1 and "step_000006" in said[0] and "training it again" in said[0]
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b'{"step": 6}'])
+def test_a_result_that_is_damaged_counts_as_none_and_is_made_again(plain_two, tmp_path, content):
+    folder, go, notes = again(plain_two, tmp_path, "trainings")
+    result = folder / "runs" / "rotary-seed-0" / "result.json"
+    result.write_bytes(content)
+    assert timeless(go().results) == timeless(plain_two.results)
+    assert json.loads(result.read_text())["step"] == 6
+    assert any("result.json" in line and "training it again" in line for line in notes.lines)
+
+
+def test_a_text_that_is_exchanged_while_it_trains_fails_that_part_and_no_other(tmp_path):
+    words = small_words(tmp_path, *FOUR[:2], "seeds=1")
+    text = tmp_path / "text.txt"
+    before, stamp = text.read_bytes(), text.stat()
+
+    class Exchanging(InProcess):
+        def train(self, tasks, log, watch):
+            first = super().train(tasks[:1], log, watch)
+            text.write_bytes(before.replace(b"cat", b"dog"))
+            rest = super().train(tasks[1:], log, watch)
+            text.write_bytes(before)
+            os.utime(text, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+            return first | rest
+
+    notes = Notes()
+    made = Comparison(parse(words), Exchanging())
+    found = carry_out("", made, root=tmp_path, progress=notes)
+    said = [line for line in notes.lines if "the text has changed" in line]
+    assert len(said) == 1 and said[0].startswith("rotary seed 0 failed: ") and "restore" in said[0]
+    assert "1 of 2 trainings failed" in found.lacking
+    assert found.results["variants"]["rotary"]["loss"] is None
+    repaired = run(tmp_path, *words)
+    assert not repaired.lacking and repaired.results["variants"]["rotary"]["loss"] is not None
 
 
 def test_a_text_without_validation_is_refused(tmp_path):

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from attnlab import files
+from attnlab import json_files
 from attnlab.experiments import costs, worker
 from attnlab.experiments.experiment import carry_out
 from attnlab.experiments.progress import Progress
@@ -79,7 +79,7 @@ def finished_after(name, study, outcome, root, jobs):
 
 
 def results_by_job(folder):
-    parts = [files.read_json(path) for path in (folder / "parts").glob("*.json")]
+    parts = [json_files.read_json(path) for path in (folder / "parts").glob("*.json")]
     return {part["name"]: part["result"] for part in parts}
 
 

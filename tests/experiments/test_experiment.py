@@ -1,11 +1,12 @@
-"""What is wrong with the logs of an experiment is in its report."""
+"""A report says which logs are damaged, which command made it, and whether rates were searched."""
 
+import html
 from dataclasses import dataclass
 
 from experiments.small import quickly
 from training.recipes import small
 
-from attnlab.experiments.experiment import Experiment, Findings, carry_out
+from attnlab.experiments.experiment import NOT_SEARCHED, Experiment, Findings, carry_out
 from attnlab.experiments.progress import Progress
 from attnlab.experiments.workspace import Job
 from attnlab.reports.report import Section
@@ -55,3 +56,29 @@ def test_a_report_says_which_logs_are_damaged(tmp_path):
     for name in ("report.md", "report.html"):
         text = (again.folder / name).read_text()
         assert "Damaged logs" in text and said in text
+
+
+@dataclass
+class Searched(One):
+    """Nothing is trained; what it says of its rates is a setting."""
+
+    rates: str = ""
+
+    def jobs(self, workspace):
+        return []
+
+    def findings(self, results):
+        said = {"rates": self.rates} if self.rates else {}
+        return Findings("None", "How many?", "None.", [], {}, **said)
+
+
+def test_a_report_says_whether_rates_were_searched_and_which_command_makes_it_again(tmp_path):
+    words = ["study", "one", "name=a b"]
+    for given in ("", "Learning rates were searched over 1 and 3."):
+        made = carry_out(
+            "one", Searched(rates=given), root=tmp_path, progress=Progress(), command=words
+        )
+        for name in ("report.md", "report.html"):
+            text = html.unescape((made.folder / name).read_text())
+            assert (given or NOT_SEARCHED) in text and "attnlab study one 'name=a b'" in text
+            assert (NOT_SEARCHED in text) == (not given)

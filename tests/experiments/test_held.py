@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from training.recipes import small
 
-from attnlab import files
+from attnlab import json_files
 from attnlab.experiments import held
 from attnlab.training import launch
 from attnlab.training.report import Report
@@ -53,7 +53,7 @@ def test_a_run_is_measured_once_as_its_training_evaluated_it(tmp_path, monkeypat
         lambda good: good.replace(b"1", b"2", 1),  # JSON still, and wrong
         lambda good: good[:-20],
         lambda good: b'{"sums": [1.0], "counts": [1.0]}',
-        lambda good: files.sealed_json({"sums": [-1.0], "counts": [1.0]}),
+        lambda good: json_files.sealed_json({"sums": [-1.0], "counts": [1.0]}),
     ],
 )
 def test_losses_that_are_damaged_are_said_and_measured_again(measured, tmp_path, harm):

@@ -10,7 +10,7 @@ import time
 import pytest
 from training.recipes import final_bits, small
 
-from attnlab import files
+from attnlab import json_files
 from attnlab.experiments import local, pool, worker
 from attnlab.experiments.local import LocalPool, WorkerProcess
 from attnlab.experiments.pool import Interrupted, Task, steps_taken
@@ -26,7 +26,7 @@ def killed_once(folder, at):
     run = Run(folder)
     while len(run.read("metrics")) < at:
         time.sleep(0.005)
-    os.kill(files.read_json(folder / "manifest.json")["pid"], signal.SIGKILL)
+    os.kill(json_files.read_json(folder / "manifest.json")["pid"], signal.SIGKILL)
 
 
 def test_a_lost_process_is_replaced_and_its_training_goes_on(tmp_path):

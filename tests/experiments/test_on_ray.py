@@ -11,7 +11,7 @@ import pytest
 from compare.comparisons import FOUR, small_words, timeless
 from experiments.small import InProcess
 
-from attnlab import files
+from attnlab import json_files
 from attnlab.compare.comparison import Comparison
 from attnlab.compare.parse import parse
 from attnlab.experiments import on_ray
@@ -29,7 +29,7 @@ def kill_a_worker(root, started):
         for path in root.glob("compare-*/runs/*/manifest.json"):
             run = Run(path.parent)
             if not run.finished and len(run.read("metrics")) > 120:
-                os.kill(files.read_json(path)["pid"], signal.SIGKILL)
+                os.kill(json_files.read_json(path)["pid"], signal.SIGKILL)
                 return run
         time.sleep(0.01)
     raise AssertionError("no training was seen")
@@ -83,7 +83,7 @@ def test_workers_of_a_cluster_that_was_there_before_us_do_not_wait_busily(tmp_pa
 
 def test_without_the_package_one_line_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ValueError, match="pip install ray"):
+    with pytest.raises(ValueError, match=r"pip install 'attnlab\[ray\]'"):
         on_ray.RayPool()
 
 

@@ -83,7 +83,22 @@ def test_a_curve_is_the_mean_over_seeds_with_a_band_for_three_or_more():
 
 
 def test_a_condensed_curve_has_the_mean_of_every_part_and_leaves_no_step_out():
-    losses = [7.0, 5.0, 4.0, 4.0, 3.0, 1.0, 1.0]
-    assert condense(losses, 3) == [(3, 16 / 3), (5, 3.5), (7, 1.0)]
-    assert condense(losses, 30) == [(step, loss) for step, loss in enumerate(losses, 1)]
-    assert condense([], 30) == []
+    rows = list(enumerate([7.0, 5.0, 4.0, 4.0, 3.0, 1.0, 1.0], 1))
+    assert condense(rows, 3, 7) == [(3, 16 / 3), (5, 3.5), (7, 1.0)]
+    assert condense(rows, 30, 7) == rows
+    assert condense([], 30, 7) == [] and condense([], 30, 0) == []
+
+
+def test_a_condensed_curve_stands_at_the_steps_of_its_rows_whatever_a_log_has_lost():
+    rows = list(enumerate([7.0, 5.0, 4.0, 4.0, 3.0, 1.0, 1.0], 1))
+    del rows[1]
+    assert condense(rows, 3, 7) == [(3, 5.5), (5, 3.5), (7, 1.0)]
+    assert condense(rows, 30, 7) == rows
+    assert condense(rows[:3], 3, 7) == [(3, 5.5), (5, 4.0)], "the end is lost: a shorter curve"
+
+
+def test_a_step_that_one_seed_has_lost_is_no_point_of_the_curve():
+    whole, lost = [[5, 1.0], [10, 0.5], [15, 0.2]], [[5, 2.0], [15, 0.4]]
+    assert over_seeds([whole, lost]) == over_seeds([lost, whole][::-1])
+    assert over_seeds([whole, lost]) == [(5, [1.0, 2.0]), (15, [0.2, 0.4])]
+    assert over_seeds([whole, []]) == []

@@ -7,7 +7,7 @@ import threading
 import pytest
 from training.recipes import final_bits, small
 
-from attnlab import files
+from attnlab import files, json_files
 from attnlab.experiments import worker
 from attnlab.experiments.pool import Task
 from attnlab.training import launch
@@ -35,12 +35,12 @@ def test_what_is_finished_or_has_diverged_is_not_trained_again(task, tmp_path, m
     other = dataclasses.replace(task, folder=tmp_path / "other")
     other.folder.mkdir()
     said = {"ending": "diverged", "why": "step 3"}
-    files.write_whole(other.folder / "diverged.json", files.sealed_json(said))
+    files.write_whole(other.folder / "diverged.json", json_files.sealed_json(said))
     assert worker.train(other.message()) == said
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"[]", b'{"ending": "diverged", "why": "step 3"}', files.sealed_json({})]
+    "content", [b"", b"[]", b'{"ending": "diverged", "why": "step 3"}', json_files.sealed_json({})]
 )
 def test_an_ending_that_is_damaged_is_said_and_the_training_goes_on(task, capsys, content):
     task.folder.mkdir(parents=True)

@@ -1,11 +1,12 @@
 """A workspace: every job runs once, whatever happens in between."""
 
+import dataclasses
 import signal
 
 import pytest
 from training.recipes import final_bits, small
 
-from attnlab import files
+from attnlab import json_files
 from attnlab.experiments.pool import Interrupted
 from attnlab.experiments.progress import Progress
 from attnlab.experiments.workspace import Job, Workspace, open_workspace, slug
@@ -68,7 +69,7 @@ class Notes(Progress):
         lambda good: b"\xff" + good,
         lambda good: good.replace(b'"sha256"', b'"sha257"'),
         lambda good: b'{"name": "one", "seconds": 1.0, "result": 42}',  # of another version
-        lambda good: files.sealed_json({"name": "one", "result": 42}),
+        lambda good: json_files.sealed_json({"name": "one", "result": 42}),
     ],
 )
 def test_a_damaged_result_is_said_and_computed_again(tmp_path, harm):
@@ -104,6 +105,32 @@ def test_a_result_under_the_name_of_another_job_is_not_used(workspace):
     (parts / "one.json").replace(parts / "two.json")
     found = workspace.run_jobs([counting("one", calls), counting("two", calls)])
     assert found == {"one": {"name": "one"}, "two": {"name": "two"}}
+
+
+def test_what_was_made_of_a_result_that_is_lost_is_made_again(tmp_path):
+    """Where that comes out another each time; also if the command is stopped in between."""
+    notes, calls, left = Notes(), [], ["stop"]
+    workspace = open_workspace(tmp_path, "test", "abc", notes, again=False)
+
+    def after():
+        if len(calls) == 4 and left:
+            raise RuntimeError(left.pop())
+        calls.append("after")
+
+    jobs = [
+        counting("before", calls),
+        dataclasses.replace(counting("measure", calls), renews=True),
+        Job("after", after),
+    ]
+    workspace.run_jobs(jobs)
+    workspace.run_jobs(jobs)
+    assert calls == ["before", "measure", "after"], "nothing is done twice"
+    (workspace.folder / "parts" / "measure.json").unlink()
+    with pytest.raises(RuntimeError, match="stop"):
+        workspace.run_jobs(jobs)
+    workspace.run_jobs(jobs)
+    assert calls == ["before", "measure", "after", "measure", "after"]
+    assert "measure is lost, and after was made of it: done again" in notes.lines
 
 
 def test_time_is_asked_for_only_of_what_is_not_done(workspace):

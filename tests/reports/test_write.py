@@ -6,7 +6,7 @@ import sys
 import pytest
 from reports.samples import line, plot, report
 
-from attnlab import files
+from attnlab import json_files
 from attnlab.reports import downloads
 from attnlab.reports.html import as_html
 from attnlab.reports.markdown import with_downloads
@@ -20,7 +20,7 @@ def test_a_folder_has_the_page_the_text_the_results_and_all_that_they_link_to(tm
     made = downloads.make(one)
     assert (folder / "report.html").read_text(encoding="utf-8") == as_html(one, made)
     assert (folder / "report.md").read_text(encoding="utf-8") == with_downloads(one, made)
-    assert files.read_json(folder / "results.json") == {"loss": [1.5, None]}
+    assert json_files.read_json(folder / "results.json") == {"loss": [1.5, None]}
     beside = {file.path: file.content for several in made.values() for file in several}
     for path, content in beside.items():
         assert (folder / path).read_bytes() == content
@@ -64,7 +64,7 @@ def test_writing_again_replaces_and_leaves_nothing_else(tmp_path):
     short = Report(title="t", question="q", answer="a")
     for answer in (1, 2):
         write(short, answer, tmp_path)
-    assert files.read_json(tmp_path / "results.json") == 2
+    assert json_files.read_json(tmp_path / "results.json") == 2
     assert {path.name for path in tmp_path.iterdir()} == {
         "report.html",
         "report.md",

@@ -123,7 +123,9 @@ class RecurrentStudy(LanguageStudy):
         honest = {name: recipes[name] for name in HONEST}
         jobs = [
             Job(SIZES, lambda: sizes(recipes)),
-            Job(TIMES, lambda: costs.step_costs(recipes, self.size.turns), lambda: 5.0),
+            Job(
+                TIMES, lambda: costs.step_costs(recipes, self.size.turns), lambda: 5.0, renews=True
+            ),
         ]
         for seed in self.repeats:
             seeded = {n: dataclasses.replace(recipe, seed=seed) for n, recipe in recipes.items()}

@@ -228,9 +228,15 @@ def training_name(variant: str, seed: int, block: int) -> str:
 
 def _train(workspace: Workspace, name: str, recipe: Recipe) -> TrainingResult:
     run = workspace.train(name, recipe)
-    losses = [row["loss"] for row in run.read("metrics")]
+    rows = [(row["step"], row["loss"]) for row in run.read("metrics")]
     held_out = [[row["step"], row["loss"]] for row in run.read("eval")]
-    wide = max(len(losses) // POINTS, 1)
+    for log, steps in (("metrics", rows), ("eval", held_out)):
+        if not steps or steps[-1][0] != recipe.steps:
+            raise ValueError(
+                f"{run.log(log)} has lost its last step; remove {run.folder}, and the same command "
+                "trains it again"
+            )
+    losses, wide = [loss for _, loss in rows], max(recipe.steps // POINTS, 1)
     return {
         "parameters": run.manifest()["parameters"],
         "precision": f"{recipe.dtype}, {_tf32()}",
@@ -238,8 +244,9 @@ def _train(workspace: Workspace, name: str, recipe: Recipe) -> TrainingResult:
         "last": losses[-1],
         "held_out": held_out[-1][1],
         "curve": [
-            [min(first + wide, len(losses)), fmean(losses[first : first + wide])]
-            for first in range(0, len(losses), wide)
+            [min(first + wide, recipe.steps), fmean(there)]
+            for first in range(0, recipe.steps, wide)
+            if (there := [loss for step, loss in rows if first < step <= first + wide])
         ],
         "evaluations": held_out,
     }

@@ -6,13 +6,16 @@ from statistics import fmean
 
 import pytest
 import torch
+from training.recipes import small
 
-from attnlab import config, files, presets
+from attnlab import config, json_files, presets
 from attnlab.data.corpora import PythonDocs
 from attnlab.experiments import verdicts
 from attnlab.experiments.experiment import carry_out
 from attnlab.experiments.progress import Progress
+from attnlab.experiments.workspace import Workspace
 from attnlab.statistics import mean_interval
+from attnlab.studies.rope_gqa import experiment
 from attnlab.studies.rope_gqa.experiment import VARIANTS, RopeGqaStudy, training_name
 from attnlab.studies.rope_gqa.report import PAIRS
 from attnlab.training import checkpoint
@@ -63,7 +66,7 @@ def done(stopped_and_done):
 
 @pytest.fixture(scope="module")
 def parts(done):
-    found = [files.read_json(path) for path in (done.folder / "parts").glob("*.json")]
+    found = [json_files.read_json(path) for path in (done.folder / "parts").glob("*.json")]
     return {part["name"]: part["result"] for part in found}
 
 
@@ -241,3 +244,17 @@ def test_a_small_study_holds_out_no_more_than_it_can_look_at():
     study = RopeGqaStudy(scale="small")
     held = study.corpus.load().characters("validation")
     assert held < whole.characters("validation") and abs(held - 20_000) <= 1
+
+
+@pytest.mark.parametrize("log", ["eval", "metrics"])
+def test_an_earlier_loss_is_never_reported_as_the_last(tmp_path, log):
+    workspace = Workspace(tmp_path, Progress())
+    whole = experiment._train(workspace, "one", small())
+    run = workspace.run_of("one")
+    lines = run.log(log).read_bytes().splitlines(keepends=True)
+    run.log(log).write_bytes(b"".join(lines[1:]))
+    again = experiment._train(workspace, "one", small())
+    assert (again["last"], again["held_out"]) == (whole["last"], whole["held_out"])
+    run.log(log).write_bytes(b"".join(lines[:-1]))
+    with pytest.raises(ValueError, match=rf"{log}\.jsonl has lost its last step; remove "):
+        experiment._train(workspace, "one", small())
