@@ -26,9 +26,9 @@ from torch import Tensor
 
 from attnlab.attention.cache import Cached, Full, Ring
 from attnlab.bench.measure import take_turns
-from attnlab.checks import stoppable
 from attnlab.config import refusal, setting, settings
 from attnlab.kernels import Request, attention, dispatch
+from attnlab.stop import stoppable
 
 PEER = "SDPA"
 APPEND = "append"

@@ -37,6 +37,8 @@ def show(report: dict[str, Any], screen: Console) -> None:
     screen.print(table)
     for note in dict.fromkeys(f"{r['name']}: {r['note']}" for r in report["rows"] if r["note"]):
         screen.print(note, highlight=False, markup=False)
+    for line in _left_out(report):
+        screen.print(line, highlight=False, markup=False, soft_wrap=True)
     for axis, found in report["exponents"].items():
         if found["forward"] is None:
             continue
@@ -45,6 +47,20 @@ def show(report: dict[str, Any], screen: Console) -> None:
             f"{_number(found['forward + backward'])} (with backward)",
             highlight=False,
         )
+
+
+def _left_out(report: dict[str, Any]) -> list[str]:
+    """A line for each peer and reason: left out everywhere, or at which sizes."""
+    places = {(row["length"], row["window"]) for row in report["rows"]}
+    found: dict[tuple[str, str], list[tuple[int, int]]] = {}
+    for one in report["left_out"]:
+        found.setdefault((one["name"], one["reason"]), []).append((one["length"], one["window"]))
+    lines = []
+    for (name, reason), at in found.items():
+        some = ", ".join(f"{length:,} × {window:,}" for length, window in at)
+        where = "" if set(at) == places else f" at length × window {some}"
+        lines.append(f"{name} is left out{where}: {reason}")
+    return lines
 
 
 def _time(timing: dict[str, Any] | None) -> str:

@@ -18,11 +18,12 @@ from torch import Tensor
 
 from attnlab.bench import table
 from attnlab.bench.measure import Timing, exponent, peak_memory, take_turns
-from attnlab.checks import stoppable
 from attnlab.config import refusal, setting, settings
+from attnlab.extras import missing
 from attnlab.kernels import Request, attention, choose, hardware
 from attnlab.kernels.dispatch import PATHS
 from attnlab.kernels.request import keys_of_left_reach
+from attnlab.stop import stoppable
 
 Function = Callable[[Tensor, Tensor, Tensor], Tensor]
 _DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
@@ -110,21 +111,26 @@ def run(settings: WindowBench, tick: Callable[[str], None] = lambda text: None) 
     dtype = _DTYPES[name]
     hardware.require(dtype, device)
     rows: list[Row] = []
+    absent: dict[tuple[int, int], dict[str, str]] = {}
     places = settings.places()
 
     def done() -> str:
         return f"{len({(row.length, row.window) for row in rows})} of {len(places)} sizes"
 
-    with stoppable(done, lambda: _report(settings, rows, device, name)):
+    def report() -> dict[str, Any]:
+        return _report(settings, rows, absent, device, name)
+
+    with stoppable(done, report):
         for length, window in places:
             inputs = _inputs(settings, length, device, dtype)
+            absent[length, window] = left_out(settings, inputs, window)
             rows += _measure(settings, inputs, window, tick)
         for row in rows:  # after all the times, which it would disturb
             if row.forward:
                 inputs = _inputs(settings, row.length, device, dtype)
                 tick(f"length {row.length:,}, window {row.window:,}: {row.name}, memory")
                 row.memory = _peak(settings, row, inputs)
-    return _report(settings, rows, device, name)
+    return report()
 
 
 def _inputs(
@@ -158,14 +164,50 @@ def _candidates(
         yield Candidate("attnlab, no compiler", _path("tiled"))
     if window >= q.shape[2]:
         yield Candidate("SDPA, causal", _path("sdpa"))
-    elif q.shape[2] <= settings.dense_up_to and window == settings.middle:  # one time for all
+    elif not _dense_left_out(settings, q.shape[2]) and window == settings.middle:  # one for all
         yield Candidate("dense mask", _path("sdpa"))
-    if settings.flex and PATHS["flex"].refusal(request) is None:
-        yield Candidate("FlexAttention", _path("flex"), backward=device.type == "cuda")
-    local = importlib.util.find_spec("local_attention") and window < q.shape[2]
-    if local and k.shape[1] == q.shape[1]:
+    if not _flex_left_out(settings, request):
+        backward = device.type == "cuda"
+        note = "" if backward else "it has no backward pass on the CPU"
+        yield Candidate("FlexAttention", _path("flex"), backward=backward, note=note)
+    if not _local_left_out(request):
         note = "its window counts the keys before the query: one key more"
         yield Candidate("local-attention", _local_attention, keys_of_left_reach, note=note)
+
+
+def left_out(
+    settings: WindowBench, inputs: tuple[Tensor, Tensor, Tensor], window: int
+) -> dict[str, str]:
+    """Peers that are not measured at a place, and why."""
+    q, k, v = inputs
+    request = Request(q=q, k=k, v=v, window=window)
+    reasons = {
+        "dense mask": "" if window >= q.shape[2] else _dense_left_out(settings, q.shape[2]),
+        "FlexAttention": _flex_left_out(settings, request),
+        "local-attention": _local_left_out(request),
+    }
+    return {name: reason for name, reason in reasons.items() if reason}
+
+
+def _dense_left_out(settings: WindowBench, length: int) -> str:
+    longest = settings.dense_up_to
+    return f"{length:,} tokens are more than dense_up_to={longest}" if length > longest else ""
+
+
+def _flex_left_out(settings: WindowBench, request: Request) -> str:
+    return (PATHS["flex"].refusal(request) or "") if settings.flex else "flex=false"
+
+
+def _local_left_out(request: Request) -> str:
+    heads, kv_heads, length = request.q.shape[1], request.k.shape[1], request.q.shape[2]
+    if importlib.util.find_spec("local_attention") is None:
+        return missing("local-attention", "this peer")
+    if kv_heads != heads:
+        return f"it has a key/value head for every query head, not {kv_heads} for {heads}"
+    window = request.window
+    if window is None or window >= length:
+        return f"its window must be shorter than the text, and {window:,} is not"
+    return ""
 
 
 def _path(path: str) -> Callable[[int], Function]:
@@ -270,7 +312,11 @@ def _error(mine: Tensor, true: Tensor) -> float:
 
 
 def _report(
-    settings: WindowBench, rows: list[Row], device: torch.device, dtype: str
+    settings: WindowBench,
+    rows: list[Row],
+    absent: dict[tuple[int, int], dict[str, str]],
+    device: torch.device,
+    dtype: str,
 ) -> dict[str, Any]:
     ours = [row for row in rows if row.name == "attnlab"]
     return {
@@ -280,6 +326,11 @@ def _report(
         "dtype": dtype,
         "torch": torch.__version__,
         "rows": [asdict(row) for row in rows],
+        "left_out": [
+            {"length": length, "window": window, "name": peer, "reason": reason}
+            for (length, window), reasons in absent.items()
+            for peer, reason in reasons.items()
+        ],
         "ratios": [_ratios(row, rows) for row in ours],
         "exponents": {
             "length": _exponents([row for row in ours if row.window == settings.middle], "length"),

@@ -27,8 +27,9 @@ from attnlab.audit.mutants.table import show_mutants
 from attnlab.audit.own import own_attention, own_model, seed_rng
 from attnlab.audit.properties.property import Property
 from attnlab.audit.subject.base import Subject
-from attnlab.checks import Tick, lines, stoppable
+from attnlab.checks import Tick, lines
 from attnlab.config import setting, settings
+from attnlab.stop import stoppable
 
 MISTAKES = ("rotary-growing", "rotary-by-head")  # registered as mistakes, so no controls
 # what is declared of our position schemes; of one that is new, nothing

@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import random
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -23,7 +24,7 @@ from typing import Any
 from urllib.parse import quote
 
 from attnlab import config, counter_rng, files, stop
-from attnlab.checks import Tick, stoppable, strangers
+from attnlab.checks import Tick, strangers
 from attnlab.checks.strangers import HANG_UP, PATIENCE, ask
 from attnlab.checks.strangers import is_whole as is_whole
 from attnlab.checks.strangers import request as request
@@ -35,6 +36,7 @@ from attnlab.page.guard import log
 from attnlab.page.routes import ROUTES, Call, Page, Route
 from attnlab.page.server import Server, ServerSettings
 from attnlab.printable import distinct
+from attnlab.stop import stoppable
 from attnlab.training import launch, runs
 from attnlab.training.recipe import Recipe
 from attnlab.training.report import Report
@@ -55,6 +57,7 @@ PATHS = [
     "/", "//", "/static/", "/static/..%2fserver.py", "/static/%2e%2e/%2e%2e/x.py", "/static/x.js",
     "/api", "/api/", "/api/runs/..", "/api/runs/../curve", "/api/runs/%00", "/api/runs/%ff/curve",
     "/api/claims/copy/", "/api/claims/%F0%9F%98%80", "/report/..", "/report/%2fetc%2fpasswd",
+    "/api/launches/../stop", "/api/launches/%00/stop", "/api/launches/x/stop",
     "/report/study-fuzz-0/x/", "/report/study-fuzz-0/x/..%2f..", "/report/%00/%00/%00",
     "/favicon.ico", "/?token=", "/?token=x", "/" + "a" * 9000, "/api/runs?" + "a=b&" * 900, "*",
 ]  # fmt: skip
@@ -74,17 +77,17 @@ class FuzzCheck:
             names = make_runs(root)
             strangers.make_reports(root)
             settings = ServerSettings(root=root, port=0, slowest=SLOWEST, warm=False)
-            with Server(settings).running() as server, Failures() as errors:
+            with make_server(settings).running() as server, Failures() as errors:
                 statuses, slowest = self._ask(server, names, tick)
                 right = request(server, "GET", "/api/about")
                 alive = any(ask(server, right) == 200 for _ in range(TRIES))
             tick("strangers")
             patient = replace(settings, slowest=PATIENCE)
-            with Server(patient).running() as server, Failures() as more_errors:
+            with make_server(patient).running() as server, Failures() as more_errors:
                 doors = open_doors(server, names)
                 tried = strangers.try_all(root)
             errors += more_errors
-            bare = Server(patient, [*ROUTES, BROKEN], unguarded)
+            bare = make_server(patient, [*ROUTES, BROKEN], unguarded)
             with bare.running() as control, Failures():
                 found = open_doors(control, names)
                 broken = ask(control, request(control, "GET", BROKEN.path))
@@ -138,6 +141,13 @@ class FuzzCheck:
         finally:
             clients.shutdown(cancel_futures=True)  # all are asked for at once
         return statuses, slowest
+
+
+def make_server(settings: ServerSettings, *more: Any) -> Server:
+    """A page that starts processes as any does, but such as end at once instead of trainings."""
+    server = Server(settings, *more)
+    server.page.launcher.program = (sys.executable, "-S", "-c", "pass")
+    return server
 
 
 class Failures(logging.Handler):
@@ -230,6 +240,7 @@ def open_doors(server: Server, names: Sequence[str]) -> list[str]:
 def fill_route(route: Route, names: Sequence[str]) -> tuple[str, Any]:
     """A right request of a route."""
     path = route.path.replace("{run:path}", names[0]).replace("{report}", "study-fuzz-0")
+    path = path.replace("{launch}", "20200101-000000-abcdef")
     body = BODIES.get(route.path, {})
     filled_body = {key: names[0] if it == "RUN" else it for key, it in body.items()}
     if "source" in filled_body and filled_body["source"] == {"run": "RUN"}:
@@ -238,8 +249,18 @@ def fill_route(route: Route, names: Sequence[str]) -> tuple[str, Any]:
 
 
 BODIES: dict[str, dict[str, Any]] = {
+    "/api/launches": {
+        "kind": "train", "preset": "tiny", "text": "", "start": "", "settings": {"steps": "3"},
+    },
+    "/api/launches/plan": {
+        "kind": "compare", "preset": "tiny", "settings": {"steps": "3", "model.width": "16"},
+        "comparison": {"seeds": "2", "match": "steps"},
+        "variants": [{"label": "a", "settings": {}},
+                     {"label": "b", "settings": {"model.positions": "alibi"}}],
+    },
     "/api/claims/{name}": {"settings": {"lead": 3.0, "keys": 4, "seed": 1}, "knob": False},
     "/api/look": {"source": {"run": "RUN"}, "text": "Where was", "layer": 0, "head": 1},
+    "/api/look/heads": {"source": {"run": "RUN"}, "text": "Where was Ann born"},
     "/api/generate": {
         "run": "RUN", "prompt": "Wh", "tokens": 3, "temperature": 0.8, "top_k": 5, "seed": 1,
     },
@@ -264,7 +285,7 @@ def broken_request(server: Server, names: Sequence[str], rng: random.Random) -> 
     """A request that was right before one, two or three things were done to it."""
     route = rng.choice(ROUTES)
     path, body = fill_route(route, [rng.choice(names)])
-    if route.path == "/api/look" and rng.random() < 0.6:
+    if route.path.startswith("/api/look") and rng.random() < 0.6:
         body = {**body, "source": {"mechanism": dict(MECHANISMS)}}
     method, headers, raw = route.method, dict[str, str | None](), None
     body = json.loads(json.dumps(body))

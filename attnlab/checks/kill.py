@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from attnlab import config, counter_rng, stop
-from attnlab.checks import Tick, stoppable
+from attnlab.checks import Tick
 from attnlab.config import setting, settings
 from attnlab.data.biographies import Biographies
 from attnlab.data.objectives import Questions
 from attnlab.models.transformer import TransformerSettings
+from attnlab.stop import stoppable
 from attnlab.training import checkpoint, runs
 from attnlab.training.launch import note_resumed
 from attnlab.training.loop import Training, train

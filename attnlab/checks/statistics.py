@@ -21,8 +21,8 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from attnlab import config, counter_rng, files, stop
-from attnlab.checks import Tick, stoppable
+from attnlab import config, counter_rng, files, json_files, stop
+from attnlab.checks import Tick
 from attnlab.config import setting, settings
 from attnlab.experiments import held
 from attnlab.experiments.verdicts import (
@@ -36,6 +36,7 @@ from attnlab.experiments.verdicts import (
 )
 from attnlab.reports.report import Cell, Table
 from attnlab.reports.terminal import grid
+from attnlab.stop import stoppable
 from attnlab.training import launch, loop, parallel, runs
 from attnlab.training.recipe import Recipe
 from attnlab.training.report import Report
@@ -412,7 +413,7 @@ def train_twin(recipe: Recipe, twin: int, folder: Path) -> Stretches:
     setup = dataclasses.replace(setup, model=build_model(own))
     run = runs.Run(folder)
     run.checkpoints.mkdir(parents=True)
-    files.write_whole(folder / "config.json", files.as_json(config.to_dict(setup.recipe)))
+    files.write_whole(folder / "config.json", json_files.as_json(config.to_dict(setup.recipe)))
     with parallel.world(recipe.device) as world:
         stop.pass_on(loop.train(setup, run, world, Report()).ending)
     return Stretches(**held.measure(run))

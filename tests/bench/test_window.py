@@ -1,9 +1,11 @@
 """The window benchmark: checks first, then takes turns, and reports ratios."""
 
 import importlib.util
+from types import SimpleNamespace
 
 import pytest
 import torch
+from rich.console import Console
 
 from attnlab.bench import window
 from attnlab.bench.measure import exponent, peak_memory, take_turns
@@ -99,19 +101,55 @@ def test_peak_memory_sees_what_is_freed_again():
     assert 35e6 < peak < 60e6
 
 
-def test_the_dense_mask_stops_where_it_is_told():
+@pytest.mark.parametrize(
+    ("changes", "installed", "peer", "reason"),
+    [
+        ({"flex": False}, True, "FlexAttention", "flex=false"),
+        ({"width": 17}, True, "FlexAttention", "head widths (17, 17) are not powers of two"),
+        ({"kv_heads": 1}, True, "local-attention", "it has a key/value head for every query head"),
+        ({}, False, "local-attention", "this peer needs local-attention: pip install "),
+        ({"windows": (64,)}, True, "local-attention", "its window must be shorter than the text"),
+    ],
+)
+def test_a_peer_that_is_left_out_has_its_reason(monkeypatch, changes, installed, peer, reason):
+    util = SimpleNamespace(find_spec=lambda name: object() if installed else None)
+    monkeypatch.setattr(window, "importlib", SimpleNamespace(util=util))
+    usual = {"lengths": (64,), "windows": (8,), "heads": 2, "width": 16, "device": "cpu"}
+    bench = WindowBench(**{**usual, **changes})
+    inputs = window._inputs(bench, 64, torch.device("cpu"), torch.float32)
+    (keys,) = bench.windows
+    measured = [one.name for one in window._candidates(bench, inputs, keys)]
+    absent = window.left_out(bench, inputs, keys)
+    assert absent[peer].startswith(reason)
+    peers = {"FlexAttention", "local-attention", "dense mask" if keys < 64 else "SDPA, causal"}
+    ours = {"attnlab", "attnlab, no compiler"}
+    assert {*measured} - ours | {*absent} == peers and not {*measured} & {*absent}
+
+
+def test_the_dense_mask_stops_where_it_is_told_and_the_table_says_who_is_left_out(capsys):
     few = WindowBench(
-        lengths=(64, 128),
+        lengths=(64, 96),
         windows=(8,),
-        heads=1,
+        heads=2,
+        kv_heads=1,
         width=16,
         turns=1,
         flex=False,
         dense_up_to=64,
         device="cpu",
     )
-    rows = window.run(few)["rows"]
-    assert [row["length"] for row in rows if row["name"] == "dense mask"] == [64]
+    report = window.run(few)
+    measured = [row["length"] for row in report["rows"] if row["name"] == "dense mask"]
+    absent = [one["length"] for one in report["left_out"] if one["name"] == "dense mask"]
+    assert measured == [64] and absent == [96]
+    show(report, Console(width=300))
+    lines = [line for line in capsys.readouterr().out.splitlines() if "is left out" in line]
+    assert [line.partition(": ")[0] for line in lines] == [
+        "FlexAttention is left out",
+        "local-attention is left out",
+        "dense mask is left out at length × window 96 × 8",
+    ]
+    assert lines[-1].endswith("96 tokens are more than dense_up_to=64")
 
 
 def test_a_window_of_everything_is_held_against_causal_attention():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from attnlab import files
+from attnlab import files, json_files
 from attnlab.checks import cached, corruption
 from attnlab.checks.corruption import CorruptionCheck
 from attnlab.kernels import native
@@ -33,6 +33,21 @@ def test_the_check_fails_when_hashes_are_not_compared(monkeypatch):
     assert not CorruptionCheck(trials=40, caches=30).run(silent)["passed"]
 
 
+@pytest.mark.parametrize("damaged", ["state.json", "model.safetensors"])
+def test_a_control_that_had_nothing_to_miss_is_no_pass(monkeypatch, damaged):
+    """Of no tensors damaged, and of damage that the tensor format notices by itself."""
+
+    def always(folder, seed, trial):
+        path = folder / damaged
+        path.write_bytes(b"")
+        return path
+
+    monkeypatch.setattr(corruption, "damage", always)
+    report = CorruptionCheck(trials=3, caches=30).run(silent)
+    assert report["found"] == report["older_one_used_instead"] == 3
+    assert not report["passed"] and "use more trials" in report["proves_nothing"]
+
+
 def caches_damaged(folder):
     counts = {}
     cached.damage_caches(folder, 60, 0, counts, silent)
@@ -48,10 +63,10 @@ def test_damaged_caches_are_found_and_made_again_and_a_naive_reader_uses_them(tm
 
 def test_the_check_fails_when_hashes_of_caches_are_not_compared(tmp_path, monkeypatch):
     def trusting(path):
-        value = files.parse_json(files.read(path), path)
-        return {name: inner for name, inner in value.items() if name != files.SEAL}
+        value = json_files.parse_json(files.read(path), path)
+        return {name: inner for name, inner in value.items() if name != json_files.SEAL}
 
-    monkeypatch.setattr(files, "read_sealed", trusting)
+    monkeypatch.setattr(json_files, "read_sealed", trusting)
     monkeypatch.setattr(native, "is_whole", lambda target: target.exists())
     counts = caches_damaged(tmp_path)
     assert not any(counts.pop(name).passed for name in ("shards", "results of jobs"))

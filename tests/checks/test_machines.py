@@ -174,6 +174,15 @@ def test_a_number_that_moves_is_listed_with_its_margin():
     assert report["largest_moves"][0]["part"] == pytest.approx(2e-7)
 
 
+def test_nothing_examined_and_nothing_compared_is_no_pass():
+    report = outcome_of({"seconds": 1.0})
+    assert not report["passed"] and [row["passed"] for row in report["machines"]] == [True, False]
+    assert table.complaints(report) == ["other: nothing was examined; choose other parts or claims"]
+    alone = judge([BASELINE], {"as it is": child_result()}, {"other": "is what this machine does"})
+    assert not alone["passed"] and "nothing was compared" in table.complaints(alone)[0]
+    assert "there is no answer" in table.answer(alone)
+
+
 def test_a_recorded_number_may_move_in_its_last_digits_only(monkeypatch):
     from attnlab.checks.machines import check
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from attnlab import files
+from attnlab import json_files
 from attnlab.checks.hostile.trial import Place, Plant
 
 
@@ -34,8 +34,8 @@ def seal(folder: Path) -> None:
 
 
 def write_manifest(folder: Path, body: Any) -> None:
-    digest = hashlib.sha256(files.as_json(body)).hexdigest()
-    (folder / "manifest.json").write_bytes(files.as_json({"body": body, "sha256": digest}))
+    digest = hashlib.sha256(json_files.as_json(body)).hexdigest()
+    (folder / "manifest.json").write_bytes(json_files.as_json({"body": body, "sha256": digest}))
 
 
 def content_of(name: str, content: bytes) -> Plant:

@@ -16,10 +16,11 @@ from typing import Any
 from rich.console import Console
 
 from attnlab import files
-from attnlab.checks import Tick, stoppable
+from attnlab.checks import Tick
 from attnlab.checks.machines import imitate, table
 from attnlab.checks.machines.imitate import BASELINE, MACHINES, Machine
 from attnlab.config import refusal, setting, settings
+from attnlab.stop import stoppable
 
 PARTS = ("claims", "kernels", "decoding", "documents")
 SHORT_MACHINES = ("default", "no-compiler")
@@ -112,6 +113,7 @@ def judge(
             "imitated_by": machine.said,
             "error": there.get("error"),
             "verdicts_changed": list(_changes(here, there)),
+            "examined": _examined(there),
             "numbers": len(numbers[machine.name]),
             "moved": len(moved[machine.name]),
             "smallest_margin": _smallest(numbers[machine.name], moved[machine.name], 1),
@@ -130,14 +132,21 @@ def judge(
         "largest_moves": _largest_moves(numbers, {m.name for m in machines if not m.seed}),
         "smallest_margins": _smallest(numbers[BASELINE.name], moved[BASELINE.name], 8),
         "seconds": round(sum(row["seconds"] for row in rows), 1),
-        "passed": all(row["passed"] for row in rows),
+        "passed": len(rows) > 1 and all(row["passed"] for row in rows),
     }
 
 
 def _passed(row: Mapping[str, Any]) -> bool:
     wrong = (row["error"], row["verdicts_changed"], row["texts_changed"], row["documents"]["off"])
     within = all((row[part]["worst"] or 0) <= 1 for part in ("kernels", "decoding"))
-    return within and not any(wrong)
+    return row["examined"] > 0 and within and not any(wrong)
+
+
+def _examined(there: Mapping[str, Any]) -> int:
+    """Claims, cases and documents; where there are none, nothing can be wrong and nothing right."""
+    decoded, made = there.get("decoding", {}), there.get("documents") or {"compared": 0}
+    cases = [there.get("claims", {}), there.get("kernels", {}), decoded.get("errors", {})]
+    return sum(map(len, cases)) + int(made["compared"])
 
 
 def _numbers(there: Mapping[str, Any]) -> dict[Key, dict[str, Any]]:

@@ -67,16 +67,22 @@ def answer(report: Mapping[str, Any]) -> str:
     count = f"{len(rows) - seeds} machines and {seeds} more seed{'' if seeds == 1 else 's'}"
     if report["passed"]:
         return f"On {count} no verdict changes, and every error is within its limit."
-    wrong = ", ".join(row["machine"] for row in rows if not row["passed"])
-    return f"Of {count}, these are not as they should be: {wrong}."
+    wrong = [row["machine"] for row in rows if not row["passed"]]
+    if not wrong:
+        return "With nothing to compare it with there is no answer."
+    return f"Of {count}, these are not as they should be: {', '.join(wrong)}."
 
 
 def complaints(report: Mapping[str, Any]) -> list[str]:
     """What is wrong, a line each."""
     lines = []
+    if len(report["machines"]) == 1:
+        lines.append("nothing was compared: this machine imitates none that were asked for")
     for row in report["machines"]:
         name = row["machine"]
         lines += [f"{name}: {row['error']}"] if row["error"] else []
+        if not row["error"] and not row["examined"]:
+            lines.append(f"{name}: nothing was examined; choose other parts or claims")
         lines += [f"{name}: {change}" for change in row["verdicts_changed"]]
         lines += [f"{name}: another greedy text from {case}" for case in row["texts_changed"]]
         lines += [f"{name}: {one}" for one in row["documents"]["off"]]
