@@ -13,6 +13,7 @@ import json
 import sys
 import time
 import types
+import unicodedata
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -20,9 +21,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypedDict, Union, get_args, get_origin, get_type_hints
 
-from attnlab import config, registry
+from attnlab import config, names, registry
 from attnlab.page.guard import Refused
-from attnlab.theory import catalogue, record, sources
+from attnlab.theory import catalogue, mathml, record, sources
 from attnlab.theory.claim import Claim
 from attnlab.theory.document import error_rates_text
 from attnlab.theory.record import Outcome
@@ -30,6 +31,7 @@ from attnlab.theory.result import ClaimResult, headline
 
 KEPT = 256  # answers, of some 10 kB each
 LONGEST_LIST = 8
+UNBRACKETED = {ord("("): None, ord(")"): None}  # people type "A4 1c" for "A4 1(c)"
 KINDS: dict[object, str] = {bool: "bool", int: "int", float: "float"}
 Reply = dict[str, object]  # JSON
 
@@ -81,6 +83,7 @@ class Claims:
         return [
             {
                 "name": key,
+                "course": sources.COURSES[key.split()[0]],
                 "asks": sources.QUESTIONS[key],
                 "claims": claims,
                 "unsettled": sources.UNSETTLED.get(key, ""),
@@ -158,19 +161,40 @@ class Claims:
             self._answers.popitem(last=False)
         return answer
 
+    def _words(self, name: str) -> str:
+        """Everything that the page displays of a claim, folded, to be searched."""
+        cls = registry.load("claim", name)
+        about, outcome = cls.about, self._record.get(name)
+        shown = [
+            *(name, names.title(name), registry.find("claim", name).summary),
+            *(about.statement, about.formula, about.condition, about.expected, about.knob.words),
+            *(about.derivation, about.remark),
+            *(
+                f"{key} {key.translate(UNBRACKETED)} {sources.QUESTIONS[key]}"
+                for key in about.questions
+            ),
+            *(f"{it['name']} {it['about']}" for it in controls(cls)),
+            *(text for answer in about.answers for text in dataclasses.astuple(answer)),
+            *(_texts(outcome) if outcome is not None else ()),
+        ]
+        return fold(" ".join(map(str, shown)))
+
     def _entry(self, name: str) -> Reply:
         cls = registry.load("claim", name)
         about, standard = cls.about, self.experiment(name, {})
         known = self.known(standard)
         return {
             "name": name,
+            "title": names.title(name),
             "summary": registry.find("claim", name).summary,
             "statement": about.statement,
             "formula": about.formula,
+            "typeset": mathml.formula(about.formula),
+            "words": self._words(name),
             "verdict": about.expected,
             "expected": about.expected,
             "condition": about.condition or None,
-            "questions": [f"{key}: {sources.QUESTIONS[key]}" for key in about.questions],
+            "questions": [{"name": it, "asks": sources.QUESTIONS[it]} for it in about.questions],
             "evidence": "trained" if cls.trained else known["evidence"] if known else None,
             "trained": cls.trained,
             "recorded": cls.trained and self.recorded(standard) is not None,
@@ -178,6 +202,21 @@ class Claims:
             "settings": controls(cls),
             "seconds": known["seconds"] if known else None,
         }
+
+
+def fold(text: str) -> str:
+    """Text in which αᵢ is found as αi and GQA as gqa; the page folds what is typed alike."""
+    return " ".join(unicodedata.normalize("NFKC", text).lower().replace("`", "").split())
+
+
+def _texts(plain: object) -> Iterator[str]:
+    """All text in plain data; names of fields are none."""
+    if isinstance(plain, str):
+        yield plain
+    elif isinstance(plain, Mapping):
+        yield from (text for one in plain.values() for text in _texts(one))
+    elif isinstance(plain, list):
+        yield from (text for one in plain for text in _texts(one))
 
 
 def controls(cls: type[Claim]) -> list[Control]:

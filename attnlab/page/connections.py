@@ -63,7 +63,7 @@ def strict_parser() -> Any:
     return Strict(h11.SERVER, LARGEST_HEAD)
 
 
-def patient(seconds: float, most: int) -> Any:
+def deadline_protocol(seconds: float, most: int) -> Any:
     """uvicorn's protocol, with a deadline for what a client does: from its coming, and from when an
     answer is written, until the answer is taken and the head of the next request is there."""
     import h11
@@ -71,7 +71,7 @@ def patient(seconds: float, most: int) -> Any:
 
     places = Places(most)
 
-    class Patient(H11Protocol):
+    class DeadlineProtocol(H11Protocol):
         deadline: Any = None
         stuck = False  # the client does not take what is written
         refused = False  # what it still sends is not read
@@ -142,4 +142,4 @@ def patient(seconds: float, most: int) -> Any:
                 self.deadline.cancel()
                 self.deadline = None
 
-    return Patient
+    return DeadlineProtocol

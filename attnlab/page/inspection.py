@@ -4,13 +4,15 @@ Axes: t tokens, output i, input j; h heads.
 Cost: one forward pass for the weights; for the influence map t passes, side by side in batches.
 
 Weights are those of the reference path: the attention of a layer is asked for them, with what it
-was given in the model. Influence is measured from outside, as the audit
-does it: token j is replaced, and every output watched.
+was given in the model. Influence is measured from outside, as the audit does it: token j is
+replaced, and every output watched. So a model without attention has an influence map too.
+
+What is looked at is named by one entry of SOURCES: a run, or a model that is made on the spot.
 """
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,14 +21,16 @@ from torch import Tensor, nn
 
 from attnlab import config, counter_rng, registry
 from attnlab.attention.heads import AttentionOptions, HeadedAttention
+from attnlab.attention.own import OwnLayer
 from attnlab.generate import evaluating, precise
 from attnlab.kernels import dispatch
 from attnlab.kernels.request import visible
+from attnlab.models.model import LanguageModel, parameters
 from attnlab.models.transformer import Transformer, TransformerSettings
 from attnlab.page.generation import OpenModels
 from attnlab.page.validation import text, whole
 
-LONGEST_TEXT, MOST_TOKENS = 2_000, 256  # characters, tokens
+LONGEST_TEXT, MOST_TOKENS = 20_000, 256  # characters that are read, tokens that are shown
 LIKELIEST = 12
 AT_ONCE = 32  # texts in a batch of the influence map
 EFFORT = 2e10  # tokens · parameters that an influence map may take: some seconds
@@ -46,46 +50,86 @@ RANGES = {"heads": (1, 16), "kv_heads": (1, 16), "width": (4, 256), "depth": (1,
 
 
 @dataclass(frozen=True)
+class ModelInput:
+    """A model with a text, ready to be read."""
+
+    key: str
+    model: LanguageModel
+    ids: list[int]
+    tokens: list[str]
+    name: Callable[[int], str]  # of a token
+    vocabulary: Sequence[int]  # tokens that a text may hold
+    note: str = ""  # if not all of the text is read
+
+    @classmethod
+    def of_run(cls, models: OpenModels, run: Any, written: str) -> "ModelInput":
+        run = text({"run": run}, "run", 300)
+        saved = models.take(run)
+        ids, note = cut(saved.tokenizer.encode(written).tolist(), saved.model.longest)
+
+        def name(token: int) -> str:
+            return str(saved.tokenizer.decode([token]))
+
+        marks = {saved.tokenizer.pad, saved.tokenizer.mask}
+        known = [token for token in range(saved.tokenizer.size) if token not in marks]
+        key = str((models.version(run), written))
+        return cls(key, saved.model, ids, [name(one) for one in ids], name, known, note)
+
+    @classmethod
+    def random_model(cls, wanted: Any, written: str) -> "ModelInput":
+        chosen = mechanism(wanted)
+        letters, note = cut(list(written), None)
+        model, ids = random_model(chosen, "".join(letters))
+        alphabet = [*sorted(set(letters)), "·"]  # there are two tokens at least
+        known = range(len(set(letters)))
+        key = str((chosen, letters))
+        return cls(key, model, ids, letters, lambda one: alphabet[one], known, note)
+
+
+def cut(tokens: list[Any], longest: int | None) -> tuple[list[Any], str]:
+    """What of a text is looked at, and a sentence if that is not all of it."""
+    most = MOST_TOKENS if longest is None else min(MOST_TOKENS, longest)
+    if len(tokens) <= most:
+        return tokens, ""
+    why = "" if most == MOST_TOKENS else ", which is all that this model reads"
+    return tokens[:most], (f"The text has {len(tokens):,} tokens; shown are the first {most}{why}.")
+
+
+# each takes the open models, what the request says of the source, and the text
+SOURCES: dict[str, Callable[[OpenModels, Any, str], ModelInput]] = {
+    "run": ModelInput.of_run,
+    "mechanism": lambda models, wanted, written: ModelInput.random_model(wanted, written),
+}
+
+
+def open_source(models: OpenModels, body: Mapping[str, Any]) -> Callable[[], ModelInput]:
+    """The model and the text that a request names; what can be wrong without them is found now."""
+    written = text(body, "text", LONGEST_TEXT)
+    source = body.get("source")
+    if not isinstance(source, Mapping) or len(source) != 1 or {*source} - {*SOURCES}:
+        raise ValueError('source is {"run": NAME} or {"mechanism": {…}}')
+    [(kind, wanted)] = source.items()
+    return lambda: SOURCES[kind](models, wanted, written)
+
+
+@dataclass(frozen=True)
 class Inspection:
-    """A model that read a text."""
+    """A model that has read a text."""
 
     tokens: list[str]
+    ids: list[int]
     inside: list[tuple[Tensor, AttentionOptions]]  # what the attention of each layer was given
-    model: Transformer
+    model: LanguageModel
+    absent: str  # why there are no attention weights; empty if there are
     influence: list[list[float]] | None
     note: str
     next: list[dict[str, Any]]
     paths: list[str]
 
-
-@dataclass(frozen=True)
-class ModelInput:
-    """A model with a text, ready to be read."""
-
-    key: str
-    model: nn.Module
-    ids: list[int]
-    tokens: list[str]
-    name: Callable[[int], str]  # of a token
-
-    @classmethod
-    def of_run(cls, models: OpenModels, run: str, written: str) -> "ModelInput":
-        saved = models.take(run)
-        ids = saved.tokenizer.encode(written).tolist()
-        if len(ids) > MOST_TOKENS:
-            raise ValueError(f"the text has {len(ids)} tokens; use {MOST_TOKENS} or fewer")
-
-        def name(token: int) -> str:
-            return str(saved.tokenizer.decode([token]))
-
-        key = str((models.version(run), written))
-        return cls(key, saved.model, ids, [name(token) for token in ids], name)
-
-    @classmethod
-    def random_model(cls, chosen: Mapping[str, Any], written: str) -> "ModelInput":
-        model, ids = random_model(chosen, written)
-        alphabet = [*sorted(set(written)), "·"]  # there are two tokens at least
-        return cls(str((chosen, written)), model, ids, list(written), lambda one: alphabet[one])
+    @property
+    def layers(self) -> list[HeadedAttention]:
+        """The attention of each layer; none where a model gives no weights."""
+        return [] if self.absent else attention_layers(self.model)
 
 
 class InspectionCache:
@@ -94,28 +138,24 @@ class InspectionCache:
     def __init__(self) -> None:
         self._kept: OrderedDict[str, Inspection] = OrderedDict()
 
-    def steps(
-        self, key: str, model: nn.Module, ids: list[int], names: list[str]
-    ) -> Iterator[Inspection | None]:
+    def steps(self, given: ModelInput) -> Iterator[Inspection | None]:
         """Read a text, with time for others in between; the last thing given is the inspection."""
-        found = self._kept.pop(key, None)
-        reading = read(model, ids, names) if found is None else iter([found])
+        found = self._kept.pop(given.key, None)
+        reading = read(given.model, given.ids, given.tokens) if found is None else iter([found])
         while (found := next(reading)) is None:
             yield None
-        self._kept[key] = found
+        self._kept[given.key] = found
         while len(self._kept) > KEPT:
             self._kept.popitem(last=False)
         yield found
 
 
-def read(model: nn.Module, ids: list[int], names: list[str]) -> Iterator[Inspection | None]:
-    if not isinstance(model, Transformer):
-        kind = type(model).__name__
-        raise ValueError(
-            f"this model is a {kind}, which has no attention to look at; choose another"
-        )
+def read(model: LanguageModel, ids: list[int], names: list[str]) -> Iterator[Inspection | None]:
+    absent = why_no_weights(model)
     with torch.inference_mode(), evaluating(model), dispatch.record_choices() as chosen:
-        inside, logits = _record_attention(model, torch.tensor([ids], device=_device(model)))
+        inside, logits = record_attention(model, torch.tensor([ids], device=device_of(model)))
+        if not absent:
+            absent = _refusal(attention_layers(model)[0], inside[0])
     likely = logits[0, -1].double().softmax(-1).topk(min(LIKELIEST, logits.shape[-1]))
     following = [
         {"id": int(token), "probability": float(share)}
@@ -123,7 +163,8 @@ def read(model: nn.Module, ids: list[int], names: list[str]) -> Iterator[Inspect
     ]
     influence: list[list[float]] | None = None
     note = ""
-    effort = sum(parameter.numel() for parameter in model.parameters()) * len(ids) ** 2
+    once = max(parameters(model), model.operations(len(ids)) / 6)  # a token of one forward pass
+    effort = once * len(ids) ** 2
     if effort > EFFORT:
         most = max(1, int(len(ids) * (EFFORT / effort) ** 0.5))
         note = f"no influence map: for this model it takes {most} tokens or fewer"
@@ -133,8 +174,10 @@ def read(model: nn.Module, ids: list[int], names: list[str]) -> Iterator[Inspect
             yield None
     yield Inspection(
         tokens=names,
+        ids=ids,
         inside=inside,
         model=model,
+        absent=absent,
         influence=influence,
         note=note,
         next=following,
@@ -142,8 +185,37 @@ def read(model: nn.Module, ids: list[int], names: list[str]) -> Iterator[Inspect
     )
 
 
-def _record_attention(
-    model: Transformer, tokens: Tensor
+def attention_layers(model: nn.Module) -> list[HeadedAttention]:
+    """The attention of each layer, if all of them are of a kind that gives its weights."""
+    if not isinstance(model, Transformer):
+        return []
+    found = [block.attention for block in model.blocks]  # type: ignore[union-attr]
+    found = [one.inner if isinstance(one, OwnLayer) else one for one in found]
+    return [one for one in found if isinstance(one, HeadedAttention)]
+
+
+def why_no_weights(model: nn.Module) -> str:
+    if not isinstance(model, Transformer):
+        return (
+            f"This model ({type(model).__name__}) has no attention, so there are no heads to look "
+            "at. What its outputs depend on can be measured all the same."
+        )
+    if len(attention_layers(model)) < len(model.blocks):
+        return "The attention of this model does not give its weights, so there are none to show."
+    return ""
+
+
+def _refusal(attention: HeadedAttention, given: tuple[Tensor, AttentionOptions]) -> str:
+    """What a score says that gives no weights; all layers have the same."""
+    try:
+        attention.weights(*given)
+    except ValueError as error:
+        return f"There are no attention weights to show: {error}."
+    return ""
+
+
+def record_attention(
+    model: nn.Module, tokens: Tensor
 ) -> tuple[list[tuple[Tensor, AttentionOptions]], Tensor]:
     """What the attention of each layer is given, and the logits."""
     inside: list[tuple[Tensor, AttentionOptions]] = []
@@ -152,8 +224,7 @@ def _record_attention(
         inside.append((given[0], named["options"]))
 
     hooks = [
-        block.attention.register_forward_pre_hook(note, with_kwargs=True)  # type: ignore
-        for block in model.blocks
+        layer.register_forward_pre_hook(note, with_kwargs=True) for layer in attention_layers(model)
     ]
     try:
         return inside, model(tokens)
@@ -164,16 +235,21 @@ def _record_attention(
 
 def weights(inspected: Inspection, layer: int) -> Tensor:
     """Of a layer, [h, t, t]."""
-    attention = inspected.model.blocks[layer].attention
-    assert isinstance(attention, HeadedAttention)
+    attention = inspected.layers[layer]
     with torch.inference_mode(), evaluating(attention):
         return attention.weights(*inspected.inside[layer])[0]
 
 
-def influences(model: nn.Module, ids: list[int]) -> Iterator[list[list[float]] | None]:
+def layer_mask(attention: HeadedAttention, time: int) -> Tensor:
+    """[t, t], True where a query of this layer attends to a key."""
+    at = torch.arange(time)
+    return visible(at, at, True, attention.window)
+
+
+def influences(model: LanguageModel, ids: list[int]) -> Iterator[list[list[float]] | None]:
     """How far output i moves when token j is replaced, [i][j]; given after the last batch."""
-    vocabulary: int = model.settings.vocabulary  # type: ignore
-    exact, device = precise(model), _device(model)
+    vocabulary = model.settings.vocabulary
+    exact, device = precise(model), device_of(model)
     tokens = torch.tensor(ids, device=device)
     columns = []
     with evaluating(exact):
@@ -193,37 +269,46 @@ def influences(model: nn.Module, ids: list[int]) -> Iterator[list[list[float]] |
 
 
 def describe_head(
-    inspected: Inspection, layer: int, head: int, seconds: float, name: Callable[[int], str]
+    inspected: Inspection, layer: int, head: int, seconds: float, given: ModelInput
 ) -> dict[str, Any]:
-    """One layer and head of a text that was read; `name` gives the text of a token."""
-    settings = inspected.model.settings
-    layers, heads = settings.depth, settings.attention.heads
-    if not 0 <= layer < layers or not 0 <= head < heads:
-        raise ValueError(
-            f"layer {layer}, head {head}: this model has layers 0 to {layers - 1} and heads 0 to "
-            f"{heads - 1}"
-        )
+    """One layer and head of a text that was read; without attention, what there is besides."""
     began = time.perf_counter()
-    at = torch.arange(len(inspected.tokens))
-    mask = visible(at, at, True, settings.window_of(layer))
-    rows = weights(inspected, layer)[head].double().cpu()
     return {
         "tokens": inspected.tokens,
-        "layers": layers,
-        "heads": heads,
-        "layer": layer,
-        "head": head,
-        "kv_head": head // (heads // settings.attention.kv_heads),
-        "window": settings.window_of(layer),
-        "weights": [[round(weight, 6) for weight in row] for row in rows.tolist()],
-        "mask": mask.int().tolist(),
+        **_head(inspected, layer, head),
+        "absent": inspected.absent,
+        "cut": given.note,
         "influence": inspected.influence,
         "next": [
-            {"token": name(one["id"]), "probability": one["probability"]} for one in inspected.next
+            {"token": given.name(one["id"]), "probability": one["probability"]}
+            for one in inspected.next
         ],
         "paths": inspected.paths,
         "note": inspected.note,
         "seconds": seconds + time.perf_counter() - began,
+    }
+
+
+def _head(inspected: Inspection, layer: int, head: int) -> dict[str, Any]:
+    layers = inspected.layers
+    if not layers:
+        return {"layers": 0, "heads": 0, "layer": 0, "head": 0, "weights": None, "mask": None}
+    heads = layers[0].heads
+    if not 0 <= layer < len(layers) or not 0 <= head < heads:
+        raise ValueError(
+            f"layer {layer}, head {head}: this model has layers 0 to {len(layers) - 1} and heads "
+            f"0 to {heads - 1}"
+        )
+    rows = weights(inspected, layer)[head].double().cpu()
+    return {
+        "layers": len(layers),
+        "heads": heads,
+        "layer": layer,
+        "head": head,
+        "kv_head": head // (heads // layers[layer].kv_heads),
+        "window": layers[layer].window,
+        "weights": [[round(weight, 6) for weight in row] for row in rows.tolist()],
+        "mask": layer_mask(layers[layer], len(rows)).int().tolist(),
     }
 
 
@@ -254,8 +339,6 @@ def random_model(chosen: Mapping[str, Any], written: str) -> tuple[Transformer, 
     """
     alphabet = sorted(set(written))
     ids = [alphabet.index(letter) for letter in written]
-    if len(ids) > MOST_TOKENS:
-        raise ValueError(f"the text has {len(ids)} characters; use {MOST_TOKENS} or fewer")
     settings = config.override(
         TransformerSettings(vocabulary=max(2, len(alphabet)), context=MOST_TOKENS),
         [
@@ -279,7 +362,7 @@ def random_model(chosen: Mapping[str, Any], written: str) -> tuple[Transformer, 
     return model, ids
 
 
-def _device(model: nn.Module) -> torch.device:
+def device_of(model: nn.Module) -> torch.device:
     return next(model.parameters()).device
 
 

@@ -22,16 +22,18 @@ from urllib.parse import quote
 from attnlab import __version__
 from attnlab.audit.contract import Contract
 from attnlab.audit.errors import AuditError, InputError
-from attnlab.page import auditing, generation, inspection, runs
+from attnlab.page import auditing, generation, inspection, overview, runs
 from attnlab.page.claims import Claims
+from attnlab.page.command import Choices, Commands
+from attnlab.page.experiments import Experiments
 from attnlab.page.generation import OpenModels
 from attnlab.page.guard import OURS, App, Refused, log, onward
-from attnlab.page.inspection import ModelInput
+from attnlab.page.launch import Launcher
 from attnlab.page.reports import Reports
 from attnlab.page.runs import Runs
-from attnlab.page.validation import shorten, text, whole
+from attnlab.page.validation import shorten, whole
 from attnlab.page.work import Work
-from attnlab.printable import distinct
+from attnlab.printable import distinct, one_line
 
 KINDS = {
     ".html": "text/html; charset=utf-8",
@@ -84,14 +86,26 @@ class Call:
 class Page:
     """What the handlers share."""
 
-    def __init__(self, root: Path, report_key: Callable[[str], str], static: Path = STATIC) -> None:
+    def __init__(
+        self,
+        root: Path,
+        report_key: Callable[[str], str],
+        static: Path = STATIC,
+        *,
+        start: bool = True,
+        texts: Sequence[Path] = (),
+    ) -> None:
         self.static = {path.name: path for path in static.glob("*") if path.suffix in KINDS}
         self.work = Work()
         self.claims = Claims(root)
         self.runs = Runs(root)
         self.reports = Reports(root, report_key)
+        self.experiments = Experiments(root)
+        self.commands = Commands(root, texts)
+        self.launcher = Launcher(root, start)
         self.models = OpenModels(self.runs)
         self.inspections = inspection.InspectionCache()
+        self.overviews = overview.OverviewCache()
 
     def get_ready(self) -> None:
         """So that the first slider is as quick as the others; whoever asks comes first."""
@@ -202,34 +216,75 @@ async def report_file(page: Page, call: Call) -> File | Redirect:
     if wanted.startswith("runs/"):
         shown = f"{name}/{distinct(wanted.removeprefix('runs/').rstrip('/'))}"
         await asyncio.to_thread(page.runs.folder, shown)
-        return File(onward(f"/#/runs?select={quote(shown, safe='')}"), KINDS[".html"])
+        one = shown.replace("%", "%25").replace(",", "%2C")  # a comma separates two names there
+        return File(onward(f"/#/runs?select={quote(one, safe='')}"), KINDS[".html"])
     content, kind = await asyncio.to_thread(page.reports.file, name, wanted)
     saved = quote(wanted.rpartition("/")[2], safe="")
     attached = {"content-disposition": f"attachment; filename*=UTF-8''{saved}"}
     return File(content, kind, {**REPORT_HEADERS, **attached})
 
 
+async def experiments(page: Page, call: Call) -> Json:
+    return await asyncio.to_thread(page.experiments.list_all)
+
+
+async def launches(page: Page, call: Call) -> Json:
+    return {
+        "enabled": page.launcher.enabled,
+        "started": await asyncio.to_thread(page.launcher.list_all),
+    }
+
+
+async def launch_options(page: Page, call: Call) -> Json:
+    starts = await asyncio.to_thread(page.runs.with_weights)
+    return {"presets": page.commands.presets(), "texts": page.commands.texts, "starts": starts}
+
+
+async def plan(page: Page, call: Call) -> Json:
+    starts = await asyncio.to_thread(page.runs.with_weights)
+    return await asyncio.to_thread(page.commands.plan, call.body, starts)
+
+
+async def launch(page: Page, call: Call) -> Json:
+    starts = await asyncio.to_thread(page.runs.with_weights)
+    choices = Choices.read(call.body, page.commands.texts)
+    words = await asyncio.to_thread(page.commands.words, choices, starts)
+    return {"id": await asyncio.to_thread(page.launcher.start, words)}
+
+
+async def stop(page: Page, call: Call) -> Json:
+    await asyncio.to_thread(page.launcher.stop, call.names["launch"])
+    return {"stopping": call.names["launch"]}
+
+
 async def look(page: Page, call: Call) -> Json:
     body = call.body
-    written = text(body, "text", inspection.LONGEST_TEXT)
     layer, head = whole(body, "layer", 0, 4096, default=0), whole(body, "head", 0, 4096, default=0)
-    source = body.get("source")
-    if not isinstance(source, Mapping) or len(source) != 1 or {*source} - {"run", "mechanism"}:
-        raise ValueError('source is {"run": NAME} or {"mechanism": {…}}')
+    opening = inspection.open_source(page.models, body)
 
     def steps() -> Iterator[dict[str, Any] | None]:
-        if "run" in source:
-            opened = ModelInput.of_run(page.models, text(source, "run", 300), written)
-        else:
-            opened = ModelInput.random_model(inspection.mechanism(source["mechanism"]), written)
+        given = opening()
         yield None
         began = time.perf_counter()
-        reading = page.inspections.steps(opened.key, opened.model, opened.ids, opened.tokens)
+        reading = page.inspections.steps(given)
         while (inspected := next(reading)) is None:
             yield None
-        yield inspection.describe_head(
-            inspected, layer, head, time.perf_counter() - began, opened.name
-        )
+        seconds = time.perf_counter() - began
+        yield inspection.describe_head(inspected, layer, head, seconds, given)
+
+    return await page.work.last(steps())
+
+
+async def look_at_all_heads(page: Page, call: Call) -> Json:
+    opening = inspection.open_source(page.models, call.body)
+
+    def steps() -> Iterator[dict[str, Any] | None]:
+        given = opening()
+        yield None
+        reading = page.inspections.steps(given)
+        while (inspected := next(reading)) is None:
+            yield None
+        yield from page.overviews.steps(inspected, given)
 
     return await page.work.last(steps())
 
@@ -287,10 +342,17 @@ ROUTES = [
     Route("GET", "/api/runs/{run:path}/curve", curve),
     Route("GET", "/api/runs/{run:path}", run),
     Route("GET", "/api/reports", reports),
+    Route("GET", "/api/experiments", experiments),
+    Route("GET", "/api/launches", launches),
+    Route("POST", "/api/launches", launch),
+    Route("GET", "/api/launches/options", launch_options),
+    Route("POST", "/api/launches/plan", plan),
+    Route("POST", "/api/launches/{launch}/stop", stop),
     Route("GET", "/report/{report}", report),
     Route("GET", "/report/{report}/", report),
     Route("GET", "/report/{report}/{key}/{file:path}", report_file),
     Route("POST", "/api/look", look),
+    Route("POST", "/api/look/heads", look_at_all_heads),
     Route("POST", "/api/generate", generate),
     Route("POST", "/api/ask", ask),
     Route("GET", "/api/audit/targets", audit_targets),
@@ -410,9 +472,3 @@ def _written(value: Any) -> bytes:
 def _number(value: Any) -> Any:
     """NumPy's numbers are none of JSON's, but near enough."""
     return value.item()
-
-
-def one_line(error: BaseException) -> str:
-    """What an error says; of a very long value the beginning and the end will do."""
-    text = " ".join(str(error).split())
-    return text if len(text) <= 600 else f"{text[:300]} … {text[-200:]}"

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from attnlab import files
-from attnlab.audit.contract import finite
+from attnlab.json_files import finite
 from attnlab.page.guard import Refused
 from attnlab.printable import distinct
 from attnlab.training import checkpoint, logs, runs
@@ -46,7 +46,9 @@ class Runs:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._logs: OrderedDict[Path, Log] = OrderedDict()
-        self._settings: dict[Path, tuple[Any, Any]] = {}  # with what was there when it was read
+        # each with what was there when it was read: the list is asked for every second
+        self._settings: dict[Path, tuple[Any, Any]] = {}
+        self._summaries: dict[Path, tuple[Any, dict[str, Any]]] = {}
         self._lock = threading.Lock()  # requests come from several threads
 
     def folders(self) -> dict[str, Path]:
@@ -65,6 +67,17 @@ class Runs:
         if found is None:
             raise Refused(404, f"there is no run {name[:120]!r} here; /api/runs has their names")
         return found
+
+    def with_weights(self) -> list[str]:
+        """The names that `start=RUN` takes: of runs with a checkpoint, outside of studies."""
+        return [
+            name
+            for name, folder in self.folders().items()
+            if name == folder.name
+            and folder.parent == self.root
+            and "=" not in name
+            and _checkpoints(runs.Run(folder))
+        ]
 
     def list_all(self) -> list[dict[str, Any]]:
         return [self._summary(name, folder) for name, folder in self.folders().items()]
@@ -123,7 +136,7 @@ class Runs:
         return log
 
     def _known_settings(self, run: runs.Run) -> Any:
-        """Read again only when a file of theirs has changed: the list is asked for every second."""
+        """Read again only when a file of theirs has changed."""
         there = _settings_files(run)
         known = self._settings.get(run.folder)
         if known is None or known[0] != there:
@@ -133,8 +146,20 @@ class Runs:
         return known[1]
 
     def _summary(self, name: str, folder: Path) -> dict[str, Any]:
+        """Read again only when something in the folder has changed; whether it runs, always."""
         run = runs.Run(folder)
-        settings = self._known_settings(run)
+        there = [*_settings_files(run), *_entries(folder)]
+        known = self._summaries.get(folder)
+        if known is None or known[0] != there:
+            if len(self._summaries) > 2 * MOST_RUNS:
+                self._summaries.clear()
+            known = self._summaries[folder] = there, self._read_summary(name, run)
+        summary = known[1]
+        readable = summary["state"] != "unreadable"
+        return {**summary, "name": name, "state": _state(run) if readable else "unreadable"}
+
+    def _read_summary(self, name: str, run: runs.Run) -> dict[str, Any]:
+        folder, settings = run.folder, self._known_settings(run)
         manifest = _json(folder / "manifest.json")
         rows, _ = _last_rows(run.log("metrics"), TAIL)
         metrics = [row for row in rows if _number(row.get("loss"))]
@@ -238,11 +263,14 @@ class Log:
             return {"steps": [], "loss": [], "low": [], "high": []}
         counts = np.diff(np.append(edges, len(steps)))
         ends = np.append(edges[1:], len(steps)) - 1
+        low, high = np.minimum.reduceat(values, edges), np.maximum.reduceat(values, edges)
+        # divided first: a sum of losses may exceed every float, and their mean does not
+        means = np.add.reduceat(values / np.repeat(counts, counts), edges)
         return {
             "steps": steps[ends].tolist(),  # where a bucket ends, so that the newest is the last
-            "loss": _short(np.add.reduceat(values, edges) / counts),
-            "low": _short(np.minimum.reduceat(values, edges)),
-            "high": _short(np.maximum.reduceat(values, edges)),
+            "loss": _short(np.clip(means, low, high)),
+            "low": _short(low),
+            "high": _short(high),
         }
 
 
@@ -305,7 +333,7 @@ def _every_nth(rows: list[Any], most: int) -> list[Any]:
 
 
 def _evaluation(step: int, loss: float, accuracy: float) -> dict[str, Any]:
-    known = {} if math.isnan(accuracy) else {"accuracy": accuracy}
+    known = {"accuracy": accuracy} if math.isfinite(accuracy) else {}
     return {"step": step, "loss": loss, **known}
 
 
@@ -344,6 +372,16 @@ def _settings_files(run: runs.Run) -> list[tuple[Path, int, int]]:
                 continue
             found.append((folder / name, there.st_mtime_ns, there.st_size))
     return found
+
+
+def _entries(folder: Path) -> list[tuple[str, int, int]]:
+    """What is in a folder, each with its time and size."""
+    try:
+        with os.scandir(folder) as found:
+            stats = sorted((one.name, one.stat(follow_symlinks=False)) for one in found)
+    except OSError:
+        return []
+    return [(name, there.st_mtime_ns, there.st_size) for name, there in stats]
 
 
 def _json(path: Path) -> Any:

@@ -13,7 +13,8 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from attnlab.config import setting, settings
-from attnlab.page.connections import LARGEST_HEAD, patient
+from attnlab.extras import missing
+from attnlab.page.connections import LARGEST_HEAD, deadline_protocol
 from attnlab.page.guard import SLOWEST, App, Guard, Pass
 from attnlab.page.routes import ROUTES, Page, Route, application
 
@@ -39,10 +40,15 @@ class ServerSettings:
         low=1,
         about="connections that are kept open while they wait for their clients",
     )
+    start: bool = setting(True, about="whether the page may start trainings and comparisons")
+    texts: tuple[Path, ...] = setting((), about="texts to train on that the page offers")
 
     def check(self) -> None:
         if self.root.exists() and not self.root.is_dir():
             raise ValueError(f"{self.root} is no folder; --runs names the folder of run folders")
+        for path in self.texts:
+            if not path.exists():
+                raise ValueError(f"{path} does not exist; --text needs a file or a folder")
 
 
 class Server:
@@ -60,11 +66,13 @@ class Server:
         self.settings = settings
         self.socket = bind_socket(settings.port)
         self.known = Pass(port=self.socket.getsockname()[1], token=secrets.token_urlsafe(32))
-        self.page = Page(settings.root, self.known.report_key)
+        self.page = Page(
+            settings.root, self.known.report_key, start=settings.start, texts=settings.texts
+        )
         guarded = guard(application(self.page, routes), self.known, settings.slowest)
         config = uvicorn.Config(
             guarded,  # type: ignore[arg-type]
-            http=patient(settings.slowest, settings.connections),
+            http=deadline_protocol(settings.slowest, settings.connections),
             ws="none",
             lifespan="off",
             loop="asyncio",
@@ -109,7 +117,8 @@ def require() -> None:
         import starlette  # noqa: F401
         import uvicorn  # noqa: F401
     except ModuleNotFoundError as error:
-        raise ValueError(f"{error}; the page needs it: pip install starlette uvicorn") from None
+        package = "uvicorn" if error.name == "uvicorn" else "starlette"
+        raise ValueError(missing(package, "the page")) from None
 
 
 def bind_socket(port: int) -> socket.socket:

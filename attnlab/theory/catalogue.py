@@ -19,6 +19,21 @@ def load(name: str, overrides: Sequence[str] = ()) -> Claim:
     return claim
 
 
+def choose(name: str, overrides: Sequence[str] = (), knob: bool = False) -> Claim:
+    """As a person asks for it; what cannot be run is refused with the claim's name."""
+    if "=" in name:
+        raise ValueError(f"{name!r} is no claim; change a setting with --set {name}")
+    registry.find("claim", name)
+    try:
+        claim = load(name, overrides)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+    keys = {config.split_override(one)[0][0] for one in overrides}
+    for key in sorted(keys & set(claim.about.knob.changes)) if knob else []:
+        raise ValueError(f"{name}: --knob changes {key} itself; leave out --knob or --set {key}")
+    return claim
+
+
 def about(name: str) -> About:
     found: About = registry.load("claim", name).about
     return found

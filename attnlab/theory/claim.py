@@ -291,6 +291,15 @@ class Claim(ABC):
         return dataclasses.replace(self, **changes)
 
     @property
+    def changes(self) -> str:
+        """The settings that differ from the recorded ones, in words."""
+        return ", ".join(
+            f"{one.name}={getattr(self, one.name)} (recorded: {one.default})"
+            for one in dataclasses.fields(self)
+            if getattr(self, one.name) != one.default and one.name != "runs"
+        )
+
+    @property
     def has_default_settings(self) -> bool:
         """Whether all settings are the defaults, or the page's smaller number of cases.
 

@@ -9,7 +9,7 @@ A picture is named after its claim: a new claim adds a file and renames none.
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from attnlab import files
+from attnlab import files, json_files
 from attnlab.reports.markdown import as_markdown
 from attnlab.reports.report import Block, Report, Section, Table
 from attnlab.theory import catalogue
@@ -45,7 +45,7 @@ def document(record: Record) -> tuple[str, dict[str, str]]:
             _contents(outcomes),
             _questions(),
             _documents(),
-            *map(_section, outcomes),
+            *map(section, outcomes),
             *([] if only else [_machines(machines)]),
         ],
         versions={name: str(value) for name, value in only.items()},
@@ -66,7 +66,7 @@ def write(record: Record, docs: Path) -> None:
         path = folder / name
         if not path.is_file() or path.read_text() != svg:
             files.write_whole(path, svg.encode())
-    files.write_whole(path_in(docs), files.as_json(record))
+    files.write_whole(path_in(docs), json_files.as_json(record))
     files.write_whole(docs / "theory.md", text.encode())
 
 
@@ -181,7 +181,8 @@ def _machines(machines: Sequence[Machine]) -> Section:
     )
 
 
-def _section(outcome: Outcome) -> Section:
+def section(outcome: Outcome) -> Section:
+    """A claim with its verdict, its evidence and its picture."""
     about = catalogue.about(outcome["name"])
     parts = [about.statement, *about.formula.splitlines(), about.derivation]
     parts.append(verdict_text(outcome, about))

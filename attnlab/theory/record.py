@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
-from attnlab import files
+from attnlab import json_files
 from attnlab.reports.report import Block, Picture, Plot, Sample, Series, Table
 from attnlab.theory import catalogue
 from attnlab.theory.result import ClaimResult, PlainResult
@@ -58,7 +58,7 @@ def read(docs: Path = DOCS) -> Record:
     path = path_in(docs)
     if not path.exists():
         return {"machines": [], "outcomes": []}
-    found = files.read_json(path)
+    found = json_files.read_json(path)
     if not isinstance(found, dict) or found.keys() != Record.__annotations__.keys():
         raise ValueError(
             f"{path} is not a record of this version of attnlab; move it away and run all claims"

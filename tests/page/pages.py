@@ -2,7 +2,9 @@
 
 import atexit
 import json
+import os
 import shutil
+import signal
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -10,6 +12,7 @@ from pathlib import Path
 import httpx
 from training.recipes import begin, small, text_recipe
 
+from attnlab.page import launch
 from attnlab.page.server import Server, ServerSettings
 
 
@@ -33,6 +36,14 @@ def name_of(part):
 def serving(root=None, **settings):
     """A page in a thread, as a context."""
     return Server(ServerSettings(root=root or folder(), port=0, warm=False, **settings)).running()
+
+
+def end_children(root):
+    """What a page has started there, however a test went; only what has the page's lock."""
+    for path in root.glob(f"**/{launch.PLACE}/*/started.json"):
+        pid = json.loads(path.read_text()).get("pid")
+        if pid and launch._has_open(pid, path.parents[1] / "lock"):
+            os.kill(pid, signal.SIGKILL)
 
 
 def client(server, **headers):

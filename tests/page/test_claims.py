@@ -7,7 +7,7 @@ from page.pages import client, post, serving
 from page.sliders import moves
 
 from attnlab import registry
-from attnlab.page.claims import KEPT, Claims, Experiment, controls, live, run
+from attnlab.page.claims import KEPT, Claims, Experiment, controls, fold, live, run
 from attnlab.page.guard import Refused
 from attnlab.theory import catalogue, record
 
@@ -60,6 +60,18 @@ def test_the_list_has_every_claim_and_runs_nothing(tmp_path, monkeypatch):
     for one in listed:
         assert one["statement"] and one["formula"] and one["knob"]["words"]
         assert set(one["knob"]["changes"]) <= {it["name"] for it in one["settings"]}
+
+
+def test_all_that_is_shown_of_a_claim_can_be_searched(tmp_path):
+    for one in Claims(tmp_path).list_all():
+        about, words = catalogue.about(one["name"]), one["words"]
+        outcome = next(it for it in record.read()["outcomes"] if it["name"] == one["name"])
+        shown = [one["title"], about.formula, about.derivation, about.remark, about.knob.words]
+        shown += [it["what"] for it in outcome["measures"]] + [outcome["picture"]["title"]]
+        shown += [it.quote for it in about.answers] + [one["settings"][0]["about"]]
+        assert all(fold(text) in words for text in shown), one["name"]
+        assert all(it["name"].lower() in words for it in one["questions"])
+    assert fold("αᵢ  of `GQA`") == "αi of gqa"
 
 
 def test_a_setting_comes_with_its_kind_and_the_bounds_of_the_page():
@@ -128,6 +140,7 @@ def test_the_documents_answer_for_the_claim_as_it_stands_on_the_page_too(claims)
 def test_every_question_of_the_courses_leads_to_its_claims(claims):
     found = {one["name"]: one for one in claims.questions()}
     assert "copy" in found["A4 1(a)"]["claims"] and not found["A4 1(a)"]["unsettled"]
+    assert found["CMU 1.1"]["course"] == "CMU 10-423/623, homework 1"
     assert not found["A4 4(b)"]["claims"] and "cannot be tested" in found["A4 4(b)"]["unsettled"]
 
 

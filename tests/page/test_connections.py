@@ -200,6 +200,18 @@ def test_a_head_behind_a_body_is_measured_too(server):
         assert b"HTTP/1.1 431 " in b"".join(iter(lambda: one.recv(1 << 16), b""))
 
 
+def test_nonsense_behind_a_good_head_is_answered_once(server, caplog):
+    """The answer to the head, which comes later, goes nowhere and is no failure of the server."""
+    chunked = {"Transfer-Encoding": "chunked", "Connection": None}
+    path = f"/?token={server.known.token}"  # answered before the server sees that it has hung up
+    asked = fuzz.request(server, "GET", path, headers=chunked)
+    received = raw(server, asked + b"no size of a chunk\r\n\r\n")
+    assert re.findall(rb"HTTP/1.1 (\d+)", received) == [b"400"]
+    with client(server) as person:
+        assert person.get("/api/about").status_code == 200  # the other is over by now
+    assert not [record for record in caplog.records if record.name == "attnlab.page"]
+
+
 def test_a_head_of_the_limit_is_read_in_one_piece_or_several(server):
     exact = head(LARGEST_HEAD)
     assert len(exact) == head_size(exact) == LARGEST_HEAD

@@ -5,6 +5,7 @@ import torch
 from page.pages import client, name_of, post, serving
 
 from attnlab import registry
+from attnlab.attention import scores
 from attnlab.kernels.request import visible
 from attnlab.page import inspection
 
@@ -133,15 +134,22 @@ def test_a_run_is_looked_at_layer_by_layer(opened):
     assert other["weights"] != found["weights"] and other["influence"] == found["influence"]
 
 
+def test_a_long_text_is_cut_with_a_sentence_and_the_maps_fit_each_other(opened):
+    asked = {"source": {"run": name_of("text-")}, "text": "The list holds " * 40}
+    status, found = post(opened, "/api/look", **asked)
+    assert status == 200 and len(found["tokens"]) == len(found["weights"]) == 256
+    assert found["cut"] == "The text has 600 tokens; shown are the first 256."
+    assert len(found["influence"] or found["tokens"]) == 256
+
+
 @pytest.mark.parametrize(
     ("change", "status"),
     [
         ({"layer": 2}, 400),
         ({"head": -1}, 400),
         ({"text": ""}, 400),
-        ({"text": "x" * 2001}, 400),
+        ({"text": "e" * 20_001}, 400),
         ({"text": "The ☃"}, 400),
-        ({"text": "e" * 300}, 400),
         ({"source": {"run": "../x"}}, 404),
         ({"source": {"run": ""}}, 400),
         ({"source": {}}, 400),
@@ -151,8 +159,9 @@ def test_a_run_is_looked_at_layer_by_layer(opened):
 )
 def test_a_wrong_question_is_one_line(opened, change, status):
     asked = {"source": {"run": name_of("text-")}, "text": "The", "layer": 0, "head": 0}
-    found = post(opened, "/api/look", **{**asked, **change})
-    assert found[0] == status and found[1]["error"]
+    for path in ("/api/look", "/api/look/heads")[: 1 if {*change} & {"layer", "head"} else 2]:
+        found = post(opened, path, **{**asked, **change})
+        assert found[0] == status and found[1]["error"]
 
 
 def test_a_text_too_long_for_an_influence_map_has_the_rest(monkeypatch):
@@ -161,7 +170,28 @@ def test_a_text_too_long_for_an_influence_map_has_the_rest(monkeypatch):
     assert found.influence is None and "tokens or fewer" in found.note and found.next
 
 
-def test_a_model_without_attention_says_so():
-    model = registry.load("model", "elman")().build()
-    with pytest.raises(ValueError, match="no attention to look at"):
-        next(inspection.read(model, [1, 2], ["a", "b"]))
+@pytest.mark.parametrize("name", ["elman", "birnn", "prefix-birnn"])
+def test_a_model_without_attention_says_so_and_has_its_influence_measured(name):
+    model = registry.load("model", name)(vocabulary=7, width=8).build()
+    *_, found = inspection.read(model, [1, 2, 3, 1, 5], list("abcad"))
+    assert "no attention" in found.absent and found.layers == [] and len(found.next) == 7
+    influence = torch.tensor(found.influence)
+    assert bool((influence.triu(1) > 0).any()) == (name == "birnn")  # it reads ahead
+
+
+def test_a_score_that_gives_no_weights_says_so(monkeypatch):
+    def refuse(self, request):
+        raise ValueError("mine.py:Score does not show its weights")
+
+    monkeypatch.setattr(scores.ScaledDotScore, "weights", refuse)
+    found = inspected()
+    assert "mine.py:Score does not show" in found.absent and found.layers == []
+    assert found.influence is not None
+
+
+def test_a_text_is_cut_to_what_is_shown_and_to_what_the_model_reads():
+    assert inspection.cut([1] * 256, None) == ([1] * 256, "")
+    kept, note = inspection.cut([1] * 1_257, None)
+    assert len(kept) == 256 and note == "The text has 1,257 tokens; shown are the first 256."
+    kept, note = inspection.cut([1] * 65, 64)
+    assert len(kept) == 64 and "all that this model reads" in note

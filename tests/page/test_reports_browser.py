@@ -1,4 +1,5 @@
-"""In a real browser: the links of a report work from its sandbox, and give a stranger nothing."""
+"""In a real browser: the links of a report work from its sandbox, and give a stranger nothing; a
+certificate fits a telephone."""
 
 import dataclasses
 
@@ -7,6 +8,8 @@ from page.conftest import PATIENCE
 from page.pages import serving
 from reports.samples import report
 
+from attnlab.audit import certificate
+from attnlab.audit.contract import Certificate, Contract, Finding
 from attnlab.page import routes
 from attnlab.reports.write import write
 from attnlab.training import runs
@@ -104,3 +107,24 @@ def test_links_of_a_hostile_report_open_nothing_but_its_own_files(server, folder
             page.locator(f"#{link}").click()
         assert got.value.status == 401, link
     assert not started  # nothing happened that nobody clicked
+
+
+def test_a_certificate_is_read_on_a_narrow_screen_without_moving_it_sideways(browser, tmp_path):
+    """Long names are broken into lines."""
+    word = "aVeryLongNameOfAModule" * 5
+    detail = f"output 0 moves by 0.5 when input 1 of {word} changes"
+    findings = tuple(
+        Finding(name=name, verdict="fail", detail=detail, measured=False, declared=True)
+        for name in ("causality", "left padding")
+    )
+    moved = tuple((1.0,) * 17 for _ in range(17))
+    made = Certificate(
+        target=word, contract=Contract(causal=True), findings=findings, influence=moved, layers=1
+    )
+    path = tmp_path / "certificate.html"
+    path.write_text(certificate.page(made, [], f"attnlab audit {word}.py:{word} width=8"))
+    with browser.new_context(viewport={"width": 390, "height": 844}) as context:
+        opened = context.new_page()
+        opened.goto(path.as_uri())
+        assert opened.locator("svg").count() == 2
+        assert opened.evaluate("document.documentElement.scrollWidth") == 390

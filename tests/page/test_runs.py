@@ -12,6 +12,10 @@ from attnlab.page.guard import Refused
 from attnlab.page.runs import TAIL, Log, Runs
 from attnlab.training import runs
 
+RESULT = json.dumps(
+    {"step": 2, "loss": 2.5, "best_loss": None, "seconds": 1.0, "step_seconds": 1.0}
+)
+
 
 def line(step, loss=1.0, **more):
     return runs.line({"step": step, "loss": loss, **more})
@@ -208,6 +212,16 @@ def test_a_curve_is_means_with_the_extremes_of_each_bucket(tmp_path):
     assert log.buckets(10, 100)["steps"] == []
 
 
+def test_numbers_near_the_largest_float_are_sent_as_json(folder):
+    (folder / "metrics.jsonl").write_bytes(line(1, 1.5e308) + line(2, 1.5e308) + line(3, 3e307))
+    rows = '{"step": 2, "loss": 1.5, "accuracy": Infinity}\n{"step": 4, "loss": 1.5}\n'
+    (folder / "eval.jsonl").write_text(rows)
+    one, every = (Runs(folder.parent).curve(folder.name, -1, points) for points in (1, 9))
+    assert one["loss"] == [1.1e308] and one["high"] == [1.5e308]
+    assert every["eval"] == [{"step": 2, "loss": 1.5}, {"step": 4, "loss": 1.5}]
+    json.dumps([one, every], allow_nan=False)
+
+
 @pytest.fixture
 def reads(monkeypatch):
     """How many bytes each read of a log gave, by the name of the log."""
@@ -318,3 +332,29 @@ def test_names_of_two_parts_go_through_a_url(tmp_path):
         for name in ("compare-test/one", "compare-test%2Fone"):
             assert opened.get(f"/api/runs/{name}").json()["name"] == "compare-test/one"
             assert opened.get(f"/api/runs/{name}/curve").json()["last"] == 10
+
+
+def test_a_run_is_read_again_only_when_something_in_it_has_changed(folder, monkeypatch):
+    run, known, read = runs.Run(folder), Runs(folder.parent), []
+    original = known._read_summary
+    monkeypatch.setattr(
+        known, "_read_summary", lambda *given: read.append(given) or original(*given)
+    )
+    run.log("metrics").write_bytes(line(1, 3.0))
+    (first,) = known.list_all()
+    assert known.list_all() == [first] and len(read) == 1
+    with run.locked():
+        assert known.list_all()[0]["state"] == "running"
+    before = len(read)
+    with run.log("metrics").open("ab") as file:
+        file.write(line(2, 2.5))
+    (now,) = known.list_all()
+    assert (now["step"], now["loss"], now["state"]) == (2, 2.5, "stopped")
+    assert len(read) == before + 1
+    (folder / "result.json").write_text(RESULT)
+    assert known.list_all()[0]["state"] == "finished"
+
+
+def test_weights_to_start_from_are_those_of_runs_with_a_checkpoint():
+    known = Runs(folder_of_runs())
+    assert set(known.with_weights()) == {name_of("text"), name_of("people")}

@@ -105,7 +105,7 @@ def test_a_client_that_does_not_take_its_answer_is_dropped(tmp_path, monkeypatch
     static = tmp_path / "static"
     static.mkdir()
     (static / "index.html").write_bytes(b"x" * (64 << 20))
-    monkeypatch.setattr(module, "Page", lambda root, key: fuzz.Page(root, key, static))
+    monkeypatch.setattr(module, "Page", lambda root, key, **more: fuzz.Page(root, key, static))
     with Server(ServerSettings(root=tmp_path, port=0, slowest=0.4, warm=False)).running() as server:
         with socket.create_connection(("127.0.0.1", server.known.port), 10) as deaf:
             deaf.sendall(fuzz.request(server, "GET", "/"))
@@ -122,5 +122,12 @@ def test_a_client_that_does_not_take_its_answer_is_dropped(tmp_path, monkeypatch
 
 def test_without_its_packages_the_page_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    with pytest.raises(ValueError, match="pip install starlette uvicorn"):
+    with pytest.raises(ValueError, match=r"the page needs \w+: pip install 'attnlab\[web\]'"):
         Server(ServerSettings(root=Path("x"), port=0, warm=False))
+
+
+def test_a_text_that_is_not_there_is_refused_before_the_page_begins(tmp_path):
+    (tmp_path / "text.txt").write_text("words")
+    assert ServerSettings(texts=(tmp_path / "text.txt",)).texts
+    with pytest.raises(ValueError, match="--text needs a file or a folder"):
+        ServerSettings(texts=(tmp_path / "nothing.txt",))

@@ -34,7 +34,8 @@ def plant(folder, name, kind, secret):
 def secret(tmp_path):
     """What somebody else's file holds: as a log, as settings, as a report of ours would be read."""
     path = tmp_path / "secret"
-    path.write_text(json.dumps({"step": 7, "loss": 0.5, "text": SECRET, "name": SECRET}) + "\n")
+    said = {"step": 7, "loss": 0.5, "tokens_per_second": 0.5, "text": SECRET, "name": SECRET}
+    path.write_text(json.dumps(said) + "\n")
     return path
 
 
@@ -57,7 +58,9 @@ def test_a_link_or_a_fifo_in_a_run_is_neither_read_nor_waited_for(folder, secret
         return
     [row] = known.list_all()
     assert row["step"] == 0 and row["best_loss"] is None
-    seen = [row, known.details(folder.name), known.curve(folder.name, -1, 10)]
+    curve = known.curve(folder.name, -1, 10)
+    assert (curve["steps"], curve["eval"], curve["speed"]) == ([], [], None)
+    seen = [row, known.details(folder.name), curve]
     seen += Reports(folder.parent, str).list_all()
     assert SECRET not in json.dumps(seen)
 

@@ -3,6 +3,7 @@
 
 import * as address from "./address.js";
 import {ask, attempt, say, send} from "./api.js";
+import {exportBar} from "./export.js";
 import {heatMap} from "./heat.js";
 import {choice, labelled, make, refill, table} from "./make.js";
 import {counted, formatted, spaced, verdict} from "./words.js";
@@ -73,12 +74,16 @@ export function open(place, wanted, signal) {
       .filter(([, value]) => value !== undefined);
     declared = said.length || now.query.open ? Object.fromEntries(said) : {...target.declared};
     choose();
+    if (now.query.again === "1") examine(); // a link to a result
+  }
+
+  function inWords() {
+    const said = Object.entries(declared).map(([key, value]) => [key, `${value}`]);
+    return {target: target.name, ...Object.fromEntries(said), open: !said.length};
   }
 
   function keep() {
-    const said = Object.entries(declared).map(([key, value]) => [key, `${value}`]);
-    const query = {target: target.name, ...Object.fromEntries(said), open: !said.length};
-    if (!signal.aborted) address.keep({view: "audit", query});
+    if (!signal.aborted) address.keep({view: "audit", query: inWords()});
   }
 
   function choose() {
@@ -126,8 +131,10 @@ export function open(place, wanted, signal) {
     keep();
     go.disabled = true;
     status.textContent = "Examining; a few seconds …";
+    const link = address.written({view: "audit", query: {...inWords(), again: true}});
     await attempt(async () => show(
       await send("/api/audit", {target: target.name, declare: declared}, signal),
+      () => link,
     ));
     go.disabled = false;
     status.textContent = "";
@@ -154,7 +161,8 @@ export function open(place, wanted, signal) {
     });
   }
 
-  function show(certificate) {
+  /** A certificate of a file has no link: the file is not here. */
+  function show(certificate, link = null) {
     const {mark, kind} = verdict(certificate.verdict);
     const found = certificate.rows
       .map(({checks, detail}) => ({checks: checks.map((at) => certificate.checks[at]), detail}))
@@ -189,8 +197,9 @@ export function open(place, wanted, signal) {
           long: [3],
           stacks: true,
         }),
+        exportBar({link, numbers: () => tabled(certificate), name: () => certificate.target}),
       ),
-      influence(certificate));
+      influence(certificate, link));
     band.scrollIntoView({block: "nearest"});
   }
 
@@ -215,6 +224,21 @@ export function open(place, wanted, signal) {
     update(address.read());
   });
   return update;
+}
+
+/** The checks, for a file. */
+function tabled({target, verdict: whole, checks}) {
+  const columns = ["target", "verdict", "property", "finding", "measured", "declared", "in words"];
+  const rows = checks.map((one) => [
+    target,
+    whole,
+    titled(one),
+    one.verdict,
+    one.measured === undefined ? null : formatted(one.measured),
+    one.declared === undefined || one.declared === null ? null : formatted(one.declared),
+    one.detail,
+  ]);
+  return {columns, rows};
 }
 
 /** The verdict in words; which one it is, the server has decided. */
@@ -255,13 +279,14 @@ function examples(list) {
 }
 
 /** As measured, and beside it what the contract lets move. */
-function influence({influence: matrix, allowed}) {
+function influence({influence: matrix, allowed}, link) {
   if (!matrix?.length) return null;
   const said = (verb) => (i, j, value) => `output ${i}, input ${j}: ${verb(value)}`;
   const axes = {y: "output i", x: "input j"};
   const measured = heatMap({
     title: "Influence as measured",
     largest: 340,
+    link,
     said: said((value) => `moves by ${formatted(value)}`),
     moved: (cell) => may?.point(cell),
   });
@@ -270,6 +295,7 @@ function influence({influence: matrix, allowed}) {
     ? heatMap({
       title: "Influence as declared",
       largest: 340,
+      link,
       said: said((value) => (value === null ? "must not move" : "may move")),
       moved: (cell) => measured.point(cell),
     })

@@ -5,7 +5,8 @@ import {ask, attempt, newest, quiet, send} from "./api.js";
 import {block, canvasFor} from "./blocks.js";
 import {control} from "./controls.js";
 import {make, refill, table} from "./make.js";
-import {counted, formatted, formulas, spaced, ticked, took, verdict} from "./words.js";
+import {formula} from "./maths.js";
+import {counted, folded, formatted, formulas, ticked, took, verdict} from "./words.js";
 
 export const title = "Claims";
 
@@ -16,35 +17,48 @@ export function open(place, wanted, signal) {
     "input",
     {
       type: "search",
-      placeholder: "Filter: window, A4 1(c) …",
+      placeholder: "Filter: window, e^β, Bernoulli …",
       "aria-label": "Filter the claims",
-      on: {input: () => sift()},
+      on: {input: () => filtered()},
     },
   );
+  const chosen = make("select", {"aria-label": "Course question", on: {change: () => filtered()}});
+  const unsettled = make("p", {class: "note"});
   const detail = make("article", {class: "detail"});
-  const index = make("details", {class: "index"}, make("summary", {}, "By course question"));
+  const tools = make("div", {class: "tools"}, filter, chosen, count, unsettled);
   refill(
     place,
-    make("aside", {class: "side", "aria-label": "All claims"}, filter, count, index, list),
+    make("aside", {class: "side", "aria-label": "All claims"}, tools, list),
     detail,
   );
   let claims = [];
+  let questions = [];
   let items = [];
   let close = () => {};
 
   function sift() {
-    const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const words = folded(filter.value).split(/\s+/).filter(Boolean);
+    const question = questions.find((one) => one.name === chosen.value);
     let seen = 0;
     items.forEach((item, number) => {
-      const {name, statement, verdict: said, questions} = claims[number];
-      const spoken = [name, name.replaceAll("-", " "), statement, said, ...questions];
-      const text = spoken.join(" ").toLowerCase();
-      item.hidden = !words.every((word) => text.includes(word));
+      const claim = claims[number];
+      item.hidden = !words.every((word) => claim.words.includes(word))
+        || (question !== undefined && !question.claims.includes(claim.name));
       seen += item.hidden ? 0 : 1;
     });
     count.textContent = seen === claims.length
       ? counted(seen, "claim")
       : `${seen} of ${counted(claims.length, "claim")}`;
+    refill(unsettled, question?.unsettled ? formulas(`No claim: ${question.unsettled}`) : []);
+  }
+
+  const wanting = () => ({find: filter.value.trim(), question: chosen.value});
+
+  function filtered() {
+    sift();
+    const now = address.read();
+    const {find, question, ...rest} = now.query;
+    address.keep({...now, query: {...rest, ...wanting()}});
   }
 
   /** Moves the list only: scrollIntoView would also move where the Tab key goes on from. */
@@ -56,8 +70,13 @@ export function open(place, wanted, signal) {
   }
 
   function update(now) {
-    const claim = claims.find((one) => one.name === now.item) ?? claims[0];
-    if (!claim) return;
+    if (!claims.length) return;
+    if (now.query.find !== undefined) filter.value = now.query.find;
+    if (now.query.question !== undefined) chosen.value = now.query.question;
+    sift();
+    const claim = now.item
+      ? claims.find((one) => one.name === now.item)
+      : claims[Math.max(0, items.findIndex((item) => !item.hidden))];
     place.classList.toggle("chosen", Boolean(now.item));
     items.forEach((item, number) => {
       const link = item.firstChild;
@@ -69,48 +88,58 @@ export function open(place, wanted, signal) {
     close();
     const leave = new AbortController();
     close = () => leave.abort();
-    bench(detail, claim, now.query, AbortSignal.any([signal, leave.signal]));
+    if (claim) bench(detail, claim, now.query, wanting, AbortSignal.any([signal, leave.signal]));
+    else missing(detail, now.item);
   }
 
   attempt(async () => {
     claims = await ask("/api/claims", signal);
+    questions = await ask("/api/questions", signal);
+    refill(chosen, make("option", {value: ""}, "All course questions"), byCourse(questions));
     items = claims.map((claim) => {
       const {mark, kind} = verdict(claim.verdict);
       return make("li", {}, make("a", {href: address.written({view: "claims", item: claim.name})},
         make("span", {class: `mark ${kind}`, title: claim.verdict}, mark),
         make("span", {class: "what"},
-          make("strong", {}, claim.name.replaceAll("-", " ")),
+          make("strong", {}, claim.title),
           make("span", {class: "visually-hidden"}, `: ${claim.verdict}. `),
           make("small", {}, formulas(claim.summary ?? claim.statement)))));
     });
     refill(list, items);
-    sift();
     update(address.read());
-    index.append(questions(await ask("/api/questions", signal)));
   });
   return update;
 }
 
-/** The questions of the courses, each with the claims that settle it. */
-function questions(list) {
-  const row = ({name, asks, claims, unsettled}) => make("li", {},
-    make("strong", {}, name), ` ${asks} `,
-    claims.map((one) => [
-      make("a", {href: address.written({view: "claims", item: one})}, one.replaceAll("-", " ")),
-      " ",
-    ]),
-    unsettled ? make("small", {}, `No claim: ${unsettled}`) : null);
-  return make("ul", {class: "questions"}, list.map(row));
+/** The questions of each course, to choose from. */
+function byCourse(questions) {
+  const courses = [...new Set(questions.map((one) => one.course))];
+  return courses.map((course) => make("optgroup", {label: course},
+    questions.filter((one) => one.course === course).map(
+      ({name, asks}) => make("option", {value: name}, `${name}: ${asks}`),
+    )));
+}
+
+/** The address names a claim that is not there. */
+function missing(detail, name) {
+  detail.removeAttribute("aria-busy");
+  refill(detail,
+    make("a", {class: "back", href: address.written({view: "claims"})}, "‹ All claims"),
+    make("h1", {}, "There is no such claim"),
+    make("p", {}, "No claim is named ", make("code", {}, name.slice(0, 80)),
+      ". It may have another name now: choose one from the list, or filter by what it says."));
 }
 
 /** One claim on the bench. */
-function bench(detail, claim, query, signal) {
+function bench(detail, claim, query, wanting, signal) {
   const changes = claim.knob.changes ?? {};
   const settings = Object.fromEntries(claim.settings.map(
-    (one) => [one.name, address.value(query[one.name], one)],
+    (one) => [one.name, claim.frozen ? one.value : address.value(query[one.name], one)],
   ));
   let knob = query.knob === "1";
   let stop = new AbortController(); // of a training
+  let standard = null; // the recorded outcome with the default settings
+  let pictures = 0; // that were wanted so far: one that comes late is not shown
   const band = make("div", {class: "verdict", "aria-live": "polite"});
   const word = make("p", {class: "word"});
   const why = make("p", {class: "why"});
@@ -142,18 +171,17 @@ function bench(detail, claim, query, signal) {
   const panel = make(
     "div",
     {class: "panel"},
-    make("h2", {}, "Settings"),
+    make("h2", {}, claim.frozen ? "Recorded settings" : "Settings"),
+    claim.frozen ? make("p", {class: "note"}, formulas(FROZEN)) : null,
     controls.map((one) => one.element),
-    reset,
+    claim.frozen ? null : reset,
   );
   refill(detail,
     make("a", {class: "back", href: address.written({view: "claims"})}, "‹ All claims"),
-    make("p", {class: "label"}, claim.name.replaceAll("-", " ")),
+    make("p", {class: "label"}, claim.title),
     make("h1", {class: "statement"}, formulas(claim.statement)),
-    make("pre", {class: "formula wrap"}, formulas(claim.formula)),
-    claim.questions.length
-      ? make("p", {class: "note"}, `Settles ${claim.questions.join(" · ")}`)
-      : null,
+    formula(claim.typeset),
+    claim.questions.length ? settles(claim.questions) : null,
     band,
     make("div", {class: "bench"}, make("figure", {}, caption, picture, note, training), panel),
     found);
@@ -170,7 +198,7 @@ function bench(detail, claim, query, signal) {
     keep();
     hold();
     stop.abort();
-    if (claim.trained) untrained();
+    if (claim.trained && !claim.frozen) untrained();
     if (claim.trained && !recorded()) return;
     detail.setAttribute("aria-busy", "true");
     request({settings: changed(), knob});
@@ -191,7 +219,8 @@ function bench(detail, claim, query, signal) {
 
   function keep() {
     if (!signal.aborted) {
-      address.keep({view: "claims", item: claim.name, query: {...inWords(changed()), knob}});
+      const query = {...inWords(changed()), knob, ...wanting()};
+      address.keep({view: "claims", item: claim.name, query});
     }
   }
 
@@ -200,7 +229,7 @@ function bench(detail, claim, query, signal) {
     turn.setAttribute("aria-checked", `${knob}`);
     for (const one of controls) {
       const held = knob && one.name in changes;
-      one.hold(held);
+      one.hold(held || claim.frozen);
       one.element.classList.toggle("held", held);
       one.set(held ? changes[one.name] : settings[one.name]);
     }
@@ -239,16 +268,15 @@ function bench(detail, claim, query, signal) {
     const chance = outcome.error_rates ? ` ${outcome.error_rates}` : "";
     const facts = [outcome.evidence, cases, took(outcome.seconds)].filter(Boolean).join(", ");
     const frozen = outcome.recorded
-      ? "Recorded, not run now: it trains models, so a slider cannot run it again. "
+      ? claim.frozen
+        ? "Recorded, not run now. "
+        : "Recorded, not run now: it trains models, so a slider cannot run it again. "
       : "";
     say(outcome.verdict, `${frozen}${record}${condition}Evidence: ${facts}.${chance}`);
-    refill(training, outcome.recorded ? trainer() : null);
-    const {title = "", note: said} = outcome.picture ?? {};
-    refill(caption, formulas(title));
+    refill(training, outcome.recorded && !claim.frozen ? trainer() : null);
     const fewer = outcome.note ? `${outcome.note[0].toUpperCase()}${outcome.note.slice(1)}.` : "";
-    note.textContent = `${said ?? ""} ${fewer}`.trim();
-    if (outcome.picture) draw(outcome.picture);
-    else refill(picture, hollow("No picture is recorded with the knob turned."));
+    if (outcome.picture) illustrate(outcome.picture, fewer);
+    else standIn();
     const opened = new Set(
       [...found.querySelectorAll("details[open]")].map((one) => one.dataset.name),
     );
@@ -262,14 +290,14 @@ function bench(detail, claim, query, signal) {
         ? make("section", {}, make("h2", {}, "What the runs taught"), paragraphs(outcome.remark))
         : null,
       outcome.derivation
-        ? folded("Why: the derivation", paragraphs(outcome.derivation), opened)
+        ? unfolding("Why: the derivation", paragraphs(outcome.derivation), opened)
         : null,
       outcome.details?.length
-        ? folded("More from this run", outcome.details.map(block), opened)
+        ? unfolding("More from this run", outcome.details.map(block), opened)
         : null);
   }
 
-  if (!claim.trained) say(claim.verdict, "On record; running it …");
+  if (!claim.trained) say(claim.verdict, claim.frozen ? "On record." : "On record; running it …");
   run();
 
   /** What was trained with other settings says nothing of these. */
@@ -278,11 +306,35 @@ function bench(detail, claim, query, signal) {
     if (knob || Object.keys(changed()).length) say("not run", `With these settings. ${takes}`);
     else say(claim.verdict, `On record. ${takes}`);
     detail.removeAttribute("aria-busy");
+    refill(found);
+    unpictured("Its picture comes from trained models.");
+    refill(training, trainer());
+  }
+
+  function illustrate({title = "", note: said, ...rest}, more) {
+    pictures += 1;
+    refill(caption, formulas(title));
+    refill(note, formulas(`${said ?? ""} ${more}`.trim()));
+    draw({title, ...rest});
+  }
+
+  function unpictured(reason) {
+    pictures += 1;
     refill(caption);
     note.textContent = "";
-    refill(found);
-    refill(picture, hollow("Its picture comes from trained models."));
-    refill(training, trainer());
+    refill(picture, hollow(reason));
+  }
+
+  /** Of a run with the knob no picture is recorded: the other one is shown, and says so. */
+  async function standIn() {
+    unpictured("No picture is recorded with the knob turned.");
+    const mine = pictures;
+    await attempt(async () => {
+      const body = {settings: {}, knob: false};
+      standard ??= await send(`/api/claims/${claim.name}`, body, signal);
+      if (mine !== pictures || !standard.recorded || !standard.picture) return;
+      illustrate(standard.picture, "Recorded without the knob; with it no picture is recorded.");
+    });
   }
 
   function trainer() {
@@ -300,6 +352,18 @@ function bench(detail, claim, query, signal) {
     });
     return [begin, status];
   }
+}
+
+const FROZEN = "Nothing runs here: these are the settings of the recorded run. To change them, install "
+  + "attnlab and start `attnlab page`.";
+
+/** The questions that a claim settles; each leads to all claims that settle it. */
+function settles(questions) {
+  return make("p", {class: "note"}, "Settles ", questions.map(({name, asks}, place) => [
+    place ? " · " : null,
+    make("a", {href: address.written({view: "claims", query: {question: name}})}, name),
+    `: ${asks}`,
+  ]));
 }
 
 const hollow = (words) => make("div", {class: "hollow"}, make("p", {}, words));
@@ -375,7 +439,7 @@ function paragraphs(text) {
   ));
 }
 
-function folded(words, content, opened) {
+function unfolding(words, content, opened) {
   return make(
     "details",
     {"data-name": words, open: opened.has(words)},

@@ -76,6 +76,7 @@ function counted(setting, value, changed) {
   const slides = setting.slider !== false && low !== null && high !== null && high > low
     && setting.name !== "seed";
   const track = slides ? slider(low, high, whole) : null;
+  const answer = make("p", {class: "partly refused", role: "status"});
   const bounded = (one) => Math.min(
     high ?? one,
     Math.max(low ?? one, whole ? Math.round(one) : one),
@@ -84,9 +85,18 @@ function counted(setting, value, changed) {
   function set(one) {
     number.value = one === null || one === undefined ? "" : plain(one);
     track?.set(one ?? low);
+    refuse(null);
+  }
+
+  /** Says why a number that is typed is none that the setting can have. */
+  function refuse(one) {
+    const wrong = one !== null && bounded(one) !== one;
+    answer.textContent = wrong ? setting.refuses ?? rule(low, high, whole) : "";
+    number.setAttribute("aria-invalid", `${wrong}`);
   }
   number.addEventListener("input", () => {
     const one = number.valueAsNumber;
+    refuse(Number.isNaN(one) ? null : one);
     if (Number.isNaN(one) || bounded(one) !== one) return; // half typed
     track?.set(one);
     changed(one);
@@ -96,7 +106,11 @@ function counted(setting, value, changed) {
     const one = bounded(
       Number.isNaN(number.valueAsNumber) ? value ?? low ?? 0 : number.valueAsNumber,
     );
+    const typed = number.valueAsNumber;
     set(one);
+    if (!Number.isNaN(typed) && typed !== one) {
+      answer.textContent = setting.refuses ?? rule(low, high, whole);
+    }
     return changed(one);
   });
   track?.element.addEventListener("input", () => {
@@ -107,14 +121,21 @@ function counted(setting, value, changed) {
   });
   set(value);
   if (!track) {
-    return {element: framed(setting, number), set, hold: (held) => (number.disabled = held)};
+    const hold = (held) => (number.disabled = held);
+    return {element: framed(setting, number, answer), set, hold};
   }
   number.setAttribute("aria-label", `${spaced(setting.name)} as a number`);
   return {
-    element: framed(setting, track.element, number),
+    element: framed(setting, track.element, number, answer),
     set,
     hold: (held) => (number.disabled = track.element.disabled = held),
   };
+}
+
+function rule(low, high, whole) {
+  const kind = whole ? "a whole number" : "a number";
+  if (low === null || high === null) return `Use ${kind}.`;
+  return `Use ${kind} from ${formatted(low)} to ${formatted(high)}.`;
 }
 
 function slider(low, high, whole) {

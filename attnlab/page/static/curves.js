@@ -1,6 +1,7 @@
 // Loss curves of several runs: the mean of each bucket of steps with its least and largest, and
 // the validation loss as points. The server thins; a closer look is asked for when it is wanted.
 
+import * as address from "./address.js";
 import {ask, attempt, encoded} from "./api.js";
 import {make, tick} from "./make.js";
 import {plotter} from "./plot.js";
@@ -22,7 +23,12 @@ export function curves(signal, zoomed) {
     shown[key] = now;
     draw();
   }));
-  const plot = plotter({zoomed: (domain) => look(domain)});
+  // the address does not name a run that was chosen for a beginning
+  const link = () => address.written({
+    view: "runs",
+    query: {...address.read().query, select: runs.map((run) => run.name).join(",")},
+  });
+  const plot = plotter({zoomed: (domain) => look(domain), link});
   const left = make(
     "button",
     {type: "button", class: "quiet", "aria-label": "Earlier steps", on: {click: () => shift(-0.5)}},

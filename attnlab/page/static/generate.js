@@ -1,9 +1,10 @@
 // Generate: a model continues a prompt, token by token; models that learned to answer are asked.
 
 import * as address from "./address.js";
-import {ask, attempt, Refused, send, stream} from "./api.js";
+import {ask, attempt, quiet, Refused, send, stream} from "./api.js";
 import {shares} from "./blocks.js";
 import {control} from "./controls.js";
+import {exportBar} from "./export.js";
 import {choice, labelled, make, refill} from "./make.js";
 import {counted, formatted, percent} from "./words.js";
 
@@ -55,6 +56,14 @@ export function open(place, wanted, signal) {
     begun,
     text,
   );
+  const take = exportBar({
+    text: () => begun.textContent + text.textContent,
+    numbers: () => ({columns: Object.keys(done), rows: [Object.values(done)]}),
+    link: () => address.written({view: "generate", query: {...wish(done), again: true}}),
+    name: () => "text",
+  });
+  take.hidden = true;
+  const missing = make("p", {class: "partly", role: "status"});
   const which = make("div");
   const panel = make("div", {class: "panel"});
   const controls = SETTINGS.map((setting) => {
@@ -73,21 +82,65 @@ export function open(place, wanted, signal) {
     make("div", {class: "row"}, go, stop, status),
   );
   refill(place, make("h1", {}, "Generate"),
-    make("div", {class: "bench"}, make("div", {}, which, questions, form, output), panel));
+    make("div", {class: "bench"},
+      make("div", {}, which, missing, questions, form, output, take),
+      panel));
+  let all = []; // whether they have a model yet or not
   let runs = [];
   let run = null;
   let writing = null;
+  let done = {}; // what was written, and from what
 
   function update(now) {
+    const again = now.query.again === "1"; // a link to a text: what it does not name is as usual
     prompt.value = now.query.prompt ?? prompt.value;
     SETTINGS.forEach((one, number) => {
-      const usual = {...one, value: values[one.name]};
+      const usual = again ? one : {...one, value: values[one.name]};
       controls[number].set(values[one.name] = address.value(now.query[one.name], usual));
     });
-    const named = runs
-      .find((one) => one.name === now.query.run) ?? runs
-      .find((one) => one.kind === "language") ?? runs[0];
-    if (named) choose(named.name);
+    if (!runs.length) return;
+    const wanted = now.query.run;
+    if (wanted && !runs.some((one) => one.name === wanted)) {
+      absent(wanted);
+      return;
+    }
+    const usual = runs.find((one) => one.kind === "language") ?? runs[0];
+    choose(wanted ?? run?.name ?? usual.name);
+    if (again && now.query.question && run.kind === "questions") {
+      refill(questions, asking(run, signal, now.query.question));
+    } else if (again && prompt.value && !writing) write();
+  }
+
+  /** The link names a run that cannot be opened: nothing is put in its place unasked. */
+  function absent(name) {
+    clear();
+    run = null;
+    go.disabled = true;
+    questions.hidden = true;
+    missing.textContent = all.some((one) => one.name === name)
+      ? `The run ${name} has no checkpoint yet, so there is no model that could write.`
+      : `There is no run ${name} here: it was removed, renamed, or is in another folder. `
+        + "Choose another one.";
+    list(name);
+  }
+
+  /** What another run wrote, answered or was about to write. */
+  function clear() {
+    writing?.abort();
+    writing = null;
+    begun.textContent = text.textContent = status.textContent = missing.textContent = "";
+    output.classList.remove("busy");
+    take.hidden = true;
+    refill(questions);
+    [go.disabled, stop.disabled] = [false, true];
+    quiet();
+  }
+
+  /** The settings of the page that give this text again. */
+  function wish({run: name, prompt: words, ...rest}) {
+    const others = SETTINGS.filter((one) => rest[one.name] !== one.value)
+      .map((one) => [one.name, rest[one.name]]);
+    return {run: name, prompt: words, ...Object.fromEntries(others)};
   }
 
   function keep() {
@@ -102,23 +155,34 @@ export function open(place, wanted, signal) {
   }
 
   function choose(name) {
+    const before = run?.name;
     run = runs.find((one) => one.name === name);
+    if (before !== name) clear();
+    list(name);
+    questions.hidden = run.kind !== "questions";
+    if (!questions.hidden && before !== name) refill(questions, asking(run, signal));
+  }
+
+  function list(name) {
     const pairs = runs.map((one) => [
       one.name,
       `${one.name}${one.kind === "questions" ? " (answers questions)" : ""}`,
     ]);
+    if (!runs.some((one) => one.name === name)) pairs.unshift([name, `${name} (cannot be opened)`]);
     refill(which, labelled("Run", choice(pairs, name, (value) => {
+      if (!runs.some((one) => one.name === value)) return absent(value);
       choose(value);
-      keep();
+      return keep();
     })));
-    questions.hidden = run.kind !== "questions";
-    if (!questions.hidden) refill(questions, asking(run, signal));
   }
 
   async function write() {
     keep();
-    writing = new AbortController();
-    const leave = AbortSignal.any([signal, writing.signal]);
+    const mine = new AbortController();
+    writing = mine;
+    const leave = AbortSignal.any([signal, mine.signal]);
+    done = {run: run.name, prompt: prompt.value, ...values};
+    take.hidden = true;
     [go.disabled, stop.disabled] = [true, false];
     begun.textContent = prompt.value;
     text.textContent = "";
@@ -139,6 +203,7 @@ export function open(place, wanted, signal) {
       for await (const event of stream("/api/generate", body, leave)) {
         if (event.error) throw new Refused(event.error);
         if (event.text) {
+          if (writing !== mine) return;
           text.append(event.text);
           pieces += 1;
           const speed = Math.round((1000 * pieces) / (performance.now() - began));
@@ -149,8 +214,10 @@ export function open(place, wanted, signal) {
         }
       }
     });
-    if (signal.aborted) return;
-    status.textContent = writing.signal.aborted ? "Stopped." : well ? told : "It ended early.";
+    if (signal.aborted || writing !== mine) return; // another run was chosen meanwhile
+    status.textContent = mine.signal.aborted ? "Stopped." : well ? told : "It ended early.";
+    done.text = text.textContent;
+    take.hidden = !done.text;
     output.classList.remove("busy");
     [go.disabled, stop.disabled] = [false, true];
     writing = null;
@@ -165,8 +232,11 @@ export function open(place, wanted, signal) {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) form.requestSubmit();
   });
   attempt(async () => {
-    runs = (await ask("/api/runs", signal)).filter((one) => one.writable);
+    all = await ask("/api/runs", signal);
+    runs = all.filter((one) => one.writable);
     go.disabled = !runs.length;
+    const {run: asked} = address.read().query;
+    if (!runs.length && asked) missing.textContent = `There is no run ${asked} here.`;
     if (!runs.length) {
       refill(
         which,
@@ -180,7 +250,7 @@ export function open(place, wanted, signal) {
 }
 
 /** A question to a run that was trained on them, and how sure it is of its answer. */
-function asking(run, signal) {
+function asking(run, signal, first = "") {
   const field = make(
     "input",
     {
@@ -192,6 +262,23 @@ function asking(run, signal) {
     },
   );
   const answer = make("div", {"aria-live": "polite"});
+  let found = null;
+  const take = exportBar({
+    numbers: () => ({
+      columns: ["run", "question", "answer", "confidence"],
+      rows: all(found).map((one) => [run.name, found.question, one.answer, one.confidence]),
+    }),
+    link: () => address.written({
+      view: "generate",
+      query: {run: run.name, question: found.question, again: true},
+    }),
+    name: () => "answers",
+  });
+  take.hidden = true;
+  const all = ({answer: given, confidence, alternatives}) => [
+    {answer: given, confidence},
+    ...alternatives.filter((one) => one.answer !== given),
+  ];
   const go = make("button", {type: "submit", class: "main"}, "Ask");
   const form = make(
     "form",
@@ -205,15 +292,12 @@ function asking(run, signal) {
     go.disabled = true;
     await attempt(async () => {
       const words = field.value.trim();
-      const found = await send(
+      found = await send(
         "/api/ask",
         {run: run.name, ...(words.endsWith("?") ? {question: words} : {name: words})},
         signal,
       );
-      const all = [
-        {answer: found.answer, confidence: found.confidence},
-        ...found.alternatives.filter((one) => one.answer !== found.answer),
-      ];
+      take.hidden = false;
       refill(answer, make("p", {class: "note"}, found.question),
         make(
           "p",
@@ -221,12 +305,16 @@ function asking(run, signal) {
           make("strong", {}, found.answer || "(nothing)"),
           ` with a confidence of ${percent(found.confidence)}`,
         ),
-        shares(all.map((one) => ({name: one.answer, share: one.confidence})), {
+        shares(all(found).map((one) => ({name: one.answer, share: one.confidence})), {
           caption: "Answers and their confidence",
         }));
     });
     go.disabled = false;
   });
+  if (first) {
+    field.value = first;
+    queueMicrotask(() => form.requestSubmit());
+  }
   return [
     make("h2", {}, "Ask"),
     make(
@@ -237,5 +325,6 @@ function asking(run, signal) {
     ),
     form,
     answer,
+    take,
   ];
 }

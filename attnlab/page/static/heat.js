@@ -2,20 +2,23 @@
 // over it lies an SVG with names, ticks and the cursor. A cell that is null stays empty (hatched).
 
 import {colourMap, css} from "./colours.js";
+import {exportBar} from "./export.js";
+import * as figures from "./figure.js";
 import {drawn, make, refill, unique} from "./make.js";
 import {extent} from "./scales.js";
 import {formatted, formulas, ticked} from "./words.js";
 
-const LETTER = 6.9;
-const READABLE = 11; // pixels a cell needs for a name beside it
+const LETTER = 6.3;
+const READABLE = 12; // pixels that a name needs; where cells are smaller, some names are left out
+const ENLARGED = 15; // pixels of a cell in a map that is scrolled
 const ENDLESS = 1e99; // stands for what is no longer a number, and would make all else look alike
 const LARGEST = 480; // pixels of the longer side
 
 /**
  * `said(row, column, value)` puts a cell into words; `moved(row, column)` hears of the cursor,
- * which may be null.
+ * which may be null; `link()` gives the part after "#" (export.js).
  */
-export function heatMap({title, said, moved = () => {}, largest = LARGEST}) {
+export function heatMap({title, said, moved = () => {}, largest = LARGEST, link}) {
   const canvas = make("canvas", {class: "cells", "aria-hidden": "true"});
   const svg = drawn("svg", {class: "over", "aria-hidden": "true"});
   const readout = make("p", {class: "readout", "aria-live": "polite", id: unique("readout")});
@@ -29,7 +32,15 @@ export function heatMap({title, said, moved = () => {}, largest = LARGEST}) {
   const above = make("p", {class: "axis-name"});
   const below = make("p", {class: "axis-name below"});
   const bar = make("div", {class: "colour-bar", "aria-hidden": "true"});
-  const element = make("div", {class: "heat"}, above, board, below, bar, readout);
+  const frameBox = make("div", {class: "board-box"}, board);
+  const take = exportBar({
+    figure,
+    link,
+    numbers: () => tabled(shown),
+    name: () => shown.name ?? title ?? shown.title,
+  });
+  const element = make("div", {class: "heat"}, above, frameBox, below, bar, readout, take);
+  let enlarged = false;
   let shown = null;
   let frame = null;
   let cursor = null;
@@ -38,7 +49,7 @@ export function heatMap({title, said, moved = () => {}, largest = LARGEST}) {
 
   /**
    * rows of numbers or null; optional are names of rows and columns, `ends`, `log` and `way` of
-   * the colours, or one `colour` for all.
+   * the colours, or one `colour` for all; `name` is what a figure of it is called.
    */
   function show(picture) {
     shown = picture;
@@ -70,7 +81,7 @@ export function heatMap({title, said, moved = () => {}, largest = LARGEST}) {
     Object.assign(canvas, {width, height});
     const image = new ImageData(width, height);
     shown.rows.forEach((row, i) => row.forEach((value, j) => {
-      if (value === null || (shown.log && value <= 0)) return;
+      if (isEmpty(value)) return;
       const [red, green, blue] = shown.map.colour(value);
       image.data.set([red, green, blue, 255], 4 * (i * width + j));
     }));
@@ -81,21 +92,16 @@ export function heatMap({title, said, moved = () => {}, largest = LARGEST}) {
     const room = element.clientWidth;
     if (!shown || !room) return;
     const [height, width] = [shown.rows.length, shown.rows[0].length];
-    const names = (list, side) => (list && side >= READABLE ? list : null);
-    let cell = Math.min(largest, room - 40) / width;
-    const rowWords = names(shown.rowNames, cell);
-    const left = rowWords
-      ? 8 + LETTER * Math.max(...rowWords.map((word) => Math.min(8, word.length)))
-      : 34;
-    cell = Math.min(largest, room - left - 4) / width;
+    const fit = (side) => Math.max(enlarged ? ENLARGED : 0, side);
+    const left = shown.rowNames ? 10 + LETTER * longest(shown.rowNames) : 34;
+    const cell = fit(Math.min(largest, room - left - 4) / width);
     const square = height / width <= 3 && width / height <= 3;
-    const tall = square ? cell : Math.max(3, Math.min(220, largest) / height);
+    const tall = square ? cell : fit(Math.max(3, Math.min(220, largest) / height));
     const top = 4;
-    const columnWords = names(shown.columnNames, cell);
-    const turned = columnWords?.some((word) => word.length * LETTER > cell);
-    const bottom = columnWords && turned
-      ? 12 + LETTER * Math.max(...columnWords.map((word) => Math.min(8, word.length)))
-      : 22;
+    const [rowWords, columnWords] = [shown.rowNames, shown.columnNames];
+    const every = [tall, cell].map((size) => Math.ceil(READABLE / size));
+    const turned = columnWords?.some((word) => word.length * LETTER > cell * every[1] - 2);
+    const bottom = columnWords && turned ? 14 + LETTER * longest(columnWords) : 22;
     frame = {left, top, cell, tall, width, height};
     Object.assign(
       canvas.style,
@@ -103,6 +109,7 @@ export function heatMap({title, said, moved = () => {}, largest = LARGEST}) {
       {width: `${cell * width}px`, height: `${tall * height}px`},
     );
     const size = [left + cell * width + 4, top + tall * height + bottom];
+    frame.size = size;
     board.style.height = `${size[1]}px`;
     board.style.width = `${size[0]}px`;
     svg.setAttribute("viewBox", `0 0 ${size[0]} ${size[1]}`);
@@ -110,6 +117,7 @@ export function heatMap({title, said, moved = () => {}, largest = LARGEST}) {
       side(
         rowWords,
         height,
+        every[0],
         (at, word) => drawn(
           "text",
           {
@@ -121,7 +129,7 @@ export function heatMap({title, said, moved = () => {}, largest = LARGEST}) {
           word,
         ),
       ),
-      side(columnWords, width, (at, word) => {
+      side(columnWords, width, every[1], (at, word) => {
         const [x, y] = [left + cell * (at + 0.5), top + tall * height + 15];
         return turned
           ? drawn(
@@ -141,8 +149,41 @@ export function heatMap({title, said, moved = () => {}, largest = LARGEST}) {
             word,
           );
       }),
-      frame.mark = drawn("g", {class: "at"}));
+      frame.mark = drawn("g", {class: "at", "data-cursor": ""}));
     point(cursor);
+  }
+
+  function figure() {
+    const {left, top, cell, tall, width, height, size} = frame;
+    const cells = drawn(
+      "g",
+      {transform: `translate(${left} ${top})`},
+      figures.hatched(cell * width, tall * height, unique("hidden")),
+      drawn(
+        "g",
+        {transform: `scale(${cell} ${tall})`},
+        figures.cellPaths(shown.rows, (value) => (isEmpty(value) ? null : shown.map.colour(value))),
+      ),
+    );
+    const over = figures.inlined(svg, ...size);
+    over.element.prepend(cells);
+    const room = Math.max(size[0], 260);
+    return figures.figure([
+      figures.paragraph(shown.name ?? shown.title ?? title ?? "", room, {size: 14, bold: true}),
+      figures.paragraph(shown.y ?? "", room),
+      over,
+      figures.paragraph(shown.x ?? "", room, {middle: true}),
+      shown.colour ? null : figures.colourBar(shown.map, 240),
+    ]);
+  }
+
+  const isEmpty = (value) => value === null || Boolean(shown.log && value <= 0);
+
+  /** Cells so large that each has its name; the map is scrolled then. */
+  function enlarge(on) {
+    enlarged = on;
+    frameBox.classList.toggle("enlarged", on);
+    draw();
   }
 
   function legend() {
@@ -188,6 +229,18 @@ export function heatMap({title, said, moved = () => {}, largest = LARGEST}) {
     moved(place);
   }
 
+  /** Scrolls an enlarged map to a cell that the keyboard has gone to. */
+  function reveal([i, j]) {
+    if (!enlarged) return;
+    const {left, top, cell, tall} = frame;
+    const [x, y] = [left + cell * j, top + tall * i];
+    const {scrollLeft, scrollTop, clientWidth, clientHeight} = frameBox;
+    frameBox.scrollTo({
+      left: x < scrollLeft + left ? x - left : Math.max(scrollLeft, x + 3 * cell - clientWidth),
+      top: y < scrollTop ? y : Math.max(scrollTop, y + 3 * tall - clientHeight),
+    });
+  }
+
   function under(event) {
     if (!frame) return null;
     const box = board.getBoundingClientRect();
@@ -212,15 +265,36 @@ export function heatMap({title, said, moved = () => {}, largest = LARGEST}) {
     if (!(event.key in moves) || !frame) return;
     event.preventDefault();
     const [i, j] = cursor ? cursor.map((at, axis) => at + moves[event.key][axis]) : [0, 0];
-    move([Math.min(frame.height - 1, Math.max(0, i)), Math.min(frame.width - 1, Math.max(0, j))]);
+    const bounded = (value, count) => Math.min(count - 1, Math.max(0, value));
+    const to = [bounded(i, frame.height), bounded(j, frame.width)];
+    move(to);
+    reveal(to);
   });
-  return {element, show, point};
+  return {element, show, point, enlarge};
 }
 
-/** Names where there is room, numbers at round places where not. */
-function side(words, count, label) {
+const LONGEST_NAME = 8;
+const longest = (words) => Math.max(...words.map((word) => Math.min(LONGEST_NAME, word.length)));
+
+/** All numbers, for a file: a row for each row, behind its name. */
+function tabled({rows, rowNames, columnNames, x, y}) {
+  const called = (names, at) => (names ? `${at} ${names[at]}` : `${at}`);
+  return {
+    columns: [
+      `${y || "row"} \\ ${x || "column"}`,
+      ...rows[0].map((_, at) => called(columnNames, at)),
+    ],
+    rows: rows.map((row, at) => [called(rowNames, at), ...row]),
+  };
+}
+
+/** A name at every `every`th place, or numbers at round places. */
+function side(words, count, every, label) {
   if (words) {
-    return words.map((word, at) => label(at, word.length > 8 ? `${word.slice(0, 7)}…` : word));
+    const short = (word) => (
+      word.length > LONGEST_NAME ? `${word.slice(0, LONGEST_NAME - 1)}…` : word
+    );
+    return words.map((word, at) => (at % every ? null : label(at, short(word))));
   }
   const step = [1, 2, 5, 10, 20, 50, 100, 200, 500].find((one) => count / one <= 8) ?? 1000;
   return Array.from(

@@ -40,7 +40,8 @@ export function layout(plot, width) {
     ? scale([-0.5, names.length - 0.5], down ? [box.top, box.bottom] : [box.left, box.right])
     : scale(plot.domain ?? roomy(wide, 0.02, plot.log_x), [box.left + 2, box.right], plot.log_x);
   const clip = unique("inside");
-  const frame = {...box, height, down, across, columns: [], cursor: drawn("g", {class: "at"})};
+  const cursor = drawn("g", {class: "at", "data-cursor": ""});
+  const frame = {...box, height, down, across, columns: [], cursor};
   frame.parts = [
     grid(frame, upright, most),
     ...axis(frame, across, names, words, plot),

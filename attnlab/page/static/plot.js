@@ -1,19 +1,22 @@
 // A plot of series as SVG, drawn to the width there is. Pointer and arrow keys read its values;
-// with `zoomed` given, dragging across chooses a part of the x axis.
+// with `zoomed` given, dragging across chooses a part of the x axis. `link` is as in export.js.
 
+import {exportBar} from "./export.js";
+import * as figures from "./figure.js";
 import {layout} from "./layout.js";
 import {drawn, make, refill, table, unique} from "./make.js";
 import * as marks from "./marks.js";
 import {formatted, formulas} from "./words.js";
 
-export function plotter({zoomed = null} = {}) {
+export function plotter({zoomed = null, link} = {}) {
   const svg = drawn("svg", {class: "plot", tabindex: "0", role: "application"});
   const legend = make("div", {class: "legend", "aria-hidden": "true"});
   const above = make("p", {class: "axis-name"});
   const below = make("p", {class: "axis-name below"});
   const readout = make("p", {class: "readout", "aria-live": "polite", id: unique("readout")});
   const numbers = make("details", {class: "numbers"}, make("summary", {}, "Numbers"));
-  const element = make("div", {class: "plotter"}, legend, above, svg, below, readout, numbers);
+  const bar = exportBar({figure, link, numbers: () => tabled(shown), name: () => shown.title});
+  const element = make("div", {class: "plotter"}, legend, above, svg, below, readout, numbers, bar);
   svg.setAttribute("aria-describedby", readout.id);
   let shown = null;
   let frame = null; // what the last drawing put where
@@ -35,7 +38,7 @@ export function plotter({zoomed = null} = {}) {
         "span",
         {},
         marks.swatch(plot.kind, one.colour ?? number, marks.isFew(one)),
-        formulas(one.name),
+        make("span", {}, formulas(one.name)),
       );
     }));
     legend.hidden = !legend.children.length;
@@ -53,6 +56,24 @@ export function plotter({zoomed = null} = {}) {
     svg.setAttribute("height", frame.height);
     refill(svg, frame.parts, frame.cursor);
     point(place);
+  }
+
+  function figure() {
+    const width = Math.round(element.clientWidth);
+    const [up, along] = frame.down ? [shown.x, shown.y] : [shown.y, shown.x];
+    const items = shown.series
+      .map((one, number) => ({
+        name: one.name.trim(),
+        swatch: marks.swatch(shown.kind, one.colour ?? number, marks.isFew(one)),
+      }))
+      .filter(({name}) => name);
+    return figures.figure([
+      figures.paragraph(shown.title ?? "", width, {size: 14, bold: true}),
+      figures.legend(items, width),
+      figures.paragraph(up ?? "", width),
+      figures.inlined(svg, width, frame.height),
+      figures.paragraph(along ?? "", width, {middle: true}),
+    ]);
   }
 
   function listNumbers() {
@@ -86,7 +107,7 @@ export function plotter({zoomed = null} = {}) {
       return `${series.name.trim() ? `${series.name} ` : ""}${formatted(series.y[index])}${room}`;
     });
     const where = typeof x === "string" ? x : `${shown.x} ${formatted(x)}`;
-    readout.textContent = `${where}: ${said.join(" · ")}`;
+    refill(readout, formulas(`${where}: ${said.join(" · ")}`));
   }
 
   function nearest(event) {
@@ -155,6 +176,19 @@ export function plotter({zoomed = null} = {}) {
     point(place === null ? (moves[event.key] > 0 ? 0 : columns - 1) : place + moves[event.key]);
   });
   return {element, show};
+}
+
+/** All points, for a file. */
+function tabled(plot) {
+  const rows = plot.series.flatMap((one) =>
+    one.x.map((x, index) => [
+      one.name || one.told || "",
+      x,
+      one.y[index],
+      one.low?.[index],
+      one.high?.[index],
+    ]));
+  return {columns: ["series", plot.x || "x", plot.y || "y", "low", "high"], rows};
 }
 
 const MOST_ROWS = 200; // of a list of numbers that somebody reads

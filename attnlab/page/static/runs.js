@@ -1,12 +1,15 @@
 // Runs: what was trained and what trains now; curves of the chosen ones over each other, what
-// their settings differ in, what they wrote; reports to open.
+// their settings differ in, what they wrote; reports to open; trainings and comparisons to start.
 
 import * as address from "./address.js";
 import {ask, attempt, encoded} from "./api.js";
 import {curves} from "./curves.js";
+import {launchForm} from "./launch.js";
+import {launched} from "./launched.js";
 import {make, refill, table} from "./make.js";
-import {colour, swatch} from "./marks.js";
-import {formatted, plain, spaced} from "./words.js";
+import {colour} from "./marks.js";
+import {groupOf, joined, runList, split} from "./runlist.js";
+import {formatted, plain} from "./words.js";
 
 export const title = "Runs";
 
@@ -15,23 +18,33 @@ const AT_REST = 5000; // and when none does
 const MOST = 8; // curves that can be told apart
 
 export function open(place, wanted, signal) {
-  const list = make("div", {class: "runs-list"});
+  const list = runList({toggle, chooseAll: chooseOnly, changed: () => keep()});
   const note = make("p", {class: "note", "aria-live": "polite"});
+  const lost = make("div", {role: "status"});
+  const children = launched(signal, {look: lookSoon, watch});
+  const form = launchForm(signal, (id) => children.follow(id));
   const lines = curves(signal, (domain) => keep({range: domain}));
+  const loss = make("section", {}, make("h2", {}, "Loss"), lines.element);
   const differences = make("section", {"aria-label": "Settings that differ"});
   const samples = make("section", {"aria-label": "Samples"});
   const reports = make("section", {"aria-label": "Reports"});
   refill(place,
-    make("section", {}, make("h1", {}, "Runs"), note, list),
-    make("section", {}, make("h2", {}, "Loss"), lines.element), differences, samples, reports);
+    make("section", {}, make("h1", {}, "Runs"), form.element, children.element),
+    make("section", {"aria-label": "List of runs"}, note, lost, list.element),
+    loss, differences, samples, reports);
   let runs = [];
+  let experiments = [];
   let chosen = [];
   let first = true;
+  let timer = null;
   const about = new Map(); // what a run is, by its name; it does not change
 
   function update(now) {
-    chosen = (now.query.select ?? "").split(",").filter(Boolean).slice(0, MOST);
+    chosen = split(now.query.select).slice(0, MOST);
+    list.read(now.query);
     lines.zoom(now.query.range?.split("-").map(Number) ?? null);
+    first = !chosen.length && first;
+    refill(lost);
     if (runs.length) choose();
   }
 
@@ -40,63 +53,65 @@ export function open(place, wanted, signal) {
     const range = more.range === undefined
       ? before.range
       : more.range?.map((end) => Math.round(end)).join("-");
-    if (!signal.aborted) address.keep({view: "runs", query: {select: chosen.join(","), range}});
+    if (signal.aborted) return;
+    address.keep({view: "runs", query: {select: joined(chosen), range, ...list.query()}});
   }
 
   function choose() {
-    chosen = chosen.filter((name) => runs.some((run) => run.name === name));
-    if (first && !chosen.length) {
+    const there = chosen.filter((name) => runs.some((run) => run.name === name));
+    const missing = chosen.filter((name) => !there.includes(name));
+    if (missing.length) {
+      refill(lost, missing.map((name) => make("p", {class: "partly"}, gone(name))));
+    }
+    chosen = there;
+    if ((first || missing.length) && !chosen.length) {
       const best = runs.find((run) => run.state === "running") ?? runs.find((run) => run.step > 0);
       if (best) chosen = [best.name];
     }
     first = false;
-    drawList();
+    draw();
+  }
+
+  function draw() {
+    note.textContent = runs.length
+      ? "Choose several to lay their curves over each other."
+      : "No runs here yet. Start one above, or in a terminal: attnlab train tiny";
+    for (const part of [list.element, loss, differences]) part.hidden = !runs.length;
+    list.show({runs, chosen, experiments});
     lines.show(chosen.map((name) => runs.find((run) => run.name === name)));
     compare();
   }
 
   function toggle(name, on) {
+    children.leave();
     chosen = on ? [...chosen, name].slice(-MOST) : chosen.filter((one) => one !== name);
+    refill(lost);
     keep();
-    choose();
+    draw();
   }
 
-  function drawList() {
-    const focus = document.activeElement?.dataset?.run;
-    note.textContent = runs.length
-      ? "Choose several to lay their curves over each other."
-      : "No runs here yet. Train one: attnlab train tiny";
-    const rows = runs.map((run) => {
-      const number = chosen.indexOf(run.name);
-      const box = make(
-        "input",
-        {
-          type: "checkbox",
-          checked: number >= 0,
-          "data-run": run.name,
-          on: {change: (event) => toggle(run.name, event.target.checked)},
-        },
-      );
-      const key = number >= 0 ? swatch("lines", number, false) : null;
-      return [
-        make("label", {class: "tick"}, box, make("span", {class: "run-name"}, run.name), key),
-        state(run),
-        progress(run),
-        ...[run.loss, run.best_loss, run.parameters].map(formatted),
-      ];
-    });
-    refill(
-      list,
-      runs.length
-        ? table({
-          columns: ["run", "state", "steps", "loss", "best", "parameters"],
-          rows,
-          numeric: [3, 4, 5],
-          stacks: true,
-        })
-        : null,
-    );
-    if (focus) list.querySelector(`[data-run="${CSS.escape(focus)}"]`)?.focus();
+  function chooseOnly(names) {
+    children.leave();
+    chooseAll(names);
+  }
+
+  function chooseAll(names) {
+    chosen = names.slice(0, MOST);
+    refill(lost, names.length > MOST
+      ? make("p", {class: "note"}, `The first ${MOST} of ${names.length} are drawn.`)
+      : null);
+    keep();
+    draw();
+  }
+
+  /** The run, or the runs of the comparison, that something started here has made so far. */
+  function watch(name) {
+    const its = runs
+      .filter((run) => run.name === name || groupOf(run) === name)
+      .map((run) => run.name);
+    const before = chosen.filter((one) => its.includes(one)); // keeps its colour
+    const now = [...before, ...its.filter((one) => !before.includes(one))];
+    if (its.length && joined(now.slice(0, MOST)) !== joined(chosen)) chooseAll(now);
   }
 
   async function compare() {
@@ -170,17 +185,30 @@ export function open(place, wanted, signal) {
   async function look() {
     if (signal.aborted) return;
     await attempt(async () => {
-      const now = await ask("/api/runs", signal);
-      const moved = JSON.stringify(now) !== JSON.stringify(runs);
+      const [now, all] = await Promise.all(
+        [ask("/api/runs", signal), ask("/api/experiments", signal)],
+      );
+      const moved = JSON.stringify([now, all]) !== JSON.stringify([runs, experiments]);
       const begin = first;
-      runs = now;
+      const ended = experiments.filter((one) => one.report).length
+        !== all.filter((one) => one.report).length;
+      [runs, experiments] = [now, all];
       if (moved || begin) choose();
+      children.show({runs, experiments});
+      if (ended) readReports();
     });
-    const busy = runs.some((run) => run.state === "running");
-    if (!signal.aborted) setTimeout(look, busy ? EVERY : AT_REST);
+    const busy = [...runs, ...experiments].some((one) => one.state === "running")
+      || children.busy();
+    clearTimeout(timer);
+    if (!signal.aborted) timer = setTimeout(look, busy ? EVERY : AT_REST);
   }
 
-  attempt(async () => {
+  function lookSoon() {
+    clearTimeout(timer);
+    timer = setTimeout(look, 0);
+  }
+
+  const readReports = () => attempt(async () => {
     const all = await ask("/api/reports", signal);
     if (!all.length) return;
     const cards = all.map((one) => make("li", {},
@@ -192,37 +220,18 @@ export function open(place, wanted, signal) {
         make("span", {class: "visually-hidden"}, " (opens in a new tab)"))));
     refill(reports, make("h2", {}, "Reports"), make("ul", {class: "cards"}, cards));
   });
+  readReports();
   update(wanted);
   look();
   return update;
 }
 
+function gone(name) {
+  return `There is no run “${name}” here: it was renamed, moved or removed, or it is in another `
+    + "folder (attnlab page --runs FOLDER).";
+}
+
 /** A setting as the command line takes it. */
 function spelled(value) {
   return typeof value === "number" ? plain(value) : formatted(value);
-}
-
-function state(run) {
-  const marks = {
-    running: ["●", "busy"],
-    finished: ["✓", "good"],
-    stopped: ["◐", "partly"],
-    unreadable: ["✗", "bad"],
-  };
-  const [mark, kind] = marks[run.state] ?? ["?", "none"];
-  return make("span", {class: `mark ${kind}`}, mark, make("span", {}, ` ${spaced(run.state)}`));
-}
-
-function progress(run) {
-  if (!run.steps) return formatted(run.step);
-  return make("span", {class: "progress"}, run.state === "finished" ? null
-    : make(
-      "progress",
-      {
-        max: run.steps,
-        value: Math.min(run.step ?? 0, run.steps),
-        "aria-label": `steps of ${run.name}`,
-      },
-    ),
-    make("span", {}, `${formatted(run.step ?? 0)} of ${formatted(run.steps)}`));
 }

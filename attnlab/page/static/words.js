@@ -94,19 +94,24 @@ export function verdict(word) {
 
 const LOWERED = /((?<![\p{L}\d_])[A-Za-z]|[α-ωΑ-Ω])_([A-Za-z]{1,2}|\d)(?![A-Za-z\d_])/u;
 const RAISED = /\^\(((?:[^()]|\([^()]*\))*)\)/u;
-const EITHER = new RegExp(`${LOWERED.source}|${RAISED.source}`, "gu");
+const CODE = /`([^`]+)`/u;
+const ANY = new RegExp(`${LOWERED.source}|${RAISED.source}|${CODE.source}`, "gu");
 
-/** The formulas in a sentence: x_a with a lowered letter, e^(−g) with a raised exponent. */
+/** A sentence: x_a with a lowered letter, e^(−g) with a raised exponent, `code` as code. */
 export function formulas(text) {
   const parts = [];
   let end = 0;
-  for (const found of text.matchAll(EITHER)) {
-    const [all, letter, low, high] = found;
+  for (const found of text.matchAll(ANY)) {
+    const [all, letter, low, high, code] = found;
     parts.push(text.slice(end, found.index) + (letter ?? ""));
-    const raised = document.createElement(high === undefined ? "sub" : "sup");
-    raised.textContent = high ?? low;
+    const name = high !== undefined ? "sup" : code !== undefined ? "code" : "sub";
+    const raised = document.createElement(name);
+    raised.textContent = high ?? code ?? low;
     parts.push(raised);
     end = found.index + all.length;
   }
   return [...parts, text.slice(end)];
 }
+
+/** Text in which αᵢ is found as αi and GQA as gqa; page/claims.py folds the claims alike. */
+export const folded = (text) => text.normalize("NFKC").toLowerCase();

@@ -1,6 +1,6 @@
 """Results of claims that were settled before a run of many was stopped; the next one goes on there.
 
-    <cache>/claims/<identity>.jsonl     a line for each settled claim: a hash, and its result
+    <cache>/claims/<identity>.jsonl     a line for each settled claim: its result, and a hash
 
 The identity is a hash of the claims with their settings, of our code, and of the machine: a result
 of any other is never used. A run that comes to its end removes the file, so the next one settles
@@ -21,8 +21,9 @@ from typing import Any
 import torch
 
 import attnlab
-from attnlab import config, files
+from attnlab import config, files, json_files
 from attnlab.kernels.hardware import machine, machine_id
+from attnlab.printable import one_line
 from attnlab.theory.claim import Claim, ErrorRates, Evidence, Judgement, Measure
 from attnlab.theory.record import block_of
 from attnlab.theory.result import ClaimResult
@@ -31,12 +32,17 @@ CODE = (".py", ".c", ".h")
 LONGEST = 7 * 24 * 3600  # seconds that a file waits for a run to go on
 
 
-class Kept:
-    """The results of some claims, as far as a run has come; `reason`: why none are kept."""
+class ResultCache:
+    """The results of some claims, as far as a run has come.
+
+    `reason`: why none are kept. `unusable`: lines that are damaged or of something else; their
+    claims are settled anew.
+    """
 
     def __init__(self, claims: Mapping[str, Claim], *, again: bool = False) -> None:
         self.found: dict[str, ClaimResult] = {}
         self.reason = ""
+        self.unusable = 0
         self._path: Path | None = None
         if len(claims) == 1:  # what is stopped has settled nothing
             return
@@ -48,7 +54,7 @@ class Kept:
             if again:
                 self.remove()
             elif self._path.exists():
-                self.found = _read(self._path, claims)
+                self.found, self.unusable = _read(self._path, claims)
         except OSError as error:
             self.reason, self._path = str(error.strerror or error), None
 
@@ -56,10 +62,9 @@ class Kept:
         if self._path is None or result.name in self.found:
             return
         try:
-            row = json.dumps(_plain(result), allow_nan=False)
-            files.append(self._path, f"{_digest(row)} {row}\n".encode())
+            files.append(self._path, json_files.sealed_json(_plain(result), indent=None))
         except (OSError, TypeError, ValueError) as error:  # a full disk; a claim of somebody else's
-            self.reason, self._path = " ".join(str(error).split()), None
+            self.reason, self._path = one_line(error), None
 
     def remove(self) -> None:
         if self._path is not None:
@@ -102,15 +107,16 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _read(path: Path, claims: Mapping[str, Claim]) -> dict[str, ClaimResult]:
-    """Of the lines that are whole; a claim whose line is damaged is settled anew."""
-    found = {}
-    for line in files.read(path).decode(errors="replace").splitlines():
-        digest, _, row = line.partition(" ")
-        if _digest(row) == digest:
-            plain = json.loads(row)
+def _read(path: Path, claims: Mapping[str, Claim]) -> tuple[dict[str, ClaimResult], int]:
+    """The results of the lines that are whole, and how many are not."""
+    found, unusable = dict[str, ClaimResult](), 0
+    for line in files.read(path).splitlines(keepends=True):
+        try:
+            plain = json_files.unseal(line, path, indent=None)
             found[plain["name"]] = _result(plain, claims)
-    return found
+        except (ValueError, LookupError, TypeError, AttributeError):
+            unusable += 1
+    return found, unusable
 
 
 def _remove_old(folder: Path) -> None:
@@ -148,7 +154,7 @@ def _plain_evidence(evidence: Evidence) -> dict[str, Any]:
     }
 
 
-def _evidence(plain: Mapping[str, Any]) -> Evidence:
+def _evidence(plain: Any) -> Evidence:
     rates = plain["error_rates"]
     picture: Any = block_of(plain["picture"])
     return Evidence(
