@@ -13,10 +13,13 @@ import typer
 from rich.markup import escape
 
 from attnlab import __version__, stop
-from attnlab.cli.screen import Screen, discard_output, never_fail_to_encode
+from attnlab.cli.words import Verb, alike, hint
+from attnlab.config.hints import ConfigError
+from attnlab.errors import explain
 from attnlab.files import FULL, CacheWarning, failed_write
 from attnlab.printable import json_safe, printable
 from attnlab.registry import OptionWarning
+from attnlab.screen import Screen, discard_output, never_fail_to_encode
 
 app = typer.Typer(
     name="attnlab",
@@ -32,10 +35,11 @@ screen = Screen()
 errors = Screen(stderr=True)
 _usual_format = warnings.formatwarning
 
-# `key=value` words, and `--key=value` for those who are used to dashes
+# of a verb whose words are settings, in either form (words.py)
 SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True}
 Overrides = Annotated[
-    list[str] | None, typer.Argument(help="Settings as key=value.", metavar="KEY=VALUE")
+    list[str] | None,
+    typer.Argument(help="Settings, as key=value or --key value.", metavar="KEY=VALUE"),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Runs = Annotated[Path, typer.Option("--runs", help="The folder of run folders.")]
@@ -51,14 +55,11 @@ def main() -> None:
     with stop.ending() as handler:
         try:
             sys.exit(_run(sys.argv[1:]))
-        except (ValueError, OSError) as error:
-            if handler.signal:
+        except Exception as error:
+            line = None if handler.signal else explain(error)
+            if line is None:
                 raise
-            _fail(one_line(error))
-        except (MemoryError, RuntimeError) as error:
-            if handler.signal or not _is_about_memory(error):
-                raise
-            _fail("memory ran out; use a smaller batch, context or model, or a larger accumulate")
+            _fail(escape(line))
 
 
 def _run(words: list[str]) -> int:
@@ -89,13 +90,26 @@ def _run(words: list[str]) -> int:
 
 
 def _invoke(words: list[str]) -> int:
-    command = typer.main.get_command(app)
+    command: Any = typer.main.get_command(app)
+    for one in command.commands.values():
+        one.help = unwrap(one.help or "")
+    verb = (
+        Verb.of(command.commands[words[0]]) if words[:1] and words[0] in command.commands else None
+    )
     try:
-        with command.make_context("attnlab", words) as context:
+        given = words if verb is None else [words[0], *alike(words[1:], verb)]
+        with command.make_context("attnlab", given) as context:
             command.invoke(context)
     except typer.Exit as ending:
         return ending.exit_code
+    except ConfigError as error:
+        raise error if verb is None else hint(error, words, verb) from None
     return 0
+
+
+def unwrap(text: str) -> str:
+    """A paragraph as one line: a terminal breaks it where it is full."""
+    return "\n\n".join(" ".join(part.split()) for part in text.split("\n\n"))
 
 
 def _is_output_lost() -> bool:
@@ -133,18 +147,6 @@ def _fail(reason: str) -> NoReturn:
     with suppress(OSError):  # stderr may be full as well
         errors.print(f"[bold red]error:[/] {reason}", highlight=False, soft_wrap=True)
     sys.exit(2)
-
-
-def one_line(error: BaseException) -> str:
-    """What an error says; of a very long value the beginning and the end will do."""
-    text = " ".join(str(error).split())
-    return escape(text if len(text) <= 600 else f"{text[:300]} … {text[-200:]}")
-
-
-def _is_about_memory(error: BaseException) -> bool:
-    """PyTorch has a class for CUDA; on the CPU there is only the text."""
-    named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
-    return named or "can't allocate memory" in str(error)
 
 
 def _version(show: bool) -> bool:

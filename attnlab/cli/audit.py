@@ -1,6 +1,5 @@
 """The verb that puts somebody's attention code on the bench: attnlab audit."""
 
-import inspect
 import os
 import shlex
 import sys
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from attnlab import files, registry, stop
+from attnlab import files, json_files, stop
 from attnlab.cli.app import SETTINGS, AsJson, Overrides, app, errors, print_json, progress, screen
 from attnlab.cli.sweep import COLOURS, sweep_targets
 
@@ -79,7 +78,6 @@ def audit(
     from attnlab.audit.declaration import read_contract
     from attnlab.audit.sweep import is_sweep
 
-    _check_words(options or [])
     limits = sandbox.Limits(seconds=timeout, gibibytes=memory)
     request = sandbox.Request(
         target=target,
@@ -142,15 +140,6 @@ def _conclude(answer: "Answer") -> int:
     if certificate is None or answer.interrupted:
         return 128 + stop.received()
     return certificate.exit_code
-
-
-def _check_words(words: Sequence[str]) -> None:
-    """A slip in an option of ours is not one of the code's: those have a value."""
-    own = [name.removeprefix("as_") for name in inspect.signature(audit).parameters]
-    known = [f"--{name.replace('_', '-')}" for name in own if name not in ("target", "options")]
-    for word in words:
-        if word.startswith("-") and "=" not in word:
-            raise ValueError(f"there is no option {word}; {registry.suggest(word, known)}")
 
 
 def _report_failure(answer: "Answer") -> int:
@@ -247,7 +236,7 @@ def _write_scripts(answer: "Answer", repro: Path, console: "Console") -> None:
 def _write_sarif(answer: "Answer", path: Path, options: Sequence[str], console: "Console") -> None:
     from attnlab.audit.sarif import sarif
 
-    files.write_whole(path.resolve(), files.as_json(sarif(answer, _given(options))))
+    files.write_whole(path.resolve(), json_files.as_json(sarif(answer, _given(options))))
     _say_written(path, console)
 
 

@@ -1,18 +1,16 @@
 """The verb compare: variants of a model, trained and judged."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
 from rich.table import Column, Table
 
-from attnlab import registry
+from attnlab.api.comparing import prepare
 from attnlab.cli.app import SETTINGS, AsJson, Runs, app, errors, print_json
+from attnlab.cli.dry_run import DryRun, show_experiment, show_variants
 from attnlab.cli.experiments import carry_out_here, show
-
-if TYPE_CHECKING:
-    from attnlab.experiments.pool import Pool
 
 
 @app.command(
@@ -24,7 +22,7 @@ def compare(
     words: Annotated[
         list[str],
         typer.Argument(
-            help="Variants as [label=]preset[:key=value,…], and settings as key=value.",
+            help=escape("Variants as [label=]preset[:key=value,…], and settings as key=value."),
             metavar="VARIANT... KEY=VALUE...",
         ),
     ],
@@ -38,6 +36,7 @@ def compare(
     root: Runs = Path("runs"),
     again: Annotated[bool, typer.Option("--again", help="Do all of it anew.")] = False,
     as_json: AsJson = False,
+    dry_run: DryRun = False,
 ) -> None:
     """Compare variants fairly: same text, same batches, same budget, several seeds.
 
@@ -45,16 +44,11 @@ def compare(
     Settings, such as match=flops and seeds=5: attnlab list compare. Those of a preset, such as
     steps=200, apply to all variants: attnlab list preset.tiny.
     """
-    if on not in ("local", "ray"):
-        raise ValueError(f"--on is {on!r}; {registry.suggest(on, ['local', 'ray'])}")
-    if address is not None and on != "ray":
-        raise ValueError("--address is of a Ray cluster; write --on ray too")
-    from attnlab.compare.comparison import Comparison
-    from attnlab.compare.parse import parse
-
-    comparison = Comparison(parse(words), _pool(on, address, processes))
-    place = [] if on == "local" else ["--on", on, *(["--address", address] if address else [])]
-    command = ["compare", *words, *place]
+    comparison, command = prepare(words, on=on, address=address, processes=processes)
+    if dry_run:
+        show_variants(comparison.forecast(), comparison.chosen.match)
+        show_experiment("", comparison, root=root, again=again)
+        return
     record = carry_out_here("", comparison, command, root=root, again=again)
     if as_json:
         print_json(record.results)
@@ -67,16 +61,6 @@ def compare(
             soft_wrap=True,
         )
         raise typer.Exit(1)
-
-
-def _pool(on: str, address: str | None, processes: int | None) -> "Pool":
-    if on == "ray":
-        from attnlab.experiments.on_ray import RayPool
-
-        return RayPool(address, processes)
-    from attnlab.experiments.local import LocalPool
-
-    return LocalPool(processes)
 
 
 def _table(results: dict[str, Any]) -> Table:

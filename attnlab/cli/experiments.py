@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from attnlab import config, registry, stop
-from attnlab.checks import Stopped, lines
+from attnlab.checks import lines
 from attnlab.cli.app import (
     SETTINGS,
     AsJson,
@@ -23,6 +23,8 @@ from attnlab.cli.app import (
     progress,
     screen,
 )
+from attnlab.cli.dry_run import DryRun, show_experiment
+from attnlab.stop import Stopped
 
 if TYPE_CHECKING:
     from attnlab.experiments.experiment import Experiment, Record
@@ -66,9 +68,9 @@ def check(
 ) -> None:
     """Prove a promise the hard way, with controls that must fail; exit code 1 if it is broken.
 
-    The settings of a check, as key=value or --key value: attnlab list check.kill.
+    The settings of a check: attnlab list check.kill.
     """
-    settings = config.override(registry.load("check", name)(), _join_pairs(overrides or []))
+    settings = config.override(registry.load("check", name)(), overrides or [])
     with _telling_how_far(as_json, _list), progress() as tick:
         report = settings.run(tick)
     if as_json:
@@ -102,17 +104,6 @@ def _telling_how_far(as_json: bool, show: Callable[[dict[str, Any]], None]) -> I
         raise
 
 
-def _join_pairs(overrides: list[str]) -> list[str]:
-    """`--kills 200` as `kills=200`."""
-    joined: list[str] = []
-    for word in overrides:
-        if joined and joined[-1].startswith("--") and "=" not in joined[-1]:
-            joined[-1] += f"={word}"
-        else:
-            joined.append(word)
-    return joined
-
-
 @app.command(
     context_settings=SETTINGS,
     epilog="Example: attnlab study birthplaces scale=tiny · "
@@ -124,6 +115,7 @@ def study(
     root: Runs = Path("runs"),
     again: Annotated[bool, typer.Option("--again", help="Do all of it anew.")] = False,
     as_json: AsJson = False,
+    dry_run: DryRun = False,
 ) -> None:
     """A whole experiment: trains, measures, and writes report.html, report.md and results.json.
 
@@ -132,6 +124,9 @@ def study(
     """
     settings = config.override(registry.load("study", name)(), overrides or [])
     name = registry.find("study", name).name
+    if dry_run:
+        show_experiment(name, settings, root=root, again=again)
+        return
     words = ["study", name, *(overrides or [])]
     record = carry_out_here(name, settings, words, root=root, again=again)
     if as_json:
@@ -158,7 +153,7 @@ def carry_out_here(
             root=root,
             progress=Terminal(errors),
             again=again,
-            command=words if root == Path("runs") else [*words, "--runs", str(root)],
+            command=words,
         )
     except Interrupted as error:
         stop.end(signal.Signals[error.signal], RESUMES)

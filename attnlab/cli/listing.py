@@ -1,6 +1,7 @@
 """`attnlab list`: kinds of options, the options of a kind, the settings of an option."""
 
 import dataclasses
+import importlib
 import inspect
 from typing import Annotated, Any
 
@@ -25,39 +26,69 @@ GROUPS = {
     "checks": ["check"],
     "benches": ["bench"],
 }
-# settings of a verb that has no options to choose from
-COMPARE = registry.Option(
-    "compare",
-    "",
-    "attnlab.compare.parse:ComparisonSettings",
-    "how variants are compared, as in attnlab compare lab seeds=5",
-)
+# settings of a verb, beside what it has options to choose from
+VERBS = {
+    "train": registry.Option(
+        "train",
+        "",
+        "attnlab.training.recipe:Recipe",
+        "how a model is trained, as in attnlab train tiny steps=200",
+    ),
+    "compare": registry.Option(
+        "compare",
+        "",
+        "attnlab.compare.parse:ComparisonSettings",
+        "how variants are compared, as in attnlab compare lab seeds=5",
+    ),
+}
+SETTINGS = "settings"
 
 
 @app.command(
     "list",
     epilog="Example: attnlab list · attnlab list positions · attnlab list model.transformer · "
-    "attnlab list compare",
+    "attnlab list settings · attnlab list settings optimiser",
 )
 def list_options(
     what: Annotated[
-        str, typer.Argument(help="A kind, such as positions, or an option, such as preset.tiny.")
+        str,
+        typer.Argument(help="A kind, such as positions; an option, such as preset.tiny; settings."),
+    ] = "",
+    of: Annotated[
+        str, typer.Argument(help="After settings: of which kind, option or verb; none: all.")
     ] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Show what can be chosen by name: the kinds, the options of a kind, the settings of one."""
-    first, dot, name = what.partition(".")
+    """Show what can be chosen by name: the kinds, the options of a kind, the settings of one.
+
+    attnlab list settings shows every setting with its default, type, range and meaning.
+    """
+    if of and what != SETTINGS:
+        raise ValueError(f"{of!r} is too much; write attnlab list {what} or attnlab list settings")
     if not what:
         _show_kinds(as_json)
-    elif what == COMPARE.kind:
-        from attnlab.compare.parse import ComparisonSettings
-
-        _show_settings(COMPARE, ComparisonSettings, as_json)
-    elif dot:
-        option = registry.find(_kinds(first)[0], name)
-        _show_settings(option, registry.load(option.kind, option.name), as_json)
+    elif what == SETTINGS:
+        _show_all_settings(_options(of) if of else _all_options(), as_json)
+    elif what in VERBS or "." in what or "=" in what:
+        _show_settings(_options(what)[0], as_json)
     else:
-        _show_options(_kinds(first), as_json)
+        _show_options(_kinds(what), as_json)
+
+
+def _options(what: str) -> list[registry.Option]:
+    """A verb's settings as one option; an option by its kind and name; all of a kind."""
+    first, dot, name = what.replace("=", ".").partition(".")
+    if what in VERBS:
+        return [VERBS[what]]
+    if dot:
+        return [registry.find(_kinds(first)[0], name)]
+    return [option for kind in _kinds(first) for option in registry.options(kind)]
+
+
+def _all_options() -> list[registry.Option]:
+    """Without presets, whose settings are those of `train` and of what it chooses."""
+    kinds = [kind for kind in registry.kinds() if kind != "preset"]
+    return [*VERBS.values(), *(one for kind in kinds for one in registry.options(kind))]
 
 
 def _kinds(word: str) -> list[str]:
@@ -66,7 +97,7 @@ def _kinds(word: str) -> list[str]:
     if word not in registry.kinds():
         kinds = registry.kinds()
         every = [f"{kind}.{one.name}" for kind in kinds for one in registry.options(kind)]
-        known = [*kinds, COMPARE.kind]
+        known = [*kinds, *VERBS, SETTINGS]
         raise ValueError(f"unknown kind {word!r}; {registry.suggest(word, known, every)}")
     return [word]
 
@@ -91,7 +122,8 @@ def _show_kinds(as_json: bool) -> None:
         table.add_row(f"[cyan]{name}[/]", count, escape(kind.about), escape(kind.example))
     screen.print(table)
     screen.print(
-        "attnlab list KIND shows the options, attnlab list KIND.NAME the settings of one",
+        "attnlab list KIND shows the options, attnlab list KIND.NAME the settings of one, "
+        "attnlab list settings all settings",
         highlight=False,
     )
 
@@ -105,19 +137,57 @@ def _show_options(kinds: list[str], as_json: bool) -> None:
     for option in found:
         table.add_row(_named(option), escape(_summary(option)))
     screen.print(table)
+    commands = " · ".join(f"attnlab list settings {kind}" for kind in kinds)
+    screen.print(f"[dim]their settings: {commands}[/]", highlight=False)
 
 
-def _show_settings(option: registry.Option, target: Any, as_json: bool) -> None:
-    # a preset is a whole recipe; of any other option, what is chosen inside is listed by itself
-    fields = config.describe(target(), chosen=option.kind == "preset")
+def _load(option: registry.Option) -> Any:
+    if option in VERBS.values():
+        module, _, name = option.target.partition(":")
+        return getattr(importlib.import_module(module), name)
+    return registry.load(option.kind, option.name)
+
+
+def _fields(option: registry.Option, target: Any) -> list[config.Description]:
+    """A preset is a whole recipe; what is chosen in any other option is listed by itself."""
+    return config.describe(target(), chosen=option.kind == "preset")
+
+
+def _plain(option: registry.Option, fields: list[config.Description]) -> dict[str, Any]:
+    return {**vars(option), "settings": [dataclasses.asdict(field) for field in fields]}
+
+
+def _show_all_settings(options: list[registry.Option], as_json: bool) -> None:
+    described = [(option, _fields(option, _load(option))) for option in options]
     if as_json:
-        described = [dataclasses.asdict(field) for field in fields]
-        print_json({**vars(option), "settings": described})
+        print_json([_plain(option, fields) for option, fields in described])
         return
-    title = f"{_named(option)}: {escape(_summary(option))}"
-    screen.print(title, highlight=False, soft_wrap=True)
+    for option, fields in described:
+        if fields or len(options) == 1:
+            screen.print(_title(option), highlight=False, soft_wrap=True)
+            _show_fields(fields)
+            screen.print()
+    count = sum(len(fields) for _, fields in described)
+    screen.print(f"{count} settings", highlight=False)
+
+
+def _show_settings(option: registry.Option, as_json: bool) -> None:
+    target = _load(option)
+    fields = _fields(option, target)
+    if as_json:
+        print_json(_plain(option, fields))
+        return
+    screen.print(_title(option), highlight=False, soft_wrap=True)
     for line in _own_docstring(target):
         screen.print(escape(line), highlight=False)
+    _show_fields(fields)
+
+
+def _title(option: registry.Option) -> str:
+    return f"{_named(option)}: {escape(_summary(option))}"
+
+
+def _show_fields(fields: list[config.Description]) -> None:
     if not fields:
         screen.print("It has no settings.", highlight=False)
         return

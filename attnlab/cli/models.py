@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 from typer.core import TyperCommand
 
+from attnlab.api.training import refuse_leak
 from attnlab.cli.app import (
     SETTINGS,
     AsJson,
@@ -17,13 +18,13 @@ from attnlab.cli.app import (
     Runs,
     app,
     errors,
-    one_line,
     print_json,
     progress,
     screen,
 )
-from attnlab.cli.screen import discard_output, write_exactly
-from attnlab.printable import printable
+from attnlab.cli.dry_run import DryRun, show_training
+from attnlab.printable import one_line, printable
+from attnlab.screen import discard_output, write_exactly
 
 Which = Annotated[
     str, typer.Argument(help="A run (path, name, or a preset for its newest) or a checkpoint.")
@@ -33,6 +34,8 @@ Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 
 class TrainCommand(TyperCommand):
     """`--resume` alone means the newest run; Typer has no options with an optional value."""
+
+    optional = ("--resume",)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if args and args[0].startswith("--resume"):
@@ -70,12 +73,22 @@ def train(
         ),
     ] = None,
     root: Runs = Path("runs"),
+    dry_run: DryRun = False,
 ) -> None:
     """Pretrain or finetune a model; stop it at any time, resume with --resume.
 
     start=RUN begins with the weights of another run (finetuning). Under torchrun it uses all
     processes. data=PATH trains on another text. The settings of a preset: attnlab list preset.tiny.
     """
+    if dry_run:
+        if resume is not None:
+            raise ValueError("--dry-run is for a training from its beginning; leave out --resume")
+        from attnlab.training.launch import recipe_for
+
+        recipe = recipe_for(preset, overrides or [], file)
+        refuse_leak(recipe)
+        show_training(recipe, root)
+        return
     from attnlab.training import launch
     from attnlab.training.checkpoint import NotFinite
     from attnlab.training.report import Report, Terminal, duration
@@ -88,9 +101,11 @@ def train(
             make_report=lambda world: Terminal(screen) if world.first else Report(),
             resume=resume,
             file=file,
+            inspect=refuse_leak,
         )
     except NotFinite as error:
-        errors.print(f"[bold red]stopped:[/] {one_line(error)}", highlight=False, soft_wrap=True)
+        said = f"[bold red]stopped:[/] {escape(one_line(error))}"
+        errors.print(said, highlight=False, soft_wrap=True)
         raise typer.Exit(1) from None
     if result.ending == "SIGPIPE":
         discard_output()
@@ -164,6 +179,7 @@ def evaluate(
     _name_skipped(found.pop("skipped", []))
     for name, value in found.items():
         shown = f"{value:.4f}" if isinstance(value, float) else str(value)
+        shown = "too large for a number" if value is None else shown
         line = f"{name.replace('_', ' '):20} {escape(shown)}"
         screen.print(line, highlight=False, soft_wrap=True)
 
@@ -187,16 +203,16 @@ def generate(
     as_json: AsJson = False,
 ) -> None:
     """Continue a prompt; at temperature 0 the text never depends on the batch."""
-    from attnlab.generate import Sampling, generate
+    from attnlab.generate import Sampling
     from attnlab.training.saved import open_saved
 
     sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
     saved = open_saved(run, root, device)
     _name_skipped(saved.broken)
-    prompts = [saved.tokenizer.encode(text).tolist() for text in prompt]
-    shown = Stream(saved.tokenizer, prompts[0]) if len(prompts) == 1 and not as_json else None
-    new = generate(saved.model, prompts, tokens=tokens, sampling=sampling, on_token=shown)
-    texts = [saved.tokenizer.decode(answer) for answer in new]
+    shown = None
+    if len(prompt) == 1 and not as_json:
+        shown = Stream(saved.tokenizer, saved.tokenizer.encode(prompt[0]).tolist())
+    texts = saved.write(prompt, tokens=tokens, sampling=sampling, on_token=shown)
     if shown:
         shown.end()
     elif as_json:

@@ -23,6 +23,14 @@ NO_BROWSER = "no browser could be opened; open the address"
 def page(
     port: Annotated[int, typer.Option(help="The next free one is taken; 0: any.")] = 8765,
     browser: Annotated[bool, typer.Option("--open/--no-open", help="Open a browser.")] = True,
+    start: Annotated[
+        bool,
+        typer.Option("--start/--no-start", help="Let the page start trainings and comparisons."),
+    ] = True,
+    texts: Annotated[
+        list[Path] | None,
+        typer.Option("--text", help="A text to train on that the page offers; may be repeated."),
+    ] = None,
     root: Runs = Path("runs"),
 ) -> None:
     """Look at the laboratory and touch it in a browser: claims, attention, runs, texts, audits.
@@ -51,7 +59,8 @@ def page(
             yield
 
     try:
-        serve(ServerSettings(root=root, port=port), say)
+        settings = ServerSettings(root=root, port=port, start=start, texts=tuple(texts or ()))
+        serve(settings, say)
     except KeyboardInterrupt:  # not raised where SIGINT was ignored, as under nohup
         if stop.received() != signal.SIGINT:
             raise

@@ -1,6 +1,5 @@
 """The verb that runs the theory: attnlab claims."""
 
-import dataclasses
 import signal
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from attnlab import config, registry, stop
+from attnlab import registry, stop
 from attnlab.cli.app import AsJson, app, errors, print_json, progress, screen
 
 if TYPE_CHECKING:
@@ -26,7 +25,8 @@ COLOURS = {
 
 @app.command(
     epilog="Example: attnlab claims --quick · attnlab claims copy --set lead=3 --plot copy.svg · "
-    'attnlab claims one-head-swings --knob · attnlab claims --question "A4 1(c)"'
+    'attnlab claims one-head-swings --knob · attnlab claims --question "A4 1(c)" · '
+    "attnlab claims --export claims-page"
 )
 def claims(
     names: Annotated[
@@ -57,6 +57,10 @@ def claims(
         Path | None,
         typer.Option(help="Record the results here: theory.md, its pictures, outcomes.json."),
     ] = None,
+    export: Annotated[
+        Path | None,
+        typer.Option(help="Write what is recorded into this folder, as a page without a server."),
+    ] = None,
     again: Annotated[
         bool, typer.Option("--again", help="Do not go on where a stopped run has ended.")
     ] = False,
@@ -76,8 +80,16 @@ def claims(
         raise ValueError(f"give names or --question, not both: {', '.join(names)}")
     chosen = catalogue.find_by_question(question) if question is not None else names
     chosen = chosen or catalogue.names(quick=quick)
-    made = [(_load(name, overrides or [], knob), name) for name in chosen]
+    made = [(catalogue.choose(name, overrides or [], knob), name) for name in chosen]
     loaded = {registry.find("claim", name).name: claim for claim, name in made}
+    if export is not None:
+        if overrides or knob or quick or plot or docs or again or as_json:
+            raise ValueError(
+                "--export writes what is recorded and runs nothing; give it alone, or "
+                "with names or --question"
+            )
+        _export(export, list(loaded) if names or question else [])
+        return
     if quick:
         loaded = {name: claim for name, claim in loaded.items() if not claim.trained}
     if not loaded:
@@ -111,28 +123,15 @@ def claims(
         raise typer.Exit(1)
 
 
-def _load(name: str, overrides: list[str], knob: bool) -> "Claim":
-    from attnlab.theory import catalogue
-
-    if "=" in name:
-        raise ValueError(f"{name!r} is no claim; change a setting with --set {name}")
-    registry.find("claim", name)
-    try:
-        claim = catalogue.load(name, overrides)
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from None
-    keys = {config.split_override(one)[0][0] for one in overrides}
-    for key in sorted(keys & set(claim.about.knob.changes)) if knob else []:
-        raise ValueError(f"{name}: --knob changes {key} itself; leave out --knob or --set {key}")
-    return claim
-
-
 def _settle(claims: Mapping[str, "Claim"], again: bool) -> Iterator["ClaimResult"]:
     """The results in order, each as it comes; those of a stopped run are not made again."""
     from attnlab.experiments.pool import Interrupted
-    from attnlab.theory.kept import Kept
+    from attnlab.theory.result_cache import ResultCache
 
-    kept, settled, count = Kept(claims, again=again), 0, len(claims)
+    kept, settled, count = ResultCache(claims, again=again), 0, len(claims)
+    if kept.unusable:
+        lines = "a kept result is" if kept.unusable == 1 else f"{kept.unusable} kept results are"
+        errors.print(f"{lines} damaged or not of these claims: settled anew", highlight=False)
     if kept.found:
         errors.print(
             f"{len(kept.found)} of {count} claims were settled before it was stopped, by the same "
@@ -225,7 +224,7 @@ def _explain(result: "ClaimResult") -> None:
     screen.print(f"[bold]{result.name}[/]  {_verdict(result)}\n", highlight=False)
     screen.print(f"{escape(about.statement)}\n", highlight=False)
     screen.print(f"[cyan]{escape(about.formula)}[/]\n", highlight=False)
-    if changes := _changes(result.claim):
+    if changes := result.claim.changes:
         screen.print(f"[yellow]Run with {escape(changes)}.[/]\n", highlight=False)
     for part in [
         *paragraphs(about.derivation),
@@ -246,15 +245,6 @@ def _explain(result: "ClaimResult") -> None:
             highlight=False,
             soft_wrap=True,
         )
-
-
-def _changes(claim: "Claim") -> str:
-    """The settings that differ from the recorded ones."""
-    return ", ".join(
-        f"{one.name}={getattr(claim, one.name)} (recorded: {one.default})"
-        for one in dataclasses.fields(claim)
-        if getattr(claim, one.name) != one.default and one.name != "runs"
-    )
 
 
 def _verdict(result: "ClaimResult") -> str:
@@ -280,6 +270,14 @@ def _draw(result: "ClaimResult", path: Path) -> None:
 
     files.write_whole(path, vector.standalone(plots.svg(result.evidence.picture)).encode())
     errors.print(f"wrote {escape(str(path))}", highlight=False, soft_wrap=True)
+
+
+def _export(folder: Path, names: list[str]) -> None:
+    from attnlab.page import export
+
+    export.write(folder, names)
+    line = f"wrote {folder}; open {folder / 'index.html'}, or put the folder on any host"
+    screen.print(escape(line), highlight=False, soft_wrap=True)
 
 
 def _record(results: list["ClaimResult"], docs: Path) -> None:

@@ -163,7 +163,7 @@ def test_code_that_crashes_gives_json_and_one_line(attnlab):
         (["theirs.py:Code", "--html", "/proc/page.html"], "/proc/page.html cannot be written"),
         (["theirs.py:Code", "--repro", "/proc/scripts"], "is no folder that can be written"),
         (["theirs.py:Code", "--devise", "cuda"], "no option --devise; did you mean '--device'?"),
-        (["theirs.py:Code", "--in_process"], "no option --in_process; did you mean '--in-proc"),
+        (["theirs.py:Code", "--in_proces"], "no option --in_proces; did you mean '--in-proc"),
         (["theirs.py:Code", "--repro", "theirs.py"], "is no folder that can be written"),
         (["theirs.py:Code", "--repro", "theirs.py/inside"], "is no folder that can be written"),
         (["theirs.py:Code", "--timeout", "0"], "the limit of time is 0"),
@@ -277,8 +277,10 @@ def test_an_error_of_attnlab_itself_is_exit_code_3_with_its_traceback(attnlab):
     assert code == 3 and json.loads(out)["verdict"] == "error"
 
 
-@pytest.mark.parametrize("kind", ["ValueError", "OSError", "KeyError"])
-@pytest.mark.parametrize("where", [[], ["--in-process"]])
+@pytest.mark.parametrize(  # of every kind at every place: tests/audit/test_sandbox.py
+    ("kind", "where"),
+    [("ValueError", ["--in-process"]), ("OSError", []), ("KeyError", ["--in-process"])],
+)
 def test_an_error_of_ours_is_exit_code_3_before_the_certificate_and_after_it(attnlab, kind, where):
     """Before: nothing is printed. After: the certificate first, and then the traceback."""
     Path("theirs.py").write_text(

@@ -6,7 +6,7 @@ import pytest
 from compare.comparisons import FOUR, small_words
 from experiments.small import InProcess
 
-from attnlab.cli import comparing
+from attnlab.api import comparing
 from attnlab.experiments.pool import Interrupted
 
 

@@ -1,5 +1,6 @@
 """`attnlab list`: kinds, options of a kind, settings of an option."""
 
+import importlib
 import json
 
 import pytest
@@ -81,6 +82,57 @@ def test_the_settings_of_comparisons_are_shown(attnlab, monkeypatch):
     assert [one["key"] for one in listed] == list(config.to_dict(ComparisonSettings()))
 
 
+def every_setting():
+    """With where it belongs: of each option, and of each verb that has settings itself."""
+    from attnlab.cli.listing import VERBS
+
+    options = [one for kind in registry.kinds() for one in registry.options(kind)]
+    made = [(f"{one.kind}.{one.name}", registry.load(one.kind, one.name)()) for one in options]
+    for verb, option in VERBS.items():
+        module, _, name = option.target.partition(":")
+        made.append((verb, getattr(importlib.import_module(module), name)()))
+    return [(where, field) for where, one in made for field in config.describe(one)]
+
+
+def test_every_setting_has_a_type_and_a_meaning_in_words():
+    found = every_setting()
+    assert len(found) > 700
+    for where, field in found:
+        assert field.type, (where, field)
+        assert len(field.about.split()) > 1 and field.about[-1] != ".", (where, field)
+
+
+def test_all_settings_are_listed_with_default_type_range_and_meaning(attnlab, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "250")
+    listed = json.loads(attnlab("list", "settings", "--json")[1])
+    found = {
+        (one["kind"], one["name"], field["key"]) for one in listed for field in one["settings"]
+    }
+    for where, field in every_setting():
+        kind, _, name = where.partition(".")
+        assert kind == "preset" or (kind, name, field.key) in found
+    rows = [line.split() for line in attnlab("list", "settings")[1].splitlines()]
+    titles = {row[0] for row in rows if row and row[0].endswith(":")}
+    assert {
+        "train:",
+        "compare:",
+        "optimiser=muon:",
+        "model=transformer:",
+        "bench.window:",
+    } <= titles
+    fields = sum(len(one["settings"]) for one in listed)
+    assert rows[-1] == [str(fields), "settings"]
+
+
+def test_the_settings_of_a_kind_are_those_of_its_options(attnlab):
+    listed = json.loads(attnlab("list", "settings", "optimiser", "--json")[1])
+    assert [one["name"] for one in listed] == ["adamw", "muon"]
+    assert listed[1] == json.loads(attnlab("list", "optimiser.muon", "--json")[1])
+    assert listed[1] == json.loads(attnlab("list", "optimiser=muon", "--json")[1])
+    trained = json.loads(attnlab("list", "train", "--json")[1])["settings"]
+    assert {one["key"]: one["default"] for one in trained}["steps"] == "1000"
+
+
 def test_options_without_settings_say_so(attnlab):
     assert "It has no settings." in attnlab("list", "positions.alibi")[1]
 
@@ -102,6 +154,7 @@ def test_list_as_json(attnlab):
         ("presets.tyni", "unknown preset 'tyni'; did you mean 'tiny'?"),
         ("modle.transformer", "unknown kind 'modle'; did you mean 'model'?"),
         ("attention.", "unknown attention ''; choose from multi-head"),
+        ("setings", "unknown kind 'setings'; did you mean 'settings'?"),
     ],
 )
 def test_an_unknown_name_prints_the_closest_valid_one(attnlab, what, message):

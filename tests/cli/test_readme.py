@@ -14,12 +14,13 @@ from attnlab.cli.app import app
 
 ROOT = Path(__file__).parent.parent.parent
 TEXT = (ROOT / "README.md").read_text()
-BLOCK = re.compile(r"^```\n(.*?)^```", re.DOTALL | re.MULTILINE)
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 EXAMPLE = re.compile(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)  # a command, and its output
 
 EXAMPLES = [
     (shlex.split(command, comments=True)[1:], shown)
-    for block in BLOCK.findall(TEXT)
+    for language, block in BLOCK.findall(TEXT)
+    if not language
     for command, shown in EXAMPLE.findall(block)
 ]
 QUICK = {words[0]: (words, shown) for words, shown in EXAMPLES if words[0] in ("claims", "audit")}

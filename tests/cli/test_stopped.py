@@ -14,7 +14,7 @@ CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 # A check with all that can be left behind: a child process, a folder, a half-done count.
 SLOW = """
 import subprocess, sys, tempfile, time
-from attnlab.checks import stoppable
+from attnlab.stop import stoppable
 from attnlab.config import setting, settings
 
 @settings

@@ -5,6 +5,8 @@ import signal
 
 import pytest
 
+from attnlab import json_files
+
 
 def test_one_claim_is_explained_at_length(attnlab):
     code, out, _ = attnlab("claims", "average-of-two")
@@ -72,6 +74,21 @@ def test_a_picture(attnlab, tmp_path):
     assert code == 0 and (tmp_path / "copy.svg").read_text().startswith("<svg")
 
 
+def test_what_is_recorded_becomes_a_page_without_a_server_and_nothing_is_run(
+    attnlab, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("attnlab.theory.result.run_claim", pytest.fail)
+    code, out, _ = attnlab("claims", "--question", "A4 1(a)", "--export", str(tmp_path / "a"))
+    assert code == 0 and "index.html" in out
+    assert {path.name for path in (tmp_path / "a").iterdir()} == {
+        *("index.html", "style.css", "record.js", "claims.js"),
+    }
+    code, _, err = attnlab("claims", "copy", "--knob", "--export", str(tmp_path / "b"))
+    assert code == 2 and "runs nothing" in err and not (tmp_path / "b").exists()
+    code, _, err = attnlab("claims", "copy", "--export", str(tmp_path))
+    assert code == 2 and "name a new folder" in err
+
+
 def test_the_document_of_some_claims(attnlab, tmp_path):
     code, _, _ = attnlab("claims", "copy", "rope-relative", "--docs", "docs")
     text = (tmp_path / "docs" / "theory.md").read_text()
@@ -117,7 +134,7 @@ def test_a_claim_that_is_recorded_again_touches_its_own_files_only(attnlab, tmp_
         (["copy", "--set", "lead"], "'lead' is not a setting; write lead=value"),
         (["average-of-two", "--set", "keys=20"], "20 vectors of width 16 cannot all be"),
         (["copy", "--plot", "no/such/folder.svg"], "name a file in an existing folder"),
-        (["copy", "lead=3"], "'lead=3' is no claim; change a setting with --set lead=3"),
+        (["copy", "=3"], "'=3' is no claim; change a setting with --set"),
         (["copy", "--set", "lead=3", "--knob"], "copy: --knob changes lead itself; leave out"),
         (
             ["copy", "elman-remembers-both", "--set", "lead=3"],
@@ -150,7 +167,11 @@ def test_what_is_settled_when_it_is_stopped_is_printed_and_kept(attnlab, tmp_pat
     assert code == 130 and out.startswith("copy ") and "holds" in out and "claims;" not in out
     assert err.endswith("1 of 3 claims are settled; the same command goes on from there\n")
     assert err.startswith("stopped by Ctrl-C; it was at: claim 2 of 3: elman-remembers-both")
+    (kept,) = tmp_path.rglob("*.jsonl")
+    with kept.open("ab") as file:
+        file.write(json_files.sealed_json({"name": "of-another"}, indent=None))
     code, out, err = attnlab(*words)
     assert code == 0 and "3 claims; all as recorded" in out and "--again starts afresh" in err
+    assert err.startswith("a kept result is damaged or not of these claims: settled anew\n")
     assert ran == ["copy", "elman-remembers-both", "elman-remembers-both", "rope-relative"]
     assert attnlab(*words)[2] == "" and len(ran) == 7, "a whole run settles everything"

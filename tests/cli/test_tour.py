@@ -1,6 +1,8 @@
 """The tour runs the commands it shows, in order, and says how to go on."""
 
 import dataclasses
+import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -43,3 +45,23 @@ def test_a_stop_that_fails_ends_the_tour(stops, monkeypatch, tmp_path):
 def test_the_words_shown_are_those_of_a_command(stop):
     verb = stop.words.split()[0]
     assert CliRunner().invoke(app, [verb, "--help"]).exit_code == 0
+
+
+@pytest.mark.parametrize("stop", tour.STOPS[1:], ids=lambda stop: stop.words)
+def test_a_report_that_the_tour_makes_names_the_command_of_its_stop(stop, monkeypatch, tmp_path):
+    """`attnlab tour` would do all the rest again."""
+    named = []
+
+    class Enough(Exception):
+        pass
+
+    def noted(*given, command, **more):
+        named.append(" ".join(command))
+        raise Enough
+
+    monkeypatch.setattr(sys, "argv", ["attnlab", "tour"])
+    monkeypatch.setattr("attnlab.experiments.experiment.carry_out", noted)
+    for root in (Path("runs"), tmp_path):
+        with pytest.raises(Enough):
+            stop.work(root)
+    assert named == [stop.words, stop.words]
