@@ -25,6 +25,9 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # as many processes as cores: one threa
     torch.set_num_threads(1)
 
 if importlib.util.find_spec("beartype"):
+    import typechecker
+
+    jaxtyping.jaxtyped = typechecker.jaxtyped  # which the hook names
     jaxtyping.install_import_hook("attnlab", "typechecker.check")
 
 
@@ -32,11 +35,13 @@ if importlib.util.find_spec("beartype"):
 # 5 seconds of one core. Files not named here are quick, and each name must exist: a test that moves
 # takes its name along. `make check` ends with its slowest tests; what belongs here shows there.
 SLOW = [
+    "api",
     "audit/bugs",
     "audit/hf",
     "audit/mutants",
     "audit/plugins",
     "audit/repro",
+    "audit/test_before_training.py",
     "audit/test_examine.py",
     "audit/test_sandbox.py",
     "audit/test_sweep.py",
@@ -74,6 +79,7 @@ SLOW = [
     "studies/rope_gqa/test_experiment.py",
     "studies/window",
     "test_generate.py",
+    "test_screen.py",
     "theory/test_document.py",
     "theory/test_knowledge.py",
     "theory/test_result.py",
