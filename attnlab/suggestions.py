@@ -42,7 +42,9 @@ def suggest(wrong: str, right: Sequence[str], inside: Sequence[str] = ()) -> str
     return f"choose from {', '.join(right)}"
 
 
-def nearest(wrong: str, right: Sequence[str], inside: Sequence[str] = ()) -> list[str]:
+def nearest(
+    wrong: str, right: Sequence[str], inside: Sequence[str] = (), *, close: float = CLOSE
+) -> list[str]:
     """The valid names that may be meant: at most three, often none."""
     meant = {_last(wrong), SYNONYMS.get(_last(wrong), _last(wrong))}
     near = [one for one in [*right, *inside] if _last(one) in meant]
@@ -50,7 +52,7 @@ def nearest(wrong: str, right: Sequence[str], inside: Sequence[str] = ()) -> lis
     if not near:
         like = {one: _likeness(_last(wrong), _last(one)) for one in right}
         best = max(like.values(), default=0)
-        near = [one for one in right if best >= CLOSE and like[one] > best - TIE]
+        near = [one for one in right if best >= close and like[one] > best - TIE]
     return list(dict.fromkeys(near))[:3]
 
 

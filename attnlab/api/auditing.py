@@ -181,13 +181,14 @@ def _audit_object(
         from attnlab.audit.declaration import read_contract
         from attnlab.audit.errors import SubjectError
         from attnlab.audit.examine import audit as examine
+        from attnlab.audit.subject.adapters import refuse_untold
         from attnlab.audit.subject.load import options_of
 
         agreed = read_contract(None if contract is None else Path(contract), declared)
+        told = options_of(given)
+        refuse_untold(code, told)
         try:
-            found = examine(
-                code, options=options_of(given), device=device, tick=tick, **agreed.declared()
-            )
+            found = examine(code, options=told, device=device, tick=tick, **agreed.declared())
         except SubjectError as error:
             raise Error(str(error)) from None
     return Audit(certificate=found)

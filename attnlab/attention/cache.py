@@ -10,7 +10,7 @@ added to scores.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float
@@ -44,6 +44,8 @@ class LayerCache:
 
     The padding beyond them is always False, so a token without padding need not write it.
     """
+
+    keeps_keys: ClassVar[bool] = True  # False: only the text, which is read again for every token
 
     def __init__(self) -> None:
         self.reset()

@@ -143,6 +143,8 @@ def headed(settings: Any, score: Score, layer: Layer) -> nn.Module:
 class TextCache(LayerCache):
     """All that a layer was given so far, for code that reads the whole text again."""
 
+    keeps_keys = False
+
     def reset(self) -> None:
         super().reset()
         self._parts: dict[str, Tensor] = {}

@@ -52,7 +52,8 @@ def refuse_leak(recipe: Recipe) -> None:
             if leak := look.leak(length):
                 raise ValueError(
                     f"{named} sees the future, so nothing is trained: {leak}, {look.mode}; look at "
-                    f"its mask (attnlab audit {codes[0]} may find a smaller case)"
+                    f"its mask (attnlab audit {codes[0]} --declare causal=true may find a smaller "
+                    "case)"
                 )
 
 

@@ -46,7 +46,7 @@ class TrainCommand(TyperCommand):
 def _name_newest(words: list[str]) -> list[str]:
     """`--resume` and `--resume=` with the value that they stand for."""
     named = []
-    for word, following in zip(words, [*words[1:], "--"], strict=True):
+    for word, following in zip(words, [*words, "--"][1:], strict=True):
         named.append("--resume" if word == "--resume=" else word)
         value_follows = word == "--resume" and "=" not in following and following[:1] != "-"
         if word in ("--resume", "--resume=") and not value_follows:

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
+from attnlab import registry
 from attnlab.cli.app import app, screen
 
 
@@ -20,10 +21,13 @@ def trust(
     from attnlab.code.fingerprint import source_files
     from attnlab.code.places import place_of
 
-    path, colon, _ = code.rpartition(":")
+    path, colon, name = code.rpartition(":")
     if not colon:
         raise ValueError(f"{code} names no code; write file.py:Name or package.module:Name")
-    place_of(path)  # says what is wrong with it
+    names = place_of(path).names()  # says what is wrong with the place
+    if names is not None and name.partition(".")[0] not in names:
+        near = registry.suggest(name, names) if names else "nothing is defined there"
+        raise ValueError(f"{path} has no {name}; {near}")
     consent.remember(code)
     found = source_files(code)
     where = f", {len(found)} file{'s' if len(found) > 1 else ''}" if found else ""

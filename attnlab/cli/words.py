@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from attnlab import registry
+from attnlab.suggestions import CLOSE, nearest
 
 KEY = re.compile(r"[A-Za-z][\w.-]*")
+SLIP = 0.8  # likeness of a name to the one it was meant to be
 NEGATIVE = re.compile(r"-\.?\d")
 
 
@@ -89,7 +91,8 @@ def hint(error: ValueError, words: Iterable[str], verb: Verb) -> ValueError:
     """The error; of an unknown setting that was written with dashes, the option it may be."""
     for option in (word.partition("=")[0] for word in words if word.startswith("--")):
         unknown = str(error).startswith(f"{option[2:].replace('-', '_')}: no such setting")
-        if unknown and registry.nearest(option, list(verb.options)):
+        named = "did you mean" in str(error)  # the settings have something as near
+        if unknown and not named and registry.nearest(option, list(verb.options)):
             near = registry.suggest(option, list(verb.options))
             return ValueError(f"{option}: no such option or setting; {near}")
     return error
@@ -131,8 +134,12 @@ def _setting(word: str, verb: Verb, before: Sequence[str]) -> list[str]:
 
 
 def _refuse_slip(word: str, verb: Verb) -> None:
-    """Whoever comes that close to an option of ours means no setting of audited code."""
-    if registry.nearest(word, list(verb.options)):
+    """Whoever comes that close to an option of ours means no setting.
+
+    A setting without its value may be a little like an option; audited code is not known here.
+    """
+    close = CLOSE if verb.free else SLIP
+    if nearest(word, list(verb.options), close=close):
         near = registry.suggest(word, list(verb.options))
         raise ValueError(f"there is no option {word}; {near}")
 

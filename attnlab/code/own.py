@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from attnlab import registry
 from attnlab.code import consent
@@ -43,6 +43,7 @@ NAMES = {
     **dict.fromkeys(("dropout_p", "attn_dropout", "attention_dropout"), "dropout"),
     **dict.fromkeys(("window_size", "sliding_window"), "window"),
 }
+SIZES = ("width", "depth", "heads")  # that a model may ask for
 SHOWN = 12  # letters of a fingerprint in a message
 
 
@@ -133,6 +134,7 @@ class OwnCode:
             words = " ".join(f"{self.key}.{name}=…" for name in required)
             raise ValueError(f"{self.option} needs {', '.join(required)}; write {words}")
         self._refuse_unknown(given, takes)
+        self._refuse_other_types(given, takes)
         return {**values, **given}
 
     def _config(
@@ -164,6 +166,25 @@ class OwnCode:
                 near = registry.suggest(name, list(takes)) if takes else "leave it out"
                 raise ValueError(f"{self.key}.{name}: {self.option} takes no {name!r}; {near}")
 
+    def _refuse_other_types(
+        self, given: Mapping[str, Any], takes: Mapping[str, inspect.Parameter]
+    ) -> None:
+        """Numbers and switches are held to what the signature says of them."""
+        for name, value in given.items():
+            wanted = _number_type(takes[name]) if name in takes else None
+            if wanted is None or (value is None and wanted.optional):
+                continue
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            fits = {
+                "true or false": isinstance(value, bool),
+                "a whole number": whole,
+                "a number": whole or isinstance(value, float),
+            }
+            if not fits[wanted.words]:
+                raise ValueError(
+                    f"{self.key}.{name} is {value!r}; {self.option} takes {wanted.words} there"
+                )
+
     def __reduce__(self) -> tuple[Any, ...]:
         base = next(one for one in type(self).__mro__ if not getattr(one, "code", "-"))
         values = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
@@ -176,6 +197,30 @@ class _Config(SimpleNamespace):
     def __init__(self, parameter: str, values: Mapping[str, Any]) -> None:
         super().__init__(**values)
         self.parameter = parameter
+
+
+class _NumberType(NamedTuple):
+    words: str
+    optional: bool
+
+
+def _number_type(parameter: inspect.Parameter) -> _NumberType | None:
+    """Of a parameter that is a number or a switch, by its annotation, or else by its default."""
+    words = {"bool": "true or false", "int": "a whole number", "float": "a number"}
+    annotated, default = parameter.annotation, parameter.default
+    if annotated is not parameter.empty:
+        text = annotated.__name__ if inspect.isclass(annotated) else str(annotated)
+        kinds = [
+            one.strip()
+            for one in re.sub(r"(?:\w+\.)?Optional\[(\w+)\]", r"\1|None", text).split("|")
+        ]
+        named = [one for one in kinds if one != "None"]
+        if len(named) != 1 or named[0] not in words:
+            return None
+        return _NumberType(words[named[0]], "None" in kinds or default is None)
+    if isinstance(default, bool):
+        return _NumberType("true or false", False)
+    return _NumberType("a number", False) if isinstance(default, int | float) else None
 
 
 def _meaning(name: str) -> str:
@@ -267,6 +312,21 @@ def allow_named(settings: Any, words: Iterable[str]) -> None:
             consent.allow(one.code)
             with suppress(OSError):  # then a later command asks
                 consent.remember(one.code)
+
+
+def refuse_unreached(model: Any, words: Iterable[str]) -> None:
+    """A ValueError for a size that a person has written and their model does not ask for."""
+    if not isinstance(model, OwnCode):
+        return
+    for path, text in map(split_override, words):
+        name = path[-1]
+        if path[:-1] != ["model"] or name not in SIZES:
+            continue
+        if name not in model.asked(dict.fromkeys(SIZES)):
+            raise ValueError(
+                f"model.{name}={text} would not reach {model.option}, which takes no {name!r}; "
+                f"leave out model.{name}"
+            )
 
 
 def refuse_other_code(before: Any, after: Any) -> None:

@@ -48,6 +48,29 @@ class Place:
         with torch.random.fork_rng(devices=[]), _importing(self.text):
             return importlib.import_module(self._key())
 
+    def names(self) -> list[str] | None:
+        """What the file defines, read without running it; None: that cannot be told from it."""
+        if self.path is None:
+            return None
+        try:
+            tree = ast.parse(self.path.read_bytes())
+        except (SyntaxError, ValueError, OSError, RecursionError):
+            return None
+        found = list[str]()
+        for node in tree.body:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                found.append(node.name)
+            elif isinstance(node, ast.Import | ast.ImportFrom):
+                found += [one.asname or one.name.partition(".")[0] for one in node.names]
+            elif isinstance(node, ast.Assign | ast.AnnAssign):
+                found += [one.id for one in ast.walk(node) if isinstance(one, ast.Name)]
+            else:  # a branch, say
+                inner = [one for one in ast.walk(node) if hasattr(one, "name")]
+                found += [str(one.name) for one in inner]
+                if not isinstance(node, ast.Expr):
+                    found += [one.id for one in ast.walk(node) if isinstance(one, ast.Name)]
+        return None if "*" in found else found
+
     def _key(self) -> str:
         """What Python calls the module."""
         if self.root is not None:

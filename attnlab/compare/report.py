@@ -237,8 +237,9 @@ def _cache(analysis: Analysis) -> Section:
         heading="Quality against cache",
         text="""While a model writes, its KV cache holds the keys and values of all tokens so far.
         Each further token adds to it; a window has a ring buffer of constant size instead, and a
-        recurrent model one vector. A variant is off the Pareto front when another is told to be
-        better (above) and has no larger cache.""",
+        recurrent model one vector. Code without a KV cache reads the whole text again for every
+        token; it has none to compare and no place on the front. A variant is off the Pareto front
+        when another is told to be better (above) and has no larger cache.""",
         blocks=[
             Table(
                 title="Bytes that decoding keeps",
@@ -299,7 +300,7 @@ def _times(analysis: Analysis) -> Section:
             None if target is None else one.seconds_to(target),
             megabytes(one.memory),
             one.decoding,
-            ", ".join(one.step["paths"]),
+            ", ".join(one.step["paths"]) or "code of its own",
             "yes" if one.label in front else "no",
         ]
         for one in analysis.variants

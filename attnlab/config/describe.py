@@ -29,7 +29,18 @@ def describe(settings: Any, *, prefix: str = "", chosen: bool = False) -> list[D
     """Every field, those of a group under its dotted key; with `chosen` those of options too."""
     hints, found = get_type_hints(type(settings)), []
     for field in dataclasses.fields(settings):
-        if {"open", "recorded"} & set(field.metadata):  # of code, which alone knows their names
+        if "open" in field.metadata:  # of code, which alone knows all names: those that are given
+            found += [
+                Description(
+                    key=prefix + name,
+                    default=format_value(value),
+                    type=type(value).__name__,
+                    range="",
+                    about="a setting of the code itself",
+                )
+                for name, value in getattr(settings, field.name)
+            ]
+        if {"open", "recorded"} & set(field.metadata):
             continue
         key, value = prefix + field.name, getattr(settings, field.name)
         kind, about = field.metadata.get("kind"), field.metadata.get("about", "")

@@ -170,6 +170,8 @@ def cache_sizes(recipe: Recipe) -> tuple[int, int] | None:
     if not hasattr(model, "new_cache"):
         return None
     tokens, cache = torch.zeros(1, _cached(recipe), dtype=torch.long), model.new_cache()
+    if not all(layer.keeps_keys for layer in getattr(cache, "layers", ())):
+        return None  # it reads the whole text again for every token
     with torch.no_grad():
         # all at position 0: learned ones go no further than a context
         model(tokens, positions=torch.zeros_like(tokens), cache=cache)

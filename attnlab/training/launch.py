@@ -8,7 +8,7 @@ from typing import Any
 
 from attnlab import config, files, json_files, registry
 from attnlab.code.keep import keep_source
-from attnlab.code.own import allow_named, refuse_other_code
+from attnlab.code.own import allow_named, refuse_other_code, refuse_unreached
 from attnlab.data.corpora import Corpus
 from attnlab.training import checkpoint, parallel, runs
 from attnlab.training.lock import FolderGone
@@ -34,6 +34,7 @@ def _with_file_and_overrides(recipe: Recipe, overrides: list[str], file: Path | 
         recipe = config.override(recipe, with_data(recipe, given))
     recipe = config.override(recipe, with_data(recipe, overrides))
     allow_named(recipe, overrides)  # a file may come from a stranger, words do not
+    refuse_unreached(recipe.model, overrides)
     return recipe
 
 

@@ -57,6 +57,16 @@ def test_an_error_is_the_line_of_the_command_line(given, named, words, command):
     assert str(raised.value) == command("audit", *words)
 
 
+def test_what_tells_nothing_of_an_object_is_refused_and_not_ignored():
+    def full(q, k, v):
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v)
+
+    with pytest.raises(attnlab.Error, match=r"full takes no 'causal'; .*--declare causal=true"):
+        attnlab.audit(full, causal=True)
+    with pytest.raises(attnlab.Error, match="Mine takes no 'bogus'"):
+        attnlab.audit(Mine(False), width=8, bogus=3)
+
+
 def test_what_cannot_be_audited_is_one_line():
     with pytest.raises(attnlab.Error, match="no width found; name it"):
         attnlab.audit(Mine(False))

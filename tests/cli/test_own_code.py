@@ -159,3 +159,35 @@ def test_what_cannot_be_imported_is_one_line(attnlab, mine):
         assert code == 2 and said in err and len(err.splitlines()) == 1
     code, _, err = attnlab(*TRAIN, "model.attention=mine.py")
     assert code == 2 and "name a class or function in it: mine.py:Name" in err
+
+
+@pytest.mark.parametrize("name", ["Nope", "", "Mine; rm"])
+def test_only_what_a_file_defines_can_be_trusted(attnlab, mine, name):
+    code, _, said = attnlab("trust", f"mine.py:{name}")
+    assert code == 2 and f"mine.py has no {name}" in said
+    assert not consent.is_allowed(f"mine.py:{name}")
+    assert attnlab("trust", "mine.py:Mine")[0] == 0
+
+
+def test_a_dry_run_shows_the_settings_of_the_code(attnlab, mine):
+    words = [*TRAIN, *SMALL, "model.attention=mine.py:Mine", "model.attention.slope=0.5"]
+    code, out, err = attnlab(*words, "--dry-run")
+    assert code == 0, err
+    assert ["model.attention.slope", "0.5"] in [line.split() for line in out.splitlines()]
+
+
+def test_a_size_that_a_model_does_not_ask_for_is_refused(attnlab, mine):
+    mine.write_text(
+        "from torch import nn\n"
+        "class Bigram(nn.Module):\n"
+        "    def __init__(self, vocabulary, width):\n"
+        "        super().__init__()\n"
+        "        self.layers = nn.Sequential(\n"
+        "            nn.Embedding(vocabulary, width), nn.Linear(width, vocabulary))\n"
+        "    def forward(self, tokens):\n"
+        "        return self.layers(tokens)\n"
+    )
+    words = ["train", "tiny", "steps=1", "evaluate_every=none", "model=mine.py:Bigram"]
+    code, _, err = attnlab(*words, "model.width=12", "model.depth=7")
+    assert code == 2 and "model.depth=7 would not reach mine.py:Bigram, which takes no" in err
+    assert attnlab(*words, "model.width=12")[0] == 0

@@ -42,6 +42,10 @@ class ReadsArgs(Asks):
     def __init__(self, args: Args):
         super().__init__(args.dim, args.n_heads, args.slope)
 
+class Typed(nn.Module):
+    def __init__(self, rank: int = 2, decay: float | None = None, on: bool = False, rest: str = ""):
+        super().__init__()
+
 class Breaks(nn.Module):
     def __init__(self):
         raise KeyError("no")
@@ -96,6 +100,11 @@ def test_config_objects_and_factories_are_given_the_same(mine, name):
         (["attention=mine.py:Breaks"], "mine.py:Breaks cannot be made: KeyError: 'no'"),
         (["attention=mine.py:Aks"], "mine.py has no Aks; did you mean 'Asks'"),
         (["attention=mine.py:NUMBER"], "cannot be called; name a class or a function"),
+        (["attention=mine.py:Typed", "attention.rank=zz"], "is 'zz'; mine.py:Typed takes a whole"),
+        (["attention=mine.py:Typed", "attention.rank=2.5"], "rank is 2.5; mine.py:Typed takes a"),
+        (["attention=mine.py:Typed", "attention.decay=fast"], "mine.py:Typed takes a number there"),
+        (["attention=mine.py:Typed", "attention.on=1"], "mine.py:Typed takes true or false there"),
+        (["attention=mine.py:Asks", "attention.slope=zz"], "slope is 'zz'; mine.py:Asks takes a n"),
         (["attention=gone.py:Asks"], "gone.py is no file"),
         (["attention=mine.py:"], "names no code; write file.py:Name"),
         (["norm=mine.py:Asks"], "norm is 'mine.py:Asks'"),
@@ -105,6 +114,12 @@ def test_what_cannot_be_made_is_said(mine, words, message):
     with pytest.raises(ValueError, match=r"(?s).") as refused:
         own(*words).build()
     assert message in str(refused.value)
+
+
+def test_numbers_that_fit_are_taken(mine):
+    own("attention=mine.py:Typed", "attention.rank=3", "attention.decay=none").build()
+    own("attention=mine.py:Typed", "attention.decay=2", "attention.on=true").build()
+    own("attention=mine.py:Asks", "attention.slope=2", "attention.wanted=any").build()
 
 
 def test_settings_are_written_and_read_again(mine):

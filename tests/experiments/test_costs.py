@@ -9,6 +9,7 @@ from training.recipes import small
 
 from attnlab.bench import measure
 from attnlab.bench.measure import Timing
+from attnlab.code import consent
 from attnlab.data.corpora import TextFiles
 from attnlab.experiments import costs
 from attnlab.experiments.costs import cache_bytes, cache_sizes, training_seconds
@@ -56,6 +57,13 @@ def test_models_without_a_cache_have_no_cache_bytes():
     reader = launch.recipe_for("elman", ["model=prefix-birnn", "model.width=16", "context=8"])
     assert cache_bytes(reader) is None and cache_sizes(reader) is None
     assert costs.decoding_speeds({"reader": reader}, 1)["reader"] > 0
+
+
+def test_code_that_reads_the_whole_text_again_has_no_cache_bytes(tmp_path, monkeypatch):
+    monkeypatch.setattr(consent, "FOLDER", str(tmp_path / "named"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text("def attend(q, k, v):\n    return v\n")
+    assert cache_bytes(tiny("model.attention=mine.py:attend")) is None
 
 
 def test_decoding_is_timed_for_each(monkeypatch):

@@ -32,6 +32,7 @@ from attnlab.audit.subject.jax_code import adopt
 from attnlab.audit.subject.lengths import LONGEST, named_lengths
 from attnlab.audit.subject.load import WIDTHS as WIDTHS
 from attnlab.audit.subject.load import is_attention, made_for_audit, parameters_of
+from attnlab.audit.subject.settings import advice
 
 HEADS = ("heads", "num_heads", "n_heads", "n_head", "nhead", "num_attention_heads")
 KV_HEADS = ("kv_heads", "num_kv_heads", "n_kv_heads", "n_kv_head", "num_key_value_heads")
@@ -65,6 +66,16 @@ def subject_for(code: Any, options: Mapping[str, Any], name: str, device: str = 
             "v, or a Subject"
         )
     return _function_subject(code, options, name, place)
+
+
+def refuse_untold(code: Any, options: Mapping[str, Any]) -> None:
+    """An InputError for an option that tells nothing of code that is there already."""
+    told = [*WIDTHS, *VOCABULARIES, *HEADS, *KV_HEADS, *HEAD_WIDTHS, *LAYERS]
+    takes = [] if isinstance(code, nn.Module) else list(parameters_of(code))
+    what = getattr(code, "__name__", type(code).__name__)
+    for name, value in options.items():
+        if name not in (*told, *takes):
+            raise InputError(f"{what} takes no {name!r}; {advice(name, value, [*takes, 'width'])}")
 
 
 def prepare(module: nn.Module, dtype: torch.dtype) -> nn.Module:

@@ -175,7 +175,7 @@ export function launchForm(signal, begun) {
     start.disabled = copy.disabled;
     copied.textContent = "";
     size.textContent = plan.parameters
-      ? `${[...new Set(plan.parameters)].map((one) => formatted(one)).join(", ")} parameters`
+      ? `at most ${[...new Set(plan.parameters)].map((one) => formatted(one)).join(", ")} parameters`
       : "";
     mend(problem);
   }
