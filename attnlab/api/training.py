@@ -129,8 +129,9 @@ def train(
             raise Error(f"stopped: {one_line(error)}") from None
         if result.ending.startswith("SIG"):
             again = f"attnlab.train({preset!r}, resume={str(run.folder)!r})"
-            saved = f"step {result.step:,} is saved" if result.step else "nothing was saved yet"
-            raise interrupt(result.ending, f"{saved}; resume with {again}")
+            saved = f"step {result.step:,} is saved; resume with {again}"
+            nothing = "nothing was trained yet, so nothing is kept"
+            raise interrupt(result.ending, saved if result.begun else nothing)
     return Training(
         path=run.folder,
         ending=result.ending,

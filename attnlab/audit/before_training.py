@@ -62,6 +62,7 @@ def _looks(recipe: Recipe) -> Iterator["_Look"]:
     _refuse_infinite(model, recipe)
     logits = 2 * min(recipe.length, LONGEST) * recipe.model.vocabulary
     if max(parameters(model), logits) <= EXACT and _takes_float64(model, recipe):
+        yield _Look(build_model(recipe), training=True)  # as it trains, if not as exactly
         model = model.double()
     dtype = next((one.dtype for one in model.parameters()), torch.float32)
     yield _Look(model, training=False)
@@ -98,9 +99,9 @@ class _Look:
 
     def run(self, tokens: Tensor) -> Tensor:
         """With the same dropout every time, so that nothing but the tokens differs."""
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        with torch.set_grad_enabled(self.training), torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            return self.model.train(self.training)(tokens)
+            return self.model.train(self.training)(tokens).detach()
 
     def leak(self, length: int) -> str:
         """What moves an output before it, a single token if one suffices; empty if nothing does."""

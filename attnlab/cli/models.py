@@ -118,7 +118,9 @@ def train(
             highlight=False,
             soft_wrap=True,
         )
-        if result.ending.startswith("SIG"):
+        if not result.begun:
+            screen.print("nothing was trained yet, so nothing is kept", highlight=False)
+        elif result.ending.startswith("SIG"):
             say = f"attnlab train {preset} --runs {root} --resume {run.folder}"
             screen.print(f"resume with: {escape(say)}", highlight=False, soft_wrap=True)
         else:

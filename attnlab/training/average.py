@@ -68,5 +68,5 @@ def split(saved: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor
 
 
 def weights_to_use(kept: Checkpoint) -> dict[str, Tensor]:
-    """Of a checkpoint: the averaged weights if it has them."""
-    return split(kept.optimiser)[1] or kept.model
+    """Of a checkpoint: the averaged weights if it has them, and buffers as they are."""
+    return {**kept.model, **split(kept.optimiser)[1]}

@@ -109,7 +109,10 @@ def launch(
             folder = world.broadcast(str(runs.create(root, preset).folder) if world.first else "")
             run = runs.Run(Path(folder))
         with _undo_if_refused(run, new, world):
-            return run, _train(setup, run, world, report, begin)
+            result = _train(setup, run, world, report, begin)
+        if new and world.first and not result.begun:
+            files.remove_folder(run.folder)
+        return run, result
 
 
 def train_in(run: runs.Run, recipe: Recipe, *, report: Report, text: str = "") -> Result:
@@ -187,7 +190,8 @@ def _find_resumable(
     wanted = _comparable(config.to_dict(recipe)) if resume == "auto" else None
     for run in runs.all_in(root):
         fits = run.preset == preset and (wanted is None or _saved_settings(run) == wanted)
-        if fits and not run.finished and not run.busy:
+        begun = (run.folder / "manifest.json").exists() or checkpoint.all_in(run.checkpoints)
+        if fits and begun and not run.finished and not run.busy:
             return run, None
     if resume == "newest":
         raise ValueError(

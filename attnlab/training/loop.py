@@ -53,6 +53,11 @@ class Result:
     seconds: float
     step_seconds: float
 
+    @property
+    def begun(self) -> bool:
+        """Whether there is a step to go on from: it was not stopped before the first one."""
+        return self.step > 0 or not self.ending.startswith("SIG")
+
 
 def train(
     setup: Setup, run: runs.Run, world: World, report: Report, resume: Path | None = None
@@ -326,7 +331,7 @@ class Training:
         """Text as the model writes it now, from a beginning the training text has."""
         recipe, model = self.recipe, self.model
         if recipe.parallel == "fsdp" and self.world.size > 1:
-            weights = parallel.whole_weights(model)
+            weights = parallel.whole_weights(model) | self.stepper.running_buffers()
             model = build_model(recipe).to(self.world.device)
             load_weights(model, weights)
         if not self.world.first:
@@ -350,6 +355,7 @@ class Training:
     def _save(self) -> None:
         with self.clock.aside():
             weights, optimiser = parallel.whole_weights(self.model), self.optimiser.state()
+            weights |= self.stepper.running_buffers()
             if self.average is not None:
                 optimiser |= self.average.state()
             if self.world.first:

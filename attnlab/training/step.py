@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attnlab import counter_rng
+from attnlab.code.own import own_parts
 from attnlab.data.batches import IGNORE, Batch, Source, batch_of
 from attnlab.kernels import hardware
 from attnlab.training import parallel
@@ -69,7 +70,9 @@ class Stepper:
         self._halted = torch.zeros((), device=world.device)
         self._result: Tensor | None = None
         self._pending: list[Tensor] = []
-        self._dropout = any(isinstance(m, nn.Dropout) and m.p > 0 for m in model.modules())
+        dropout = any(isinstance(m, nn.Dropout) and m.p > 0 for m in model.modules())
+        self._random = dropout or bool(own_parts(recipe.model))  # whose code may draw as it likes
+        self.running: frozenset[str] = frozenset()  # buffers that a step changes, by name
         if self.asynchronous:
             optimiser.skip_when(self._halted)
 
@@ -77,7 +80,7 @@ class Stepper:
         """One step; with a NaN or Inf in loss or gradient nothing is updated, then or later."""
         recipe = self.recipe
         self.optimiser.set_rates(recipe.schedule.factor(step, recipe.steps))
-        if self._dropout:
+        if self._random:
             torch.manual_seed(counter_rng.number(recipe.seed, "dropout", step, self.world.rank))
         targets = sum(int((part.targets != IGNORE).sum()) for part in parts)
         self._scale.fill_(self.world.size / max(self.world.total(targets), 1))
@@ -102,6 +105,7 @@ class Stepper:
         """Seconds to get ready (compile, capture) and seconds a step takes; no weight changes."""
         begin = time.perf_counter()
         kept = [(tensor, tensor.detach().clone()) for tensor in self._tensors()]
+        buffers = {name: one.detach().clone() for name, one in self.model.named_buffers()}
         for _ in range(WARM):
             self.take(0, parts)
         known = {id(tensor) for tensor, _ in kept}
@@ -121,8 +125,22 @@ class Stepper:
                 if id(tensor) not in known:
                     tensor.zero_()  # the optimiser's state as it is before the first step
             self._halted.zero_()
+            self._put_back(buffers)
         self._pending = []
         return ready - begin, taken
+
+    def running_buffers(self) -> dict[str, Tensor]:
+        """Averages, counters and the like, which a resumed run needs beside the weights."""
+        found = dict(self.model.named_buffers())
+        return {name: found[name].detach() for name in sorted(self.running)}
+
+    def _put_back(self, before: dict[str, Tensor]) -> None:
+        """Buffers as they were; those that the steps have changed are remembered by name."""
+        now = {name: one for name, one in self.model.named_buffers() if name in before}
+        changed = {name for name, one in now.items() if not same(one, before[name])}
+        self.running = frozenset(changed)
+        for name in changed:
+            now[name].resize_as_(before[name]).copy_(before[name])
 
     def _whole_step(self, parts: list[Batch]) -> Tensor:
         self.optimiser.zero_grad()
@@ -181,6 +199,13 @@ class Stepper:
     def _wait(self) -> None:
         if self.asynchronous:
             torch.cuda.synchronize()
+
+
+def same(one: Tensor, other: Tensor) -> bool:
+    """Bit for bit, a NaN too."""
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    return bool(((one == other) | ((one != one) & (other != other))).all())
 
 
 def trim(part: Batch) -> Batch:

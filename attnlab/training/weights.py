@@ -52,21 +52,25 @@ def _bytes_of(settings: ModelSettings) -> float:
 
 
 def load_weights(model: nn.Module, weights: dict[str, torch.Tensor]) -> None:
-    """Put weights in place; a missing, foreign or misshapen one is refused by name."""
+    """Put weights in place; a missing, foreign or misshapen one is refused by name.
+
+    With them come buffers that steps change, if a model has any.
+    """
     own = dict(model.named_parameters())
-    for name in sorted(own.keys() ^ weights.keys()):
+    running = {name: one for name, one in model.named_buffers() if name in weights}
+    for name in sorted(own.keys() ^ (weights.keys() - running.keys())):
         place = "has no place in this model" if name in weights else "is missing in the checkpoint"
         raise ValueError(f"weight {name} {place}; use the settings the checkpoint was made with")
-    for name, parameter in own.items():
+    for name, parameter in {**own, **running}.items():
         if parameter.shape != weights[name].shape:
             raise ValueError(
                 f"weight {name} has shape {tuple(weights[name].shape)} in the checkpoint and "
                 f"{tuple(parameter.shape)} here; use the settings the checkpoint was made with"
             )
-        if not weights[name].is_floating_point():
+        if name in own and not weights[name].is_floating_point():
             raise ValueError(f"weight {name} has dtype {weights[name].dtype}; a weight has floats")
     with torch.no_grad():
-        for name, parameter in own.items():
+        for name, parameter in {**own, **running}.items():
             parameter.copy_(weights[name])
 
 

@@ -45,6 +45,15 @@ class Float(Ahead):
     def forward(self, x):
         return super().forward(x) @ torch.eye(x.shape[2])
 
+class Checkpointed(Ahead):
+    def forward(self, x):
+        learns = self.training and torch.is_grad_enabled()
+        return super().forward(x) if learns else self.out(x)
+
+class Single(Ahead):
+    def forward(self, x):
+        return super().forward(x) if x.dtype == torch.float32 else self.out(x)
+
 class Chunks(Right):
     def forward(self, x):
         return self.out(x.unflatten(1, (-1, 16)).cumsum(2).flatten(1, 2))
@@ -76,7 +85,10 @@ def recipe(name, *words):
     return recipe_for("tiny", given)
 
 
-@pytest.mark.parametrize("name", ["Ahead", "Gated", "Trained", "Deep", "Long", "Float"])
+LEAKS = ["Ahead", "Gated", "Trained", "Deep", "Long", "Float", "Checkpointed", "Single"]
+
+
+@pytest.mark.parametrize("name", LEAKS)
 def test_a_leak_is_refused_with_its_example(name):
     said = rf"mine.py:{name} sees the future, .* output \d+ moves by \S+ when input \d+ changes, of"
     with pytest.raises(ValueError, match=said):

@@ -4,13 +4,18 @@ import errno
 import json
 import os
 import shutil
+import signal
 
 import pytest
+import torch
 
 from attnlab import config, files
+from attnlab.code import consent
 from attnlab.training import checkpoint, runs
 from attnlab.training.launch import launch, recipe_for, with_data
 from attnlab.training.report import Report
+from attnlab.training.saved import open_saved
+from attnlab.training.step import Stepper
 
 TEXT = "the quick brown fox jumps over the lazy dog. " * 30
 SMALL = {
@@ -170,6 +175,82 @@ def test_a_run_killed_before_its_first_checkpoint_goes_on_from_the_beginning(pla
     run, _ = go(place, resume="newest", report=notes)
     assert run.folder == whole.folder and "resuming from the beginning" in notes.lines
     assert run.log("metrics").read_bytes() == expected
+
+
+OWN = """
+import torch
+from torch import nn
+
+class Plain(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.out = nn.Linear(width, width)
+    def forward(self, x):
+        return self.out(x.cumsum(1))
+
+class Dropping(Plain):
+    def forward(self, x):
+        return nn.functional.dropout(super().forward(x), 0.3, self.training)
+
+class Counting(Plain):
+    def __init__(self, width):
+        super().__init__(width)
+        self.register_buffer("seen", torch.zeros(()))
+        self.register_buffer("hidden", torch.full((2, 2), -torch.inf).triu(1))
+    def forward(self, x):
+        if self.training:
+            self.seen += 1
+        return super().forward(x) / (1 + self.seen)
+
+class Replacing(Plain):
+    def __init__(self, width):
+        super().__init__(width)
+        self.register_buffer("mean", torch.zeros(width))
+    def forward(self, x):
+        if self.training:
+            self.mean = 0.9 * self.mean + 0.1 * x.detach().mean((0, 1))
+        return super().forward(x) - self.mean.detach()
+"""
+
+
+@pytest.mark.parametrize("name", ["Dropping", "Counting", "Replacing"])
+def test_own_code_that_draws_or_counts_resumes_to_the_same_bits(place, monkeypatch, name):
+    monkeypatch.chdir(place)
+    monkeypatch.setattr(consent, "FOLDER", str(place / "named"))
+    (place / "mine.py").write_text(OWN)
+    words = [f"model.attention=mine.py:{name}", "model.positions=none", "average=none"]
+    whole, _ = go(place, *words)
+    expected = whole.log("metrics").read_bytes(), whole.log("eval").read_bytes()
+    again, _ = go(place, *words)
+    assert (again.log("metrics").read_bytes(), again.log("eval").read_bytes()) == expected
+    unfinished(whole, "step_000006", "step_000004")
+    resumed, _ = go(place, resume=str(whole.folder))
+    assert (resumed.log("metrics").read_bytes(), resumed.log("eval").read_bytes()) == expected
+    saved = checkpoint.newest_good(whole.checkpoints)[0]
+    there = dict(open_saved(str(saved), place / "runs").model.named_buffers())
+    kept = checkpoint.load(saved).model
+    moved = {"Dropping": set(), "Counting": {"seen"}, "Replacing": {"mean"}}[name]
+    assert {one.rpartition(".")[2] for one in kept if "attention." in one} == {
+        *("weight", "bias"),
+        *moved,
+    }
+    assert all(torch.equal(there[one], kept[one]) for one in there if one in kept)
+
+
+def test_a_training_that_is_stopped_before_its_first_step_leaves_nothing(place, monkeypatch):
+    def stopped(self, parts):
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise AssertionError("the signal was not heard")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Stepper, "rehearse", stopped)
+        _, result = go(place)
+    assert result.ending == "SIGTERM" and not result.begun and not folders(place)
+    run, _ = go(place)
+    unfinished(run)
+    killed = runs.create(place / "runs", "shakespeare-cpu")  # while it compiled, say
+    (killed.folder / "config.json").write_bytes((run.folder / "config.json").read_bytes())
+    assert go(place, resume="newest", file=None)[0].folder == run.folder
 
 
 def test_changed_settings_are_named(place):
