@@ -26,6 +26,7 @@ from typing import Any, NoReturn
 NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 # A terminal and a parent process may both pass on one Ctrl-C: within these seconds it is the same.
 SAME = 1.0
+PATIENCE = 5.0  # seconds in which work that notes a signal should have come to an end
 WAIT = 0.01  # seconds between two looks whether an import is over
 
 
@@ -160,12 +161,18 @@ class Stopping:
 
     def __init__(self) -> None:
         self.signal = 0
+        self._since = 0.0
         self._at_once = False
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        if self.signal and number == signal.SIGINT:
-            raise KeyboardInterrupt  # a second Ctrl-C: at once
-        self.signal = self.signal or number
+        now = time.monotonic()
+        # a second Ctrl-C: at once; of `kill` one that comes later, since the work may hang
+        if self.signal and (number == signal.SIGINT or now - self._since > PATIENCE):
+            if _handler is not None:
+                _handler.signal = self.signal
+            raise KeyboardInterrupt
+        if not self.signal:
+            self.signal, self._since = number, now
         if self._at_once:
             raise StopNow
 

@@ -156,6 +156,15 @@ def test_a_second_sigterm_does_not():
         assert noted.signal == signal.SIGTERM
 
 
+def test_one_that_comes_when_the_work_should_have_ended_ends_it(monkeypatch):
+    monkeypatch.setattr(stop, "PATIENCE", 0.0)
+    with pytest.raises(SystemExit) as end, stop.ending(), stop.stopping():
+        os.kill(os.getpid(), signal.SIGHUP)
+        os.kill(os.getpid(), signal.SIGTERM)
+        signal.sigtimedwait([], 1)
+    assert end.value.code == 128 + signal.SIGHUP
+
+
 def test_handlers_come_back_after_an_error():
     before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
     with pytest.raises(ZeroDivisionError), stop.stopping():

@@ -66,7 +66,13 @@ def train(
     with stopping() as stop, run.locked() if world.first else nullcontext() as lock:
         attended = Attended(report, stop)
         training = Training(setup, run, world, attended, stop, lock)
-        result = training.go(resume)
+        try:
+            result = training.go(resume)
+        except KeyboardInterrupt as error:  # a second signal: the step that runs does not end
+            newest = next(iter(checkpoint.all_in(run.checkpoints)), None)
+            kept = f"; to go on from {newest.name}: --resume {run.folder}" if newest else ""
+            error.add_note(f"within a step, so that step is lost{kept}")
+            raise
         if attended.lost is not None:
             saved = f"step {result.step} is saved" if result.step else "nothing was saved yet"
             raise OSError(
