@@ -71,13 +71,13 @@ def read_named(path: Path, most: int = NAMED) -> bytes:
     try:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             raise OSError(errno.EINVAL, "it is no plain file")
+        size = os.fstat(handle).st_size  # asked for first: it may have holes, or be of /proc
+        if size > most:
+            raise OSError(errno.EFBIG, f"it has more than {most >> 20} MiB")
         with os.fdopen(handle, "rb", closefd=False) as file:
-            content = file.read(most + 1)
+            return file.read(size)
     finally:
         os.close(handle)
-    if len(content) > most:
-        raise OSError(errno.EFBIG, f"it has more than {most >> 20} MiB")
-    return content
 
 
 def append(path: Path, content: bytes) -> None:

@@ -6,6 +6,8 @@ Most libraries have no type for such an error, only words.
 import os
 from pathlib import Path
 
+from attnlab.printable import raised
+
 WORDS = (
     *("MemoryError", "can't allocate memory", "Cannot allocate memory", "bad_alloc"),
     "CUDA out of memory",
@@ -14,7 +16,7 @@ WORDS = (
 
 def ran_out(error: BaseException) -> bool:
     named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
-    return named or any(words in str(error) for words in WORDS)
+    return named or any(words in raised(error) for words in WORDS)
 
 
 def machine_memory() -> int:

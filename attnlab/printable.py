@@ -18,6 +18,17 @@ def printable(text: str, keep: str = KEPT) -> str:
     return COMMANDS.sub(lambda match: match[0] if match[0] in keep else _shown(match[0]), text)
 
 
+def raised(error: BaseException) -> str:
+    """`KeyError: 'width'`; an exception of a stranger may fail to say what it is."""
+    try:
+        said = str(error)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # whatever their code does
+        said = "it does not say what happened"
+    return f"{type(error).__name__}: {said}"
+
+
 def one_line(message: object, most: int = LONGEST) -> str:
     """What an error says; of a very long text the beginning and the end will do."""
     text = " ".join(str(message).split()) or type(message).__name__

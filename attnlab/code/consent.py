@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from attnlab import files, json_files
-from attnlab.code.fingerprint import fingerprint, source_files
+from attnlab.code.fingerprint import Code, read
 
 FOLDER = "code"  # in the cache folder
 _allowed: set[str] = set()  # in this process
@@ -20,19 +20,20 @@ _allowed: set[str] = set()  # in this process
 
 def allow(code: str) -> None:
     """Let `file.py:Name` or `package.module:Name` be run by this process, as it is now."""
-    _allowed.add(_key(code))
+    _allowed.add(_key(code, read(code)))
 
 
 def remember(code: str) -> None:
     """Let it be run by later processes too."""
-    record = {"code": code, "folder": str(Path.cwd()), "fingerprint": fingerprint(code)}
+    found = read(code)
+    record = {"code": code, "folder": str(Path.cwd()), "fingerprint": found.fingerprint}
     folder = files.cache_folder() / FOLDER
     files.make_folder(folder)
-    files.write_whole(folder / f"{_key(code)}.json", json_files.as_json(record))
+    files.write_whole(folder / f"{_key(code, found)}.json", json_files.as_json(record))
 
 
-def is_allowed(code: str) -> bool:
-    key = _key(code)
+def is_allowed(code: str, found: Code | None = None) -> bool:
+    key = _key(code, found or read(code))
     if key in _allowed:
         return True
     with suppress(OSError):
@@ -40,18 +41,17 @@ def is_allowed(code: str) -> bool:
     return False
 
 
-def refuse_unnamed(code: str) -> None:
-    """A ValueError for code that nobody has named on this machine."""
-    if not is_allowed(code):
+def refuse_unnamed(code: str, found: Code) -> None:
+    """A ValueError for code that nobody has named on this machine, as it was found."""
+    if not is_allowed(code, found):
         raise ValueError(
             f"{code} as it is now was never named on this machine, so it may be a stranger's code "
             f"and is not run; read it, and if you want it to be run: attnlab trust {code}"
         )
 
 
-def _key(code: str) -> str:
+def _key(code: str, found: Code) -> str:
     """Of a place and what is there; a copy elsewhere may have other files beside it."""
     path, _, name = code.rpartition(":")
-    found = source_files(code)
-    place = str(found[0]) if found else f"module {path}"
-    return hashlib.sha256(f"{place}\0{name}\0{fingerprint(code)}".encode()).hexdigest()
+    place = next(map(str, found.files), f"module {path}")
+    return hashlib.sha256(f"{place}\0{name}\0{found.fingerprint}".encode()).hexdigest()

@@ -1,46 +1,70 @@
 """The fingerprint of a person's code: of its file, and of what that imports from its own folder.
 
 Nothing is run: imports are read in the source. Of an installed package its own files count, and
-what else is installed does not.
+what else is installed does not. Python runs the `__init__.py` of every package above a module
+before it, so these belong to it.
 """
 
 import ast
 import functools
 import hashlib
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from attnlab.code.places import place_of
+from attnlab import files
+from attnlab.code.places import InputError, Place, parse, place_of, read_source
+
+
+@dataclass(frozen=True, kw_only=True)
+class Code:
+    """What was read of some code; two with one fingerprint are the same."""
+
+    fingerprint: str = ""  # empty: it has no file, as what is built into Python
+    place: Place = field(compare=False)
+    files: Mapping[Path, bytes] = field(compare=False)  # the one that is named first
+    root: Path | None = field(compare=False)  # the folder in which imports are looked for
+
+
+def read(code: str) -> Code:
+    """`file.py:Name` or `package.module:Name`, read once; an InputError if that cannot be."""
+    place = place_of(code.rpartition(":")[0])
+    start = _start(place)
+    if start is None:
+        return Code(place=place, files={}, root=None)
+    found, digest = _walk(start), hashlib.sha256()
+    named = _named(found, start.root)
+    for name in sorted(named):
+        digest.update(f"{name}\0{len(named[name])}\0".encode() + named[name])
+    return Code(fingerprint=digest.hexdigest(), place=place, files=found, root=start.root)
 
 
 def fingerprint(code: str) -> str:
     """Of `file.py:Name` or `package.module:Name`; empty where there is no such file."""
-    digest = hashlib.sha256()
-    content = source(code)
-    for name in sorted(content):
-        digest.update(f"{name}\0{len(content[name])}\0".encode() + content[name])
-    return digest.hexdigest() if content else ""
+    with suppress(ValueError):
+        return read(code).fingerprint
+    return ""
 
 
 def source(code: str) -> dict[str, bytes]:
     """The files that a fingerprint is of, named from the folder in which imports are looked for."""
-    try:
-        start = _start(code.rpartition(":")[0])
-        return {str(one.relative_to(start.root)): text for one, text in _walk(start).items()}
-    except (ValueError, ImportError, OSError):
-        return {}
+    with suppress(ValueError):
+        found = read(code)
+        return _named(found.files, found.root)
+    return {}
+
+
+def _named(found: Mapping[Path, bytes], root: Path | None) -> dict[str, bytes]:
+    return {str(one.relative_to(root)): found[one] for one in found} if root is not None else {}
 
 
 def source_files(code: str) -> list[Path]:
     """Where these files are, the one that is named first."""
-    try:
-        start = _start(code.rpartition(":")[0])
-        return [start.path, *(one for one in _walk(start) if one != start.path)]
-    except (ValueError, ImportError, OSError):
-        return []
+    with suppress(ValueError):
+        return list(read(code).files)
+    return []
 
 
 @dataclass(frozen=True)
@@ -50,33 +74,37 @@ class _Start:
     package: str = ""  # installed: nothing else there counts
 
 
-def _start(text: str) -> _Start:
-    place = place_of(text)
+def _start(place: Place) -> _Start | None:
     if place.path is not None:
-        path = place.path.resolve()
-        return _Start(path, (place.root or path.parent).resolve())
+        return _Start(place.file, place.folder)
     names = place.module.split(".")
-    spec = importlib.util.find_spec(names[0])  # of the top alone: Python runs what is above a name
+    spec = None
+    with suppress(ValueError, ImportError):  # of the top alone: Python runs what is above a name
+        spec = importlib.util.find_spec(names[0])
     if spec is None or spec.origin is None:
-        raise ValueError(f"{text} has no file")
+        return None
     origin = Path(spec.origin).resolve()
     root = origin.parent.parent if spec.submodule_search_locations else origin.parent
     found = origin if len(names) == 1 else next(_candidates(root, names), None)
-    if found is None or not found.is_file():
-        raise ValueError(f"{text} has no file")
-    return _Start(found, root, names[0])
+    return None if found is None or not found.is_file() else _Start(found, root, names[0])
 
 
 def _walk(start: _Start) -> dict[Path, bytes]:
     """The file and all that it imports, however deep, with their contents."""
     found: dict[Path, bytes] = {}
-    todo = [start.path]
+    above = start.path.relative_to(start.root).parents
+    packages = [start.root / one / "__init__.py" for one in above if one.parts]
+    todo = [*(one for one in packages if one.is_file()), start.path]
+    size = 0
     while todo:
         file = todo.pop()
         if file in found:
             continue
-        found[file] = file.read_bytes()
-        for names in _imports(found[file], file.relative_to(start.root).parent.parts):
+        found[file] = read_source(file)
+        size += len(found[file])
+        if size > files.NAMED:
+            raise InputError(f"{start.path} imports more than {files.NAMED >> 20} MiB of source")
+        for names in _imports(found[file], file.relative_to(start.root).parent.parts, file):
             if start.package in ("", *names[:1]):
                 for size in range(1, len(names) + 1):
                     todo += _candidates(start.root, list(names[:size]))
@@ -84,12 +112,12 @@ def _walk(start: _Start) -> dict[Path, bytes]:
 
 
 @functools.lru_cache(maxsize=4096)
-def _imports(content: bytes, here: tuple[str, ...]) -> list[tuple[str, ...]]:
+def _imports(content: bytes, here: tuple[str, ...], file: Path) -> list[tuple[str, ...]]:
     """The dotted names that a file imports, each from the root on."""
     found: list[tuple[str, ...]] = []
     tree = None
-    with suppress(SyntaxError, ValueError, RecursionError):  # said when it is run
-        tree = ast.parse(content)
+    with suppress(SyntaxError):  # said when it is run
+        tree = parse(content, file)
     for node in ast.walk(tree) if tree is not None else ():
         if isinstance(node, ast.Import):
             found += [tuple(one.name.split(".")) for one in node.names]

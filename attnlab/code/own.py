@@ -12,7 +12,6 @@ import dataclasses
 import functools
 import inspect
 import re
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -21,10 +20,9 @@ from typing import Any, ClassVar, NamedTuple
 
 from attnlab import registry
 from attnlab.code import consent
-from attnlab.code.fingerprint import fingerprint, source_files
-from attnlab.code.places import InputError, Place, place_of
+from attnlab.code.fingerprint import Code, fingerprint, read, source_files
+from attnlab.code.places import InputError, Place
 from attnlab.code.running import line_of, running
-from attnlab.code.siblings import sibling_package
 from attnlab.config import settings, split_override
 from attnlab.config.fields import open_settings, recorded
 from attnlab.suggestions import SYNONYMS
@@ -70,13 +68,13 @@ class OwnCode:
             raise InputError(
                 f"{self.code} names no code; write file.py:Name or package.module:Name"
             )
-        place_of(path)  # a file that is not there is said first
-        now = fingerprint(self.code)
+        found = read(self.code)  # once: what is compared, allowed and run is the same
+        now = found.fingerprint
         if now and now != self.source:
             raise ValueError(_changed(self.option, self.source, now))
         if self.option == self.code:  # what is installed with a name was chosen by installing it
-            consent.refuse_unnamed(self.code)
-        return _load(self.code, now, Path.cwd())
+            consent.refuse_unnamed(self.code, found)
+        return _load(self.code, found, Path.cwd())
 
     def files(self) -> frozenset[Path]:
         """Those that are a person's own: errors are told by their lines."""
@@ -253,16 +251,16 @@ def _class_for(cls: type[OwnCode], code: str, option: str) -> Any:
 
 
 @functools.lru_cache(maxsize=64)  # once for all layers of a model
-def _load(code: str, source: str, folder: Path) -> Any:
-    """`source` and `folder` are only there to tell one file from another, or from itself later."""
+def _load(code: str, read: Code, folder: Path) -> Any:
+    """`folder` is only there to tell one file from another of the same name."""
     path, _, names = code.rpartition(":")
-    place, own = place_of(path), frozenset(source_files(code))
-    _forget_older(place, source)
-    try:
-        with running(f"{path} cannot be imported", own):
-            found: Any = place.load()
-    except InputError as error:
-        raise InputError(f"{error}{line_of(error.__cause__, own)}") from error
+    own = frozenset(read.files)
+    _refuse_older(read)
+    with running(f"{path} cannot be imported", own):
+        try:
+            found: Any = read.place.load(read.files)
+        except InputError as error:
+            raise InputError(f"{error}{line_of(error.__cause__, own)}") from error
     for name in names.split("."):
         if not hasattr(found, name):
             near = [one for one, it in vars(found).items() if _is_of(it, found)]
@@ -278,20 +276,14 @@ def _is_of(found: Any, module: Any) -> bool:
     return callable(found) and home == getattr(module, "__name__", "")
 
 
-_sources: dict[Place, str] = {}  # of what was loaded in this process
+_loaded: dict[Place, str] = {}  # fingerprints of modules that Python itself has found
 
 
-def _forget_older(place: Place, source: str) -> None:
-    """Python loads what a file imports once; in a notebook it may have been edited since."""
-    if _sources.get(place, source) != source:
-        if place.path is None:
-            raise InputError(
-                f"{place.text} has changed since Python has loaded it; start Python again"
-            )
-        package = sibling_package(place.root or place.path.resolve().parent)
-        for name in [one for one in sys.modules if one.startswith(f"{package}.")]:
-            del sys.modules[name]
-    _sources[place] = source
+def _refuse_older(read: Code) -> None:
+    """Python loads such a module once; in a notebook it may have been edited since."""
+    place, now = read.place, read.fingerprint
+    if place.installed and _loaded.setdefault(place, now) != now:
+        raise InputError(f"{place.text} has changed since Python has loaded it; start Python again")
 
 
 def own_parts(value: Any) -> list[OwnCode]:

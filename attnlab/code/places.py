@@ -5,7 +5,8 @@
     package.deep.file            a module of the current folder, or of the environment
 
 A package that Python itself would find is imported under its own name. Any other one is known by
-the folder it lies in as well, so that two copies of a package do not mix.
+the folder it lies in as well, so that two copies of a package do not mix, and so is one of which
+the sources were read before (fingerprint.py).
 """
 
 import ast
@@ -13,14 +14,24 @@ import hashlib
 import importlib
 import importlib.util
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 
-from attnlab.code.siblings import plain_names, sibling_package, use_siblings
+from attnlab import files
+from attnlab.code.siblings import (
+    SourceLoader,
+    only_these,
+    plain_names,
+    sibling_package,
+    use_siblings,
+)
+from attnlab.printable import raised
+
+LARGEST = 4 << 20  # bytes of a source file; the largest of PyTorch has a third of that
 
 
 class InputError(ValueError):
@@ -38,23 +49,54 @@ class Place:
         """The module, if it was loaded before."""
         return sys.modules.get(self._key())
 
-    def load(self) -> ModuleType:
-        """A file of its own is run again each time; a module of a package once in a process."""
+    @property
+    def file(self) -> Path:
+        """What is run: a link to a file is followed, one in a package is a module of that."""
+        assert self.path is not None
+        if self.root is None:
+            return self.path.resolve()
+        below = self.root.joinpath(*self.module.split("."))
+        package = below / "__init__.py"  # which Python prefers
+        return package if package.is_file() else below.with_suffix(".py")
+
+    @property
+    def folder(self) -> Path:
+        """Where imports are looked for."""
+        return self.root or self.file.parent
+
+    @property
+    def installed(self) -> bool:
+        """Whether its files are those of the environment, and not a person's own."""
+        return self.path is None or not {"site-packages", "dist-packages"}.isdisjoint(
+            self.folder.parts
+        )
+
+    def load(self, sources: Mapping[Path, bytes] | None = None) -> ModuleType:
+        """A file of its own is run again each time; a module of a package once in a process.
+
+        Of a person's own folder nothing but these sources is run, if they are given.
+        """
+        if sources is None or self.installed:
+            return self._load()
+        with only_these(self.folder, sources):
+            return self._load(sources)
+
+    def _load(self, sources: Mapping[Path, bytes] | None = None) -> ModuleType:
+        key = self._key(apart=sources is not None)
         if not self.module:
-            assert self.path is not None
-            return _run_file(self.path, self._key())
+            return _run_file(self, key, sources)
         import torch  # whoever only names a place need not wait for it
 
         with torch.random.fork_rng(devices=[]), _importing(self.text):
-            return importlib.import_module(self._key())
+            return importlib.import_module(key)
 
     def names(self) -> list[str] | None:
         """What the file defines, read without running it; None: that cannot be told from it."""
         if self.path is None:
             return None
         try:
-            tree = ast.parse(self.path.read_bytes())
-        except (SyntaxError, ValueError, OSError, RecursionError):
+            tree = parse(read_source(self.file), self.path)
+        except SyntaxError:
             return None
         found = list[str]()
         for node in tree.body:
@@ -71,15 +113,15 @@ class Place:
                     found += [one.id for one in ast.walk(node) if isinstance(one, ast.Name)]
         return None if "*" in found else found
 
-    def _key(self) -> str:
-        """What Python calls the module."""
+    def _key(self, apart: bool = False) -> str:
+        """What Python calls the module; `apart` from any that was not read before."""
         if self.root is not None:
-            found = _is_importable(self.root, self.module)
-            return self.module if found else f"{sibling_package(self.root)}.{self.module}"
+            found = not apart and _is_importable(self.root, self.module)
+            return self.module if found else f"{sibling_package(self.root, apart)}.{self.module}"
         if self.module:
             return self.module
         assert self.path is not None
-        digest = hashlib.sha256(str(self.path.resolve()).encode()).hexdigest()
+        digest = hashlib.sha256(f"{self.file}{' apart' * apart}".encode()).hexdigest()
         return f"attnlab_audited_{self.path.stem}_{digest[:16]}"  # two folders may have one name
 
 
@@ -107,6 +149,22 @@ def place_of(text: str) -> Place:
         f"{text} is no file, and no module that Python finds from here; give the path of a file, "
         f"such as {'/'.join(parts)}.py, or install the package (pip install {parts[0]})"
     )
+
+
+def read_source(path: Path) -> bytes:
+    try:
+        return files.read_named(path, LARGEST)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from None
+
+
+def parse(content: bytes, path: Path) -> ast.Module:
+    try:
+        return ast.parse(content)
+    except (MemoryError, RecursionError):
+        raise InputError(f"{path} is nested too deeply to be read as Python") from None
+    except ValueError as error:  # a byte 0
+        raise SyntaxError(str(error)) from None
 
 
 def _is_file(path: Path) -> bool:
@@ -137,9 +195,9 @@ def _file_place(text: str, path: Path) -> Place:
 @lru_cache(maxsize=64)  # code is made often, to find the smallest example
 def _relative_level(path: Path, package: str, changed: int) -> int:
     """How many folders up a file imports from; 0 if it does not need its package at all."""
-    with suppress(SyntaxError, ValueError, OSError, RecursionError):  # said when it is imported
+    with suppress(SyntaxError):  # said when it is imported
         found = [0]
-        for node in ast.walk(ast.parse(path.read_bytes())):
+        for node in ast.walk(parse(read_source(path), path)):
             names: list[str] = []
             if isinstance(node, ast.ImportFrom):
                 found.append(node.level)
@@ -166,18 +224,20 @@ def _is_importable(root: Path, module: str) -> bool:
     return any(str(Path(one).resolve()) in here for one in places if one)
 
 
-def _run_file(path: Path, name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise InputError(f"{path} is no Python file; its name must end in .py")
+def _run_file(place: Place, name: str, sources: Mapping[Path, bytes] | None) -> ModuleType:
+    path, folder = place.file, place.folder
+    if not str(place.path).endswith(".py"):
+        raise InputError(f"{place.text} is no Python file; its name must end in .py")
+    loader = SourceLoader(name, str(path), sources)
+    spec = importlib.util.spec_from_file_location(name, path, loader=loader)
+    assert spec is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and pickling look there
-    folder = path.parent.resolve()
-    use_siblings(module, folder)
+    use_siblings(module, folder, apart=sources is not None)
     sys.path.insert(0, str(folder))  # for what is imported by other means than a statement
     try:
-        with _importing(str(path)):
-            spec.loader.exec_module(module)
+        with _importing(place.text):
+            loader.exec_module(module)
     finally:
         with suppress(ValueError):  # the code may have changed it too
             sys.path.remove(str(folder))
@@ -208,5 +268,5 @@ def theirs(what: str) -> Iterator[None]:
     except (KeyboardInterrupt, SystemExit):  # to be reported as what they are
         raise
     except BaseException as error:  # code may raise what is no Exception
-        reason = plain_names(f"{type(error).__name__}: {error}")
+        reason = plain_names(raised(error))
         raise InputError(f"{what}: {reason}") from error

@@ -8,6 +8,7 @@ from typing import Any
 from attnlab.code.places import InputError
 from attnlab.code.siblings import plain_names
 from attnlab.memory import ran_out
+from attnlab.printable import raised
 
 LONGEST = 300  # letters of what was raised
 
@@ -30,7 +31,7 @@ class running:
             return
         if type(error).__module__.partition(".")[0] == "attnlab" or ran_out(error):
             return
-        said = " ".join(plain_names(f"{type(error).__name__}: {error}").split())
+        said = " ".join(plain_names(raised(error)).split())
         where = line_of(error, self._files)
         raise InputError(f"{self._what}: {said[:LONGEST]}{where}") from error
 
