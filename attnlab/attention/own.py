@@ -400,14 +400,25 @@ def count_operations(call: Callable[[], object]) -> float:
 
 
 def tensor_like(wanted: Tensor, out: Any, code: Any, name: str) -> Tensor:
-    """What their code has made, if it has this shape; of several outputs the first counts."""
+    """What their code has made, if it can stand for this; of several outputs the first counts."""
     out = out[0] if isinstance(out, tuple | list) and out else out
     if not isinstance(out, Tensor) or out.shape != wanted.shape:
         shown = list(out.shape) if isinstance(out, Tensor) else type(out).__name__
         raise ValueError(
             f"{name} gives {shown}, and must give {list(wanted.shape)}{defined_at(code)}"
         )
+    narrow = (torch.float32, torch.bfloat16, torch.float16)  # which autocast chooses among
+    fits = torch.is_autocast_enabled(wanted.device.type) and out.dtype in narrow
+    if out.device != wanted.device or not (fits or out.dtype == wanted.dtype):
+        raise ValueError(
+            f"{name} gives {numbers(out)}, and must give {numbers(wanted)}{defined_at(code)}"
+        )
     return out
+
+
+def numbers(one: Tensor) -> str:
+    """Such as "float32 on cpu"."""
+    return f"{str(one.dtype).removeprefix('torch.')} on {one.device}"
 
 
 def _parameters(code: Any) -> dict[str, inspect.Parameter]:

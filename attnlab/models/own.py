@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from attnlab.attention.own import count_operations
+from attnlab.attention.own import count_operations, numbers
 from attnlab.code.own import OwnCode
 from attnlab.code.running import defined_at, running
 from attnlab.config import setting, settings
@@ -75,5 +75,10 @@ class OwnLanguageModel(LanguageModel):
             shown = list(out.shape) if isinstance(out, Tensor) else type(out).__name__
             raise ValueError(
                 f"{name} gives {shown}; logits for every token are {wanted}{defined_at(self.inner)}"
+            )
+        if not out.is_floating_point() or out.device != tokens.device:
+            raise ValueError(
+                f"{name} gives {numbers(out)}; logits are floating-point numbers on "
+                f"{tokens.device}{defined_at(self.inner)}"
             )
         return out

@@ -139,7 +139,9 @@ TWINS = {
 def mine(tmp_path, monkeypatch):
     monkeypatch.setattr(consent, "FOLDER", str(tmp_path / "named"))
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.py").write_text(CODE)
+    path = tmp_path / "mine.py"
+    path.write_text(CODE)
+    return path
 
 
 def build(words):
@@ -278,3 +280,24 @@ def test_a_cache_of_other_texts_is_refused():
     cache.extend(torch.zeros(2, 3, 4), AttentionOptions())
     with pytest.raises(ValueError, match="holds 2 texts, and these are tokens of 3"):
         cache.check(3)
+
+
+@pytest.mark.parametrize("made", ["float64 on cpu", "complex64 on cpu", "float32 on meta"])
+@pytest.mark.parametrize("part", ["score", "attention"])
+def test_numbers_of_another_type_or_device_are_refused(mine, part, made):
+    dtype, _, device = made.split()
+    given = "q, k, v" if part == "score" else "x"
+    text = f"\n\ndef other({given}):\n    return {given[-1]}.to('{device}', torch.{dtype})\n"
+    mine.write_text(mine.read_text() + text)
+    where = rf" \(mine\.py, line {len(mine.read_text().splitlines()) - 1}\)"
+    with pytest.raises(ValueError, match=f"gives {made}, and must give float32 on cpu{where}"):
+        build([f"{part}=mine.py:other", "positions=none"]).float()(TOKENS)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_under_autocast_both_of_its_types_are_right(mine, dtype):
+    text = f"\n\ndef other(q, k, v):\n    return attend(q, k, v).to(torch.{dtype})\n"
+    mine.write_text(mine.read_text() + text)
+    with torch.autocast("cpu", torch.bfloat16):
+        out = build(["score=mine.py:other", "positions=none"]).float()(TOKENS)
+    assert out.isfinite().all()

@@ -87,3 +87,12 @@ def test_logits_of_one_token_alone_are_refused():
         ValueError, match=r"mine.py:Last gives \[2, 1, 29\]; logits for every token"
     ):
         model("Last")(torch.zeros(2, 7, dtype=torch.long))
+
+
+@pytest.mark.parametrize("made", ["complex64 on cpu", "int64 on cpu", "float32 on meta"])
+def test_logits_that_are_no_numbers_of_ours_are_refused(mine, tmp_path, made):
+    dtype, _, device = made.split()
+    text = "class Other(GPT):\n    def forward(self, idx):\n        return super().forward(idx)[0]"
+    (tmp_path / "mine.py").write_text(f"{CODE}\n{text}.to('{device}', torch.{dtype})\n")
+    with pytest.raises(ValueError, match=f"gives {made}; logits are floating-point numbers on cpu"):
+        model("Other")(torch.zeros(2, 7, dtype=torch.long))
