@@ -1,15 +1,37 @@
-"""Code under audit that attacks the audit: no verdict is forged, nothing of it is left.
+"""Code of a stranger: none runs that only a file names, and no audit of it is deceived.
+
+A run folder and a file of settings may name a Python file that lies beside them. It runs once a
+person has named it, and here nobody has.
+
+Code under audit may attack the audit: no verdict is forged, nothing of it is left.
 
 docs/audit.md promises a process of its own that may crash, hang, print and eat memory, and that
 ends with all it has started. It promises nothing against code that knows how attnlab works inside
 and means harm: such payloads are tried too, and reported apart.
 """
 
+import contextlib
 import json
 import os
 import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
-from attnlab.checks.hostile.trial import Act, Family, Place, Plant, Trial, command
+from attnlab.checks.hostile.forge import edited
+from attnlab.checks.hostile.trial import (
+    EVALUATE,
+    GENERATE,
+    RESUME,
+    Act,
+    Family,
+    Place,
+    Plant,
+    Trial,
+    command,
+)
+from attnlab.code import consent
+from attnlab.code.fingerprint import fingerprint
 
 # sees the future, and is declared causal: whatever it does, a pass would be forged
 LEAKY = """
@@ -101,6 +123,81 @@ def naive_wait(place: Place) -> None:
     exec(compile((place.folder / "code.py").read_text(), "code.py", "exec"), {})
 
 
+EVIL = """
+open({mark!r}, "w").close()
+from torch import nn
+class Evil(nn.Module):
+    def forward(self, *given):
+        return given[-1]
+"""
+NAMED = "evil.py:Evil"
+PLACES = ("model.attention", "model.score", "model.positions", "model")
+SIZES = ("vocabulary", "context", "width", "depth", "heads")
+SETTINGS = command("train", "tiny", "--config", "given.json", "--runs", "new", "device=cpu")
+
+
+def naming(at: str) -> Callable[[Any], Any]:
+    """Settings in which the file stands at this place, with its fingerprint."""
+
+    def edit(plain: Any) -> Any:
+        *above, last = at.split(".")
+        found = plain
+        for key in above:
+            found = found[key]
+        sizes = {name: found[last][name] for name in SIZES if name in found[last]}
+        found[last] = {"name": NAMED, "source": fingerprint(NAMED), **sizes}
+        return plain
+
+    return edit
+
+
+def beside(plant: Plant) -> Plant:
+    """With the file in the folder of the person, as after unpacking an archive."""
+
+    def planted(place: Place) -> None:
+        place.write("evil.py", EVIL.format(mark=str(place.mark)))
+        with contextlib.chdir(place.folder):
+            plant(place)
+
+    return planted
+
+
+def given(at: str) -> Plant:
+    def plant(place: Place) -> None:
+        settings = json.loads((place.run / "config.json").read_bytes())
+        place.write("given.json", json.dumps(naming(at)(settings)))
+
+    return plant
+
+
+def without_consent(act: Act) -> Act:
+    """Runs whatever settings name."""
+
+    def naive(place: Place) -> None:
+        consent.is_allowed = lambda code, found=None: True
+        act(place)
+
+    return naive
+
+
+def named_trials(at: str) -> list[Trial]:
+    """Each with a control, which shows that nothing but the consent is in the way."""
+    run, file = beside(edited("checkpoint/config.json", naming(at))), beside(given(at))
+    trials = [
+        Trial(name=f"a file as {at} of a run, generate", plant=run, act=GENERATE),
+        Trial(name=f"a file as {at} of a run, evaluate", plant=run, act=EVALUATE),
+        Trial(name=f"a file as {at} of a run, resume", plant=run, act=RESUME),
+        Trial(name=f"a file as {at} of --config", plant=file, act=SETTINGS),
+    ]
+    controls = [
+        replace(
+            one, name=f"{one.name}, nobody asked", act=without_consent(one.act), caught="executed"
+        )
+        for one in trials
+    ]
+    return trials + controls
+
+
 SLEEPERS = """
 import subprocess
 for _ in range(5):
@@ -112,8 +209,9 @@ subprocess.Popen(["sleep", "300"], start_new_session=True)
 """
 FAMILY = Family(
     name="code",
-    about="code under audit that attacks",
+    about="code that a file names, and code under audit that attacks",
     trials=[
+        *(one for at in PLACES for one in named_trials(at)),
         trial("os._exit(0) when loaded", "os._exit(0)"),
         trial("os._exit(0) when called", inside="os._exit(0)"),
         trial("sys.exit(0) when called", inside="sys.exit(0)"),
