@@ -407,13 +407,18 @@ def tensor_like(wanted: Tensor, out: Any, code: Any, name: str) -> Tensor:
         raise ValueError(
             f"{name} gives {shown}, and must give {list(wanted.shape)}{defined_at(code)}"
         )
-    narrow = (torch.float32, torch.bfloat16, torch.float16)  # which autocast chooses among
-    fits = torch.is_autocast_enabled(wanted.device.type) and out.dtype in narrow
-    if out.device != wanted.device or not (fits or out.dtype == wanted.dtype):
+    if out.device != wanted.device or not (out.dtype == wanted.dtype or _casts(wanted, out)):
         raise ValueError(
             f"{name} gives {numbers(out)}, and must give {numbers(wanted)}{defined_at(code)}"
         )
     return out
+
+
+def _casts(wanted: Tensor, out: Tensor) -> bool:
+    """Whether autocast, which the meta device has not, takes the one type for the other."""
+    narrow = {wanted.dtype, out.dtype} <= {torch.float32, torch.bfloat16, torch.float16}
+    kind = wanted.device.type
+    return narrow and kind != "meta" and torch.is_autocast_enabled(kind)
 
 
 def numbers(one: Tensor) -> str:

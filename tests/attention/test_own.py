@@ -301,3 +301,8 @@ def test_under_autocast_both_of_its_types_are_right(mine, dtype):
     with torch.autocast("cpu", torch.bfloat16):
         out = build(["score=mine.py:other", "positions=none"]).float()(TOKENS)
     assert out.isfinite().all()
+
+
+def test_on_the_meta_device_it_is_counted_without_its_weights(mine):
+    with torch.device("meta"):
+        assert build(["attention=mine.py:Plain", "positions=none"])(TOKENS.to("meta")).is_meta
