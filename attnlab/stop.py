@@ -85,6 +85,12 @@ def received() -> int:
     return (_handler.signal if _handler else 0) or signal.SIGINT
 
 
+def heed() -> None:
+    """After a person's code: it may have swallowed the interrupt, and then nobody heard it."""
+    if _handler is not None and _handler.signal:
+        raise KeyboardInterrupt
+
+
 def reason(number: int) -> str:
     """In words, such as "stopped by SIGTERM"."""
     name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name

@@ -18,6 +18,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from attnlab import stop
 from attnlab.audit.probe.probe import SAFETY, apart
 from attnlab.audit.properties.causality import fails
 from attnlab.audit.repro import prelude
@@ -41,6 +42,7 @@ def refuse_leak(recipe: Recipe) -> None:
     named = " and ".join(codes)
     for look in _looks(recipe):
         for length in _lengths(recipe, look.model):
+            stop.heed()
             if look.is_blind(length):
                 warnings.warn(
                     f"whether {named} sees the future cannot be told: its outputs are random "
@@ -55,6 +57,7 @@ def refuse_leak(recipe: Recipe) -> None:
                     f"its mask (attnlab audit {codes[0]} --declare causal=true may find a smaller "
                     "case)"
                 )
+    stop.heed()
 
 
 def _looks(recipe: Recipe) -> Iterator["_Look"]:

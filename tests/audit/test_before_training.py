@@ -1,10 +1,11 @@
 """Own code that sees the future is refused before a training, wherever it hides; no other is."""
 
+import signal
 import warnings
 
 import pytest
 
-from attnlab import registry
+from attnlab import registry, stop
 from attnlab.audit.before_training import refuse_leak
 from attnlab.code import consent
 from attnlab.training.launch import recipe_for
@@ -114,3 +115,15 @@ def test_models_of_ours_are_not_examined():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         refuse_leak(recipe_for("tiny", ["model.width=16"]))
+
+
+def test_a_signal_that_the_code_swallows_stops_the_training_all_the_same(tmp_path):
+    text = (
+        "\nimport os, signal\nclass Deaf(Right):\n    def forward(self, x):\n        try:\n"
+        "            os.kill(os.getpid(), signal.SIGTERM)\n        except BaseException:\n"
+        "            pass\n        return super().forward(x)\n"
+    )
+    (tmp_path / "mine.py").write_text(CODE + text)
+    with pytest.raises(SystemExit) as end, stop.ending():
+        refuse_leak(recipe("Deaf"))
+    assert end.value.code == 128 + signal.SIGTERM
