@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from attnlab.checks.hostile import acts
 from attnlab.checks.hostile.forge import edited
 from attnlab.checks.hostile.trial import (
     EVALUATE,
@@ -151,13 +152,17 @@ def naming(at: str) -> Callable[[Any], Any]:
     return edit
 
 
-def beside(plant: Plant) -> Plant:
+def beside(plant: Plant, what: str = "code") -> Plant:
     """With the file in the folder of the person, as after unpacking an archive."""
 
     def planted(place: Place) -> None:
-        place.write("evil.py", EVIL.format(mark=str(place.mark)))
+        path = place.write("evil.py", EVIL.format(mark=str(place.mark)))
         with contextlib.chdir(place.folder):
             plant(place)
+        if what == "deep":
+            path.write_text("-" * 200_000 + "1")
+        elif what == "large":
+            os.truncate(path, 400 << 30)
 
     return planted
 
@@ -198,6 +203,18 @@ def named_trials(at: str) -> list[Trial]:
     return trials + controls
 
 
+LOOK = acts.page(
+    "/api/look", body={"source": {"run": "20200101-000000-tiny-abcdef"}, "text": "the"}
+)
+UNREADABLE = [
+    Trial(
+        name=f"a file that is {what}, as model.attention of a run, {verb}",
+        plant=beside(edited("checkpoint/config.json", naming("model.attention")), what),
+        act=act,
+    )
+    for what in ("deep", "large")
+    for verb, act in (("generate", GENERATE), ("on the page", LOOK))
+]
 SLEEPERS = """
 import subprocess
 for _ in range(5):
@@ -212,6 +229,7 @@ FAMILY = Family(
     about="code that a file names, and code under audit that attacks",
     trials=[
         *(one for at in PLACES for one in named_trials(at)),
+        *UNREADABLE,
         trial("os._exit(0) when loaded", "os._exit(0)"),
         trial("os._exit(0) when called", inside="os._exit(0)"),
         trial("sys.exit(0) when called", inside="sys.exit(0)"),
