@@ -22,7 +22,7 @@ from attnlab.config import refusal, setting, settings
 from attnlab.extras import missing
 from attnlab.kernels import Request, attention, choose, hardware
 from attnlab.kernels.dispatch import PATHS
-from attnlab.kernels.request import keys_of_left_reach
+from attnlab.kernels.mask import Reach, keys_of_left_reach
 from attnlab.stop import stoppable
 
 Function = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -205,6 +205,7 @@ def _local_left_out(request: Request) -> str:
     if kv_heads != heads:
         return f"it has a key/value head for every query head, not {kv_heads} for {heads}"
     window = request.window
+    assert not isinstance(window, Reach)
     if window is None or window >= length:
         return f"its window must be shorter than the text, and {window:,} is not"
     return ""

@@ -2,22 +2,63 @@
 
 from dataclasses import dataclass
 
-from jaxtyping import Bool, Float
+import torch
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
+
+from attnlab.kernels.mask import ALL, Mask
+from attnlab.kernels.request import Bias, Request
 
 
 @dataclass(frozen=True)
-class Band:
-    """Query n stands at position n + keys - queries.
+class Ranges:
+    """What a mask comes to, computed: it crosses the border of an operation as a tensor."""
 
-    It attends to its own position, `left` before and `right` after it.
+    tensor: Int[Tensor, "#b q 3"]
+
+    def ranges(self, queries: slice = ALL) -> Int[Tensor, "#b _q 3"]:
+        return self.tensor[:, queries]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Band:
+    """Every query attends to one range of keys; both ends of it only grow along the queries.
+
+    The table has the bias of a key by how far it stands after the query: table[h, zero + j - i].
     """
 
     q: Float[Tensor, "b h q d"]
     k: Float[Tensor, "b g k d"]
     v: Float[Tensor, "b g k e"]
-    slopes: Float[Tensor, " h"] | None  # of a bias that falls with distance
-    padding: Bool[Tensor, "b k"] | None
-    left: int
-    right: int
+    mask: Mask | Ranges
     scale: float
+    cap: float = 0.0  # on scores; 0: none
+    table: Float[Tensor, "h n"] | None = None
+    zero: int = 0
+    sinks: Float[Tensor, " h"] | None = None
+    padding: Bool[Tensor, "b k"] | None = None
+
+
+def band_of(request: Request) -> Band:
+    table, zero = None, 0
+    if isinstance(request.bias, Bias):
+        table, zero = bias_table(request.bias, request.queries, request.keys)
+    return Band(
+        q=request.q,
+        k=request.k,
+        v=request.v,
+        mask=request.mask,
+        scale=float(request.factor),
+        cap=float(request.soft_cap or 0.0),
+        table=table,
+        zero=zero,
+        sinks=request.sinks,
+        padding=request.key_padding,
+    )
+
+
+def bias_table(bias: Bias, queries: int, keys: int) -> tuple[Float[Tensor, "h n"], int]:
+    """For every distance that a key can have from a query, whatever its position."""
+    reach = queries + keys
+    after = torch.arange(-reach, reach + 1, device=bias.learned.device)
+    return bias.of_distance(-after), reach

@@ -1,4 +1,5 @@
-/* Banded attention on the CPU: every query attends to a contiguous range of keys.
+/* Banded attention on the CPU: every query attends to a contiguous range of keys, and neither end
+   of the range ever goes back from one query to the next.
 
    Axes: b batch, h query heads, g key/value heads, t time, d head width, e value width.
    Cost: O(t * band) time, and beside the results a few tiles a thread.  Scores are never stored:
@@ -33,16 +34,20 @@ struct tensor { /* [batch, head, time, width], width side by side, the others by
 
 struct job {
     struct tensor q, k, v, out, grad_out, grad_q, grad_k, grad_v;
-    const real *slopes, *padding;
+    const long *ranges; /* for each query: its first key, the one after its last, its position */
+    const real *table;  /* by head: the bias of a key, by how far it stands after the query */
+    const real *sinks, *padding;
     real *softmax; /* for each row: its largest score, and 1 / the sum of its weights */
     real *along, *partial;
+    double *partial_table; /* the table's gradient, from each run of queries and head; or NULL */
     long batch, heads, kv_heads, queries, keys, width, value_width;
-    long left, right;  /* how far a query attends before and after its own position */
+    long ranges_stride; /* from row to row of the batch: 0 if all have the same */
+    long table_stride, zero; /* from head to head, and where distance 0 is */
     long run;          /* queries of one unit of work */
     long parts;        /* going back: units that share out the query heads of a key head */
     long threads;
     long partial_stride;
-    real scale;
+    real scale, cap; /* on scores; 0: none */
     parallel_region region; /* PyTorch's own thread pool, or NULL for threads of our own */
     long next;  /* the next unit of work to take */
     int failed; /* a thread could not get its scratch memory */
@@ -54,13 +59,11 @@ INLINE real *at(struct tensor x, long b, long h, long t) {
 }
 
 /* The keys that query number i attends to: [first_key, end_key). */
-INLINE long position(const struct job *job, long i) { return i + job->keys - job->queries; }
-INLINE long first_key(const struct job *job, long i) {
-    return least(most(position(job, i) - job->left, 0), job->keys);
+INLINE const long *range_of(const struct job *job, long b, long i) {
+    return job->ranges + b * job->ranges_stride + 3 * i;
 }
-INLINE long end_key(const struct job *job, long i) {
-    return most(least(position(job, i) + job->right + 1, job->keys), 0);
-}
+INLINE long first_key(const struct job *job, long b, long i) { return range_of(job, b, i)[0]; }
+INLINE long end_key(const struct job *job, long b, long i) { return range_of(job, b, i)[1]; }
 
 /* Columns [from, to) of: rows of a times a tile of keys or values packed by panels. */
 static void against_panels(int rows, long width, const real *a, long a_row, const real *tile,
@@ -81,34 +84,38 @@ static void against_panels(int rows, long width, const real *a, long a_row, cons
 }
 
 struct line { /* one row of scores and what its query attends to in a key tile */
-    long position, tile_start, from, to, seen_from, seen_to;
-    real slope;
-    const real *padding;
+    long from, to, seen_from, seen_to;
+    real cap;
+    const real *bias, *padding; /* from the first key of the tile on */
 };
 
 static struct line line_of(const struct job *job, long b, long h, long i, long tile_start, long from,
                            long to) {
-    struct line line = {position(job, i), tile_start, from, to, 0, 0, 0, NULL};
+    struct line line = {from, to, 0, 0, job->cap, NULL, NULL};
+    const long *range = range_of(job, b, i);
     /* other rows of its block may see all of [from, to) and this one nothing */
-    line.seen_from = least(most(first_key(job, i) - tile_start, from), to);
-    line.seen_to = most(least(end_key(job, i) - tile_start, to), line.seen_from);
-    if (job->slopes) line.slope = job->slopes[h];
-    if (job->padding) line.padding = job->padding + b * (job->keys + KEY_TILE);
+    line.seen_from = least(most(range[0] - tile_start, from), to);
+    line.seen_to = most(least(range[1] - tile_start, to), line.seen_from);
+    if (job->table) line.bias = job->table + h * job->table_stride + job->zero + tile_start - range[2];
+    if (job->padding) line.padding = job->padding + b * (job->keys + KEY_TILE) + tile_start;
     return line;
 }
 
-/* Products become scores: biased, and minus infinity where the query may not look. */
-INLINE void finish_scores(real *row, const struct line *line) {
-    vec lanes = lane_numbers();
-    if (line->slope != 0)
+/* Products become scores: capped, biased, and minus infinity where the query may not look. `bend`
+   gets the derivative of the cap, unless it is NULL. */
+INLINE void finish_scores(real *row, const struct line *line, real *bend) {
+    if (line->cap != 0)
         for (long c = line->from; c < line->to; c += LANES) {
-            vec distance = lanes + (real)(line->tile_start + c - line->position);
-            distance = choose(distance > splat(0), distance, -distance);
-            store(row + c, load(row + c) - distance * line->slope);
+            vec part = tangent(load(row + c) / line->cap);
+            if (bend) store(bend + c, 1 - part * part);
+            store(row + c, part * line->cap);
         }
+    if (line->bias)
+        for (long c = line->from; c < line->to; c += LANES)
+            store(row + c, load(row + c) + load(line->bias + c));
     if (line->padding)
         for (long c = line->from; c < line->to; c += LANES)
-            store(row + c, load(row + c) + load(line->padding + line->tile_start + c));
+            store(row + c, load(row + c) + load(line->padding + c));
     for (long c = line->from; c < line->seen_from; c++) row[c] = -INFINITY;
     for (long c = line->seen_to; c < line->to; c++) row[c] = -INFINITY;
 }
@@ -137,7 +144,7 @@ static void pack_tile(const real *source, long stride, long count, long width, r
 /* Scores become weights relative to the running maximum; returns the factor by which what was
    summed before must shrink. */
 static real soften(real *row, const struct line *line, real *maximum, real *total) {
-    finish_scores(row, line);
+    finish_scores(row, line, NULL);
     vec highest = load(row + line->from);
     for (long c = line->from + LANES; c < line->to; c += LANES) {
         vec score = load(row + c);
@@ -170,13 +177,13 @@ static void forward_unit(struct job *job, long unit, real *scratch) {
     scaled_queries(job, b, h, start, stop, q);
     memset(sums, 0, sizeof(real) * (stop - start) * e);
     for (long n = 0; n < stop - start; n++) maximum[n] = -INFINITY, total[n] = 0;
-    long last = end_key(job, stop - 1);
-    for (long base = first_key(job, start) / GRAIN * GRAIN; base < last; base += KEY_TILE) {
+    long last = end_key(job, b, stop - 1);
+    for (long base = first_key(job, b, start) / GRAIN * GRAIN; base < last; base += KEY_TILE) {
         pack_tile(at(job->k, b, g, base), job->k.time, least(KEY_TILE, last - base), d, keys_t);
         for (long i = start; i < stop; i += ROWS) {
             int rows = (int)least(ROWS, stop - i);
-            long from = most(first_key(job, i) - base, 0), n = i - start;
-            long to = least(end_key(job, i + rows - 1) - base, KEY_TILE);
+            long from = most(first_key(job, b, i) - base, 0), n = i - start;
+            long to = least(end_key(job, b, i + rows - 1) - base, KEY_TILE);
             if (from >= to) continue;
             long wide_from = from / GRAIN * GRAIN, wide_to = (to + GRAIN - 1) / GRAIN * GRAIN;
             against_panels(rows, d, q + n * d, d, keys_t, wide_from, wide_to, scores);
@@ -196,9 +203,16 @@ static void forward_unit(struct job *job, long unit, real *scratch) {
         real *softmax = job->softmax + 2 * ((b * job->heads + h) * job->queries + i);
         /* a query without keys gives 0 and has weights of 0 */
         softmax[0] = maximum[n] == -INFINITY ? 0 : maximum[n];
+        real shrink = 1;
+        if (job->sinks) { /* one more score, of a value of 0 */
+            real sink = job->sinks[h], now = maximum[n] > sink ? maximum[n] : sink;
+            shrink = maximum[n] == -INFINITY ? 0 : exponential(splat(maximum[n] - now))[0];
+            total[n] = total[n] * shrink + exponential(splat(sink - now))[0];
+            softmax[0] = now;
+        }
         softmax[1] = total[n] == 0 ? 0 : 1 / total[n];
         for (long c = 0; c < e; c += LANES)
-            store(at(job->out, b, h, i) + c, load(sums + n * e + c) * softmax[1]);
+            store(at(job->out, b, h, i) + c, load(sums + n * e + c) * (softmax[1] * shrink));
     }
 }
 
@@ -208,6 +222,7 @@ struct tile { /* what a query tile and a key tile have in common */
     long b, h, base;
     const real *keys_t, *values_t, *along;
     real *q, *weights, *slants;
+    double *grad_table; /* of this head, or NULL; it sums over many pairs */
 };
 
 /* The weights of a block of rows again, and their gradients before the softmax ("slants"). */
@@ -215,14 +230,14 @@ static void recompute(const struct job *job, const struct tile *tile, long top, 
                       long from, long to) {
     const real *softmax = job->softmax + 2 * (tile->b * job->heads + tile->h) * job->queries;
     real *weights = tile->weights + (i - top) * ROW_STRIDE;
-    real *slants = tile->slants + (i - top) * ROW_STRIDE;
+    real *slants = tile->slants + (i - top) * ROW_STRIDE, bend[ROW_STRIDE];
     against_panels(rows, job->width, tile->q + (i - top) * job->width, job->width, tile->keys_t, from,
                    to, weights);
     against_panels(rows, job->value_width, at(job->grad_out, tile->b, tile->h, i), job->grad_out.time,
                    tile->values_t, from, to, slants);
     for (long r = i; r < i + rows; r++, weights += ROW_STRIDE, slants += ROW_STRIDE) {
         struct line line = line_of(job, tile->b, tile->h, r, tile->base, from, to);
-        finish_scores(weights, &line);
+        finish_scores(weights, &line, bend);
         vec mean = splat(0);
         for (long c = from; c < to; c += LANES) {
             vec score = load(weights + c) - softmax[2 * r];
@@ -232,10 +247,17 @@ static void recompute(const struct job *job, const struct tile *tile, long top, 
         }
         /* from a whole row the mean is more exact than from the output: 0 stays 0 */
         long row_from = tile->base + from, row_to = tile->base + to;
-        int whole_row = first_key(job, r) >= row_from && end_key(job, r) <= row_to;
+        int whole_row = first_key(job, tile->b, r) >= row_from && end_key(job, tile->b, r) <= row_to;
         real along = whole_row ? sum_of(mean) : tile->along[r];
+        if (tile->grad_table) { /* the bias is added after the scale, and after the cap */
+            double *sums = tile->grad_table + job->zero + tile->base - range_of(job, tile->b, r)[2];
+            for (long c = line.seen_from; c < line.seen_to; c++)
+                sums[c] += weights[c] * (slants[c] - along);
+        }
         for (long c = from; c < to; c += LANES)
             store(slants + c, load(weights + c) * (load(slants + c) - along) * job->scale);
+        if (job->cap != 0)
+            for (long c = from; c < to; c += LANES) store(slants + c, load(slants + c) * load(bend + c));
     }
 }
 
@@ -245,9 +267,15 @@ static void backward_tile(const struct job *job, const struct tile *tile, long t
     long g = h / (job->heads / job->kv_heads);
     for (long i = top; i < bottom; i += ROWS) {
         int rows = (int)least(ROWS, bottom - i);
-        long from = most(first_key(job, i) - base, 0);
-        long to = least(end_key(job, i + rows - 1) - base, KEY_TILE);
-        if (from >= to) continue;
+        long from = most(first_key(job, b, i) - base, 0);
+        long to = least(end_key(job, b, i + rows - 1) - base, KEY_TILE);
+        if (from >= to) { /* no keys at all: the grain that is looked at below holds nothing */
+            for (long r = i - top; r < i - top + rows && from < KEY_TILE; r++) {
+                memset(tile->weights + r * ROW_STRIDE + from / GRAIN * GRAIN, 0, sizeof(real) * GRAIN);
+                memset(tile->slants + r * ROW_STRIDE + from / GRAIN * GRAIN, 0, sizeof(real) * GRAIN);
+            }
+            continue;
+        }
         recompute(job, tile, top, i, rows, from / GRAIN * GRAIN, (to + GRAIN - 1) / GRAIN * GRAIN);
         multiply(rows, d, to - from, tile->slants + (i - top) * ROW_STRIDE + from, ROW_STRIDE, 1,
                  at(job->k, b, g, base + from), job->k.time, at(job->grad_q, b, h, i),
@@ -255,11 +283,11 @@ static void backward_tile(const struct job *job, const struct tile *tile, long t
     }
     /* blocks of keys, none across a grain, against the queries that see any of them: one range,
        since first and end key only grow with the query */
-    long end = least(base + KEY_TILE, end_key(job, bottom - 1)), i = top, j = top, rows;
-    for (long key = most(base, first_key(job, top)); key < end; key += rows) {
+    long end = least(base + KEY_TILE, end_key(job, b, bottom - 1)), i = top, j = top, rows;
+    for (long key = most(base, first_key(job, b, top)); key < end; key += rows) {
         rows = least(ROWS - (key - base) % ROWS, end - key);
-        while (i < bottom && end_key(job, i) <= key) i++;
-        while (j < bottom && first_key(job, j) < key + rows) j++;
+        while (i < bottom && end_key(job, b, i) <= key) i++;
+        while (j < bottom && first_key(job, b, j) < key + rows) j++;
         if (i >= j) continue;
         long corner = (i - top) * ROW_STRIDE + (key - base);
         multiply(rows, e, j - i, tile->weights + corner, 1, ROW_STRIDE, at(job->grad_out, b, h, i),
@@ -270,10 +298,10 @@ static void backward_tile(const struct job *job, const struct tile *tile, long t
 }
 
 /* the keys that a run of queries attends to */
-static void keys_of_run(const struct job *job, long run, long *from, long *to) {
+static void keys_of_run(const struct job *job, long b, long run, long *from, long *to) {
     long start = run * job->run, stop = least(start + job->run, job->queries);
-    *from = first_key(job, start);
-    *to = most(end_key(job, stop - 1), *from);
+    *from = first_key(job, b, start);
+    *to = most(end_key(job, b, stop - 1), *from);
 }
 
 static long runs_of(const struct job *job) { return (job->queries + job->run - 1) / job->run; }
@@ -293,7 +321,7 @@ static void backward_unit(struct job *job, long unit, real *scratch) {
     real *weights = scratch, *slants = weights + QUERY_TILE * ROW_STRIDE;
     real *keys_t = slants + QUERY_TILE * ROW_STRIDE, *values_t = keys_t + KEY_TILE * d;
     real *q = values_t + KEY_TILE * e;
-    keys_of_run(job, run, &first, &last);
+    keys_of_run(job, b, run, &first, &last);
 
     /* a key head's only unit adds straight into the result; several each into keys of their own */
     struct tensor grad_k = job->grad_k, grad_v = job->grad_v;
@@ -307,6 +335,11 @@ static void backward_unit(struct job *job, long unit, real *scratch) {
         clear(grad_v, b, g, 0, job->keys, e);
     }
     for (long h = first_head; h < end_head; h++) clear(job->grad_q, b, h, start, stop, d);
+    double *tables = NULL;
+    if (job->partial_table) { /* one for each query head of the unit */
+        tables = job->partial_table + (((b * runs + run) * job->heads) + first_head) * job->table_stride;
+        memset(tables, 0, sizeof(double) * (end_head - first_head) * job->table_stride);
+    }
     for (long base = first / GRAIN * GRAIN; base < last; base += KEY_TILE) {
         long count = least(KEY_TILE, last - base);
         pack_tile(at(job->k, b, g, base), job->k.time, count, d, keys_t);
@@ -314,9 +347,11 @@ static void backward_unit(struct job *job, long unit, real *scratch) {
         for (long h = first_head; h < end_head; h++)
             for (long top = start; top < stop; top += QUERY_TILE) {
                 long bottom = least(top + QUERY_TILE, stop);
-                if (first_key(job, top) >= base + count || end_key(job, bottom - 1) <= base) continue;
+                if (first_key(job, b, top) >= base + count || end_key(job, b, bottom - 1) <= base)
+                    continue;
                 const real *along = job->along + (b * job->heads + h) * job->queries;
-                struct tile tile = {b, h, base, keys_t, values_t, along, q, weights, slants};
+                double *table = tables ? tables + (h - first_head) * job->table_stride : NULL;
+                struct tile tile = {b, h, base, keys_t, values_t, along, q, weights, slants, table};
                 scaled_queries(job, b, h, top, bottom, q);
                 backward_tile(job, &tile, top, bottom, grad_k, grad_v);
             }
@@ -340,7 +375,7 @@ static void gather_unit(struct job *job, long unit) {
     clear(job->grad_v, b, g, 0, job->keys, job->value_width);
     for (long n = 0; n < runs * job->parts; n++) {
         long from, to;
-        keys_of_run(job, n % runs, &from, &to);
+        keys_of_run(job, b, n % runs, &from, &to);
         const real *own = job->partial + (unit * runs * job->parts + n) * job->partial_stride;
         for (long t = from; t < to; t++)
             for (long c = 0; c < job->width; c++) at(job->grad_k, b, g, t)[c] += *own++;
@@ -427,11 +462,12 @@ long attnlab_job_size(void) { return (long)sizeof(struct job); }
 /* the numbers that one run's own gradients need at most */
 long attnlab_partial_stride(struct job *job) {
     long longest = 0;
-    for (long run = 0; run < runs_of(job); run++) {
-        long from, to;
-        keys_of_run(job, run, &from, &to);
-        longest = most(longest, to - from);
-    }
+    for (long b = 0; b < (job->ranges_stride ? job->batch : 1); b++)
+        for (long run = 0; run < runs_of(job); run++) {
+            long from, to;
+            keys_of_run(job, b, run, &from, &to);
+            longest = most(longest, to - from);
+        }
     return longest * (job->width + job->value_width);
 }
 
@@ -478,7 +514,10 @@ int attnlab_trial(void) {
     job.softmax = memory + 8 * T * d, job.along = job.softmax + 2 * T;
     job.batch = job.heads = job.kv_heads = job.threads = job.parts = 1;
     job.queries = job.keys = job.run = T, job.width = job.value_width = d;
-    job.left = 2, job.scale = 1;
+    job.scale = 1;
+    long ranges[T][3];
+    for (long i = 0; i < T; i++) ranges[i][0] = most(i - 2, 0), ranges[i][1] = i + 1, ranges[i][2] = i;
+    job.ranges = ranges[0];
     for (long i = 0; i < T * d; i++) job.v.data[i] = (real)(i / d), job.grad_out.data[i] = 1;
     int wrong = attnlab_forward(&job) || attnlab_backward(&job);
     for (long i = 2; i < T - 2; i++) {

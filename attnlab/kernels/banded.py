@@ -13,8 +13,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnlab.kernels import native, tiled
-from attnlab.kernels.band import Band
-from attnlab.kernels.request import LinearBias, Request
+from attnlab.kernels.band import Band, Ranges, band_of
+from attnlab.kernels.request import Request
 
 _ENGINES: dict[str, ModuleType] = {"native": native, "tiled": tiled}
 
@@ -24,8 +24,6 @@ def refusal(request: Request, engine: str) -> str | None:
         return "it leaves out no weights at random"
     if isinstance(request.bias, Tensor):
         return "a bias given as a tensor is dense"
-    if request.bias is not None and request.needs_grad and request.bias.slopes.requires_grad:
-        return "it has no gradient for the slopes of a bias"
     if engine == "native":
         if request.q.device.type != "cpu":
             return f"compiled C runs on the CPU, not on {request.q.device.type}"
@@ -34,11 +32,19 @@ def refusal(request: Request, engine: str) -> str | None:
 
 
 def attend(request: Request, engine: str) -> Float[Tensor, "b h q e"]:
-    left, right = request.band
-    slopes = request.bias.slopes if isinstance(request.bias, LinearBias) else None
-    q, k, v = request.q, request.k, request.v
+    band = band_of(request)
     out, _ = _forward(
-        q, k, v, slopes, request.key_padding, left, right, float(request.factor), engine
+        band.q,
+        band.k,
+        band.v,
+        band.table,
+        band.sinks,
+        band.padding,
+        band.mask.ranges(),
+        band.scale,
+        band.cap,
+        band.zero,
+        engine,
     )
     return out
 
@@ -48,14 +54,17 @@ def _forward(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    slopes: Tensor | None,
+    table: Tensor | None,
+    sinks: Tensor | None,
     padding: Tensor | None,
-    left: int,
-    right: int,
+    ranges: Tensor,
     scale: float,
+    cap: float,
+    zero: int,
     engine: str,
 ) -> tuple[Tensor, Tensor]:
-    return _ENGINES[engine].forward(Band(q, k, v, slopes, padding, left, right, scale))
+    band = _band(q, k, v, table, sinks, padding, ranges, scale, cap, zero)
+    return _ENGINES[engine].forward(band)
 
 
 @torch.library.custom_op("attnlab::banded_backward", mutates_args=())
@@ -66,19 +75,49 @@ def _backward(
     v: Tensor,
     out: Tensor,
     softmax: Tensor,
-    slopes: Tensor | None,
+    table: Tensor | None,
+    sinks: Tensor | None,
     padding: Tensor | None,
-    left: int,
-    right: int,
+    ranges: Tensor,
     scale: float,
+    cap: float,
+    zero: int,
     engine: str,
-) -> tuple[Tensor, Tensor, Tensor]:
-    band = Band(q, k, v, slopes, padding, left, right, scale)
-    return _ENGINES[engine].backward(band, out, softmax, grad_out)
+    learned: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of q, k, v, the table (empty unless it is learned) and the sinks."""
+    band = _band(q, k, v, table, sinks, padding, ranges, scale, cap, zero)
+    return _ENGINES[engine].backward(band, out, softmax, grad_out, learned)
+
+
+def _band(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    table: Tensor | None,
+    sinks: Tensor | None,
+    padding: Tensor | None,
+    ranges: Tensor,
+    scale: float,
+    cap: float,
+    zero: int,
+) -> Band:
+    return Band(
+        q=q,
+        k=k,
+        v=v,
+        mask=Ranges(ranges),
+        scale=scale,
+        cap=cap,
+        table=table,
+        zero=zero,
+        sinks=sinks,
+        padding=padding,
+    )
 
 
 @_forward.register_fake
-def _(q, k, v, slopes, padding, left, right, scale, engine):  # type: ignore[no-untyped-def]
+def _(q, k, v, table, sinks, padding, ranges, scale, cap, zero, engine):  # type: ignore[no-untyped-def]
     out = q.new_empty(*q.shape[:3], v.shape[3])
     if engine == "tiled":
         return out, q.new_empty(*q.shape[:3], 0)
@@ -87,18 +126,24 @@ def _(q, k, v, slopes, padding, left, right, scale, engine):  # type: ignore[no-
 
 
 @_backward.register_fake
-def _(grad_out, q, k, v, *rest):  # type: ignore[no-untyped-def]
-    return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+def _(grad_out, q, k, v, out, softmax, table, sinks, *rest):  # type: ignore[no-untyped-def]
+    learned = rest[-1]
+    grad_table = torch.empty_like(table) if learned else q.new_empty(0)
+    grad_sinks = q.new_empty(0) if sinks is None else torch.empty_like(sinks)
+    grads = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+    return *grads, grad_table, grad_sinks
 
 
 def _save(ctx, inputs, output):  # type: ignore[no-untyped-def]
-    q, k, v, slopes, padding, *ctx.rest = inputs
-    ctx.save_for_backward(q, k, v, *output, slopes, padding)
+    q, k, v, table, sinks, padding, ranges, *ctx.rest = inputs
+    ctx.save_for_backward(q, k, v, *output, table, sinks, padding, ranges)
 
 
 def _differentiate(ctx, grad_out, _):  # type: ignore[no-untyped-def]
-    grads = _backward(grad_out, *ctx.saved_tensors, *ctx.rest)
-    return *grads, None, None, None, None, None, None
+    learned, sunk = ctx.needs_input_grad[3], ctx.saved_tensors[6] is not None
+    *grads, of_table, of_sinks = _backward(grad_out, *ctx.saved_tensors, *ctx.rest, learned)
+    rest = (None,) * 6
+    return *grads, of_table if learned else None, of_sinks if sunk else None, *rest
 
 
 torch.library.register_autograd("attnlab::banded", _differentiate, setup_context=_save)

@@ -6,17 +6,18 @@ Axes: b batch, h query heads, g key/value heads, q queries, k keys, d head width
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, TypedDict, Unpack, overload
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from attnlab import registry
 from attnlab.kernels import banded, flex, hardware, reference, sdpa
-from attnlab.kernels.request import LinearBias, Request
+from attnlab.kernels.mask import Align, Reach, Segments
+from attnlab.kernels.request import Bias, Request
 from attnlab.kernels.rotary import Rotation, check_rotation, rotate
 
 FEW_QUERIES = 8  # up to this a tile is mostly empty, and a dense mask small
@@ -57,10 +58,17 @@ class Options(TypedDict, total=False):
     """The keywords of `attention` that both of its forms have."""
 
     causal: bool
-    window: int | None
+    window: int | Reach | None
+    align: Align
+    chunk: int | None
+    prefix: int | Tensor | None
+    segments: Tensor | Segments | None
+    key_lengths: Tensor | None
     scale: float | None
+    soft_cap: float | None
+    sinks: float | Tensor | None
     rotary: Rotation | None
-    bias: LinearBias | Tensor | None
+    bias: Bias | Tensor | None
     key_padding: Tensor | None
     dropout: float
     path: str
@@ -85,10 +93,17 @@ def attention(
     v: Float[Tensor, "b g k e"],
     *,
     causal: bool = True,
-    window: int | None = None,
+    window: int | Reach | None = None,
+    align: Align = "end",
+    chunk: int | None = None,
+    prefix: int | Int[Tensor, " b"] | None = None,
+    segments: Int[Tensor, "#b k"] | Segments | None = None,
+    key_lengths: Int[Tensor, " b"] | None = None,
     scale: float | None = None,
+    soft_cap: float | None = None,
+    sinks: float | Float[Tensor, " h"] | None = None,
     rotary: Rotation | None = None,
-    bias: LinearBias | Tensor | None = None,
+    bias: Bias | Tensor | None = None,
     key_padding: Bool[Tensor, "b k"] | None = None,
     dropout: float = 0.0,
     path: str = "auto",
@@ -96,33 +111,107 @@ def attention(
 ) -> Tensor | tuple[Tensor, Tensor]:
     """softmax(scale · q kᵀ + bias) v over the keys each query attends to.
 
-    k and v may have fewer heads: head i of q reads head i // (h // g). `window` counts the keys a
-    query attends to, including its own; without `causal` it reaches as far ahead as back. With
-    fewer queries than keys, the queries are the last ones. `rotary` holds the angles of the keys.
-    `key_padding` is True for keys that no query attends to; what stands there is never read. A
-    query without keys gives 0. `dropout` leaves out weights at random, for training.
-    `return_weights=True` gives (output, weights) by the reference.
+    k and v may have fewer heads: head i of q reads head i // (h // g). A query without keys gives
+    0. Which keys a query attends to:
+
+    - `window` counts keys, including the query's own; without `causal` it reaches as far ahead as
+      back. `Reach(before=, after=)` counts those beside it, to either side.
+    - With fewer queries than keys, the queries are the last ones; with `align="start"` the first.
+    - `chunk`: those of its own chunk of so many positions, counted from a row's first token.
+    - `prefix`: the first keys of a row, which every query attends to, and what else it would.
+    - `segments`: those of its own document; numbers [b, k] that never fall along a row.
+    - `key_lengths`: the first so many of a row, and the queries are the last of them.
+    - `key_padding`: not those where it is True; what stands there is never read.
+
+    `soft_cap` bounds scores: cap · tanh(score / cap). `sinks` are one more score for each head,
+    which takes weight and gives nothing; 0.0 is softmax "off by one". `rotary` holds the angles of
+    the keys. `dropout` leaves out weights at random, for training. `return_weights=True` gives
+    (output, weights) by the reference.
     """
-    if rotary is not None:
-        check_rotation(rotary, k.shape[0], k.shape[2], k.shape[3])
-        q, k = rotate(q, rotary.last(q.shape[2])), rotate(k, rotary)
-    request = Request(
-        q=q,
-        k=k,
-        v=v,
+    request = request_of(
+        q,
+        k,
+        v,
         causal=causal,
         window=window,
+        align=align,
+        chunk=chunk,
+        prefix=prefix,
+        segments=segments,
+        key_lengths=key_lengths,
         scale=scale,
+        soft_cap=soft_cap,
+        sinks=sinks,
         bias=bias,
         key_padding=key_padding,
         dropout=dropout,
     )
     request.check()
+    if rotary is not None:
+        request = _rotated(request, rotary)
     if not return_weights:
         return attend(request, path)
     if path not in ("auto", "reference"):
         raise ValueError(f"path {path!r} keeps no weights; use path='reference' or 'auto'")
     return attend_with_weights(request)
+
+
+def _rotated(request: Request, rotary: Rotation) -> Request:
+    """Keys turned by their angles, and queries by those of the places where they stand."""
+    q, k = request.q, request.k
+    check_rotation(rotary, k.shape[0], k.shape[2], k.shape[3])
+    if request.is_band:
+        of_queries = rotary.last(q.shape[2])
+    else:
+        at = request.mask.positions()
+        if not torch.compiler.is_compiling() and ((at < 0) | (at >= request.keys)).any():
+            bad = at[(at < 0) | (at >= request.keys)][0].item()
+            raise ValueError(
+                f"a query stands at position {bad} of {request.keys} keys, for which rotary has no "
+                "angles; rotate q and k before the call"
+            )
+        of_queries = rotary.at(at)
+    return replace(request, q=rotate(q, of_queries), k=rotate(k, rotary))
+
+
+def request_of(q: Tensor, k: Tensor, v: Tensor, **options: Unpack[Options]) -> Request:
+    """What is given once for all rows or heads becomes one for each."""
+    prefix, sinks = options.get("prefix"), options.get("sinks")
+    if isinstance(prefix, int):
+        prefix = torch.full((k.shape[0],), prefix, device=k.device)
+    if isinstance(sinks, int | float):
+        sinks = q.new_full((q.shape[1],), sinks)
+    segments = _segments(options.get("segments"), q.shape[2], options.get("align", "end"))
+    window, chunk = options.get("window"), _whole(options.get("chunk"))
+    if isinstance(window, Reach):
+        window = Reach(before=_whole(window.before), after=_whole(window.after))
+    else:
+        window = _whole(window)
+    made = {"prefix": prefix, "sinks": sinks, "segments": segments}
+    given = {**options, **made, "window": window, "chunk": chunk}
+    return Request(q=q, k=k, v=v, **given)  # type: ignore[arg-type]
+
+
+def _whole(count: int | None) -> int | None:
+    """A float that is a whole number, as of 512 / 2, becomes one; others are refused later."""
+    if isinstance(count, float) and count.is_integer():
+        return int(count)
+    return count
+
+
+def _segments(given: Tensor | Segments | None, queries: int, align: Align) -> Segments | None:
+    """Of keys alone, the queries are the last of them, or the first."""
+    if given is None:
+        return None
+    if isinstance(given, Tensor):
+        first = given.shape[-1] - queries if align == "end" else 0
+        ours = given[:, first : first + queries] if given.dim() == 2 and first >= 0 else given
+        given = Segments(ours, given)
+    ours, theirs = given.queries, given.keys
+    if ours.dim() == theirs.dim() == 2 and 1 in (len(ours), len(theirs)):
+        rows = max(len(ours), len(theirs))
+        ours, theirs = ours.expand(rows, -1), theirs.expand(rows, -1)
+    return Segments(ours.contiguous(), theirs.contiguous())
 
 
 def attend(request: Request, path: str = "auto") -> Float[Tensor, "b h q e"]:
@@ -179,15 +268,19 @@ def choose(request: Request, path: str = "auto") -> Choice:
         return DECODING
     if 0 in (request.queries, request.keys, request.q.shape[0]):
         return Choice("reference", "there is nothing to attend to")
+    plain = request.is_plain_softmax
     if isinstance(request.bias, Tensor):
-        return Choice("reference" if request.needs_grad else "sdpa", "the bias is a dense tensor")
+        dense = request.needs_grad or not plain
+        return Choice("reference" if dense else "sdpa", "the bias is a dense tensor")
     if request.dropout:
         learned = request.needs_grad and request.bias is not None
-        return Choice("reference" if learned else "sdpa", "weights are left out at random")
-    if not sdpa.needs_mask(request):
+        dense = learned or not plain
+        return Choice("reference" if dense else "sdpa", "weights are left out at random")
+    if plain and not sdpa.needs_mask(request):
         return _full_choice(request)
     if request.queries <= FEW_QUERIES:
-        return Choice("sdpa", f"{request.queries} queries need only a small mask")
+        few = f"{request.queries} queries need only a small mask"
+        return Choice("sdpa" if plain else "reference", few)
     return _banded_choice(request)
 
 
@@ -203,7 +296,11 @@ def _full_choice(request: Request) -> Choice:
 
 
 def _banded_choice(request: Request) -> Choice:
-    what = "a window" if not request.covers_all_keys else "a mask that PyTorch has no flag for"
+    what = "a mask that PyTorch has no flag for"
+    if not request.is_plain_softmax:
+        what = "scores that PyTorch has no flag for"
+    elif not request.covers_all_keys:
+        what = "a window"
     ranking = ["flex"] if request.q.device.type == "cuda" else ["native", "tiled"]
     refusals: list[str] = []
     for path in ranking:
@@ -212,5 +309,6 @@ def _banded_choice(request: Request) -> Choice:
             but = "".join(f"; {other}" for other in refusals)
             return Choice(path, f"{what} on {request.q.device.type}{but}")
         refusals.append(f"not {path}: {reason}")
-    last = "reference" if request.needs_grad and request.bias is not None else "sdpa"
+    dense = not request.is_plain_softmax or (request.needs_grad and request.bias is not None)
+    last = "reference" if dense else "sdpa"
     return Choice(last, f"{what}, through a dense mask; " + "; ".join(refusals))

@@ -15,7 +15,8 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex
 
 from attnlab import compat
 from attnlab.kernels import hardware
-from attnlab.kernels.request import LinearBias, Request
+from attnlab.kernels.band import bias_table
+from attnlab.kernels.request import Bias, LinearBias, Request
 
 FEWEST_QUERIES = 128  # below, PyTorch takes a decoding kernel that does not compile for all shapes
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -32,6 +33,8 @@ def refusal(request: Request) -> str | None:
         return f"FlexAttention does not run in {request.q.dtype}"
     if isinstance(request.bias, Tensor):
         return "a bias given as a tensor is dense"
+    if isinstance(request.bias, Bias) and request.needs_grad and request.bias.learned.requires_grad:
+        return "it is not used for the gradient of a bias"
     widths = (request.q.shape[3], request.v.shape[3])
     if any(width < 16 or width & (width - 1) for width in widths):
         return f"head widths {widths} are not powers of two of at least 16"
@@ -47,16 +50,19 @@ def refusal(request: Request) -> str | None:
 
 
 def attend(request: Request) -> Float[Tensor, "b h q e"]:
-    offset = request.keys - request.queries
-    blocks = _blocks(
-        request.queries, request.keys, *request.band, request.q.device, request.key_padding
-    )
-    score = _alibi(request.bias.slopes, offset) if isinstance(request.bias, LinearBias) else None
+    blocks, score = _blocks(request), _score(request)
     q, k, v = request.q, request.k, request.v
+    sinks = request.sinks
     # Uncompiled it takes quadratic memory: there may be as many shapes and windows as a person has,
     # and never a silent substitute.
     with compat.recompile_limit(1 << 10):
-        return _compiled()(q, k, v, score, blocks, request.factor, request.group > 1)
+        if sinks is None:
+            return _compiled()(q, k, v, score, blocks, request.factor, request.group > 1)
+        out, total = _compiled()(
+            q, k, v, score, blocks, request.factor, request.group > 1, return_lse=True
+        )
+    # a sink takes its part of the weight: e^total / (e^total + e^sink) is left
+    return out * (total - sinks[:, None].to(total.dtype)).sigmoid()[..., None].to(out.dtype)
 
 
 def _has_vectors() -> bool:
@@ -73,13 +79,33 @@ def _compiled() -> Callable[..., Tensor]:
     return torch.compile(flex_attention, dynamic=False, fullgraph=True)
 
 
-def _blocks(
-    queries: int, keys: int, left: int, right: int, device: torch.device, padding: Tensor | None
-) -> BlockMask:
-    if padding is None:
-        return _band_blocks(queries, keys, left, right, device)
-    mask = _without_padding(_band(queries, keys, left, right), padding)
-    return create_block_mask(mask, padding.shape[0], None, queries, keys, device=device)
+def _blocks(request: Request) -> BlockMask:
+    queries, keys, padding = request.queries, request.keys, request.key_padding
+    device, rows = request.q.device, None
+    if request.is_band:
+        left, right = request.mask.sides
+        if padding is None:
+            return _band_blocks(queries, keys, left, right, device)
+        mask = _band(queries, keys, left, right)
+    else:
+        ranges = request.mask.ranges()
+        rows = len(ranges) if len(ranges) > 1 else None
+        mask = _ranges(ranges.expand(request.q.shape[0], -1, -1))
+    if padding is not None:
+        mask, rows = _without_padding(mask, padding), padding.shape[0]
+    return create_block_mask(mask, rows, None, queries, keys, device=device)
+
+
+def _score(request: Request) -> Callable[..., Tensor] | None:
+    """What becomes of a score: capped, then biased."""
+    cap = request.soft_cap
+    if not isinstance(request.bias, Bias):
+        return None if cap is None else _capped(cap)
+    if isinstance(request.bias, LinearBias) and request.is_band and cap is None:
+        return _alibi(request.bias.slopes, request.keys - request.queries)
+    table, zero = bias_table(request.bias, request.queries, request.keys)
+    at = request.mask.positions().expand(request.q.shape[0], -1)
+    return _biased(table, zero, at, cap)
 
 
 @functools.lru_cache(maxsize=64)
@@ -102,5 +128,19 @@ def _without_padding(mask: Callable[..., Tensor], padding: Tensor) -> Callable[.
     return lambda b, h, i, j: mask(b, h, i, j) & ~padding[b, j]
 
 
+def _ranges(ranges: Tensor) -> Callable[..., Tensor]:
+    return lambda b, h, i, j: (j >= ranges[b, i, 0]) & (j < ranges[b, i, 1])
+
+
 def _alibi(slopes: Tensor, offset: int) -> Callable[..., Tensor]:
     return lambda score, b, h, i, j: score - slopes[h] * (i + offset - j).abs()
+
+
+def _capped(cap: float) -> Callable[..., Tensor]:
+    return lambda score, b, h, i, j: cap * torch.tanh(score / cap)
+
+
+def _biased(table: Tensor, zero: int, at: Tensor, cap: float | None) -> Callable[..., Tensor]:
+    if cap is None:
+        return lambda score, b, h, i, j: score + table[h, zero + j - at[b, i]]
+    return lambda score, b, h, i, j: cap * torch.tanh(score / cap) + table[h, zero + j - at[b, i]]

@@ -37,10 +37,15 @@ WORK_PER_THREAD = 1 << 19  # multiplications that are worth waking a thread for
 UNITS_PER_THREAD = 4  # enough to share the work evenly
 RUNS_PER_THREAD = 3  # likewise, but each has gradients of its own
 
-_POINTERS = ("slopes", "padding", "softmax", "along", "partial")
+_POINTERS = (
+    *("ranges", "table", "sinks", "padding", "softmax", "along", "partial", "partial_table"),
+)
 _TENSORS = ("q", "k", "v", "out", "grad_out", "grad_q", "grad_k", "grad_v")
 _SIZES = ("batch", "heads", "kv_heads", "queries", "keys", "width", "value_width")
-_NUMBERS = (*_SIZES, "left", "right", "run", "parts", "threads", "partial_stride")
+_NUMBERS = (
+    *(*_SIZES, "ranges_stride", "table_stride", "zero"),
+    *("run", "parts", "threads", "partial_stride"),
+)
 
 
 class _Tensor(ctypes.Structure):
@@ -55,7 +60,7 @@ def _job_type(real: type) -> type[ctypes.Structure]:
             *((name, _Tensor) for name in _TENSORS),
             *((name, ctypes.c_void_p) for name in _POINTERS),
             *((name, ctypes.c_long) for name in _NUMBERS),
-            ("scale", real),
+            *((name, real) for name in ("scale", "cap")),
             ("region", ctypes.c_void_p),
             ("next", ctypes.c_long),
             ("failed", ctypes.c_int),
@@ -90,22 +95,30 @@ def backward(
     out: Float[Tensor, "b h q e"],
     softmax: Float[Tensor, "b h q 2"],
     grad_out: Float[Tensor, "b h q e"],
-) -> tuple[Tensor, Tensor, Tensor]:
+    learned: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     q, k, v = band.q, band.k, band.v
     call = _Call(band)
     call.tensor("grad_out", grad_out)
     call.tensor("out", out)
     call.pointer("softmax", softmax)
-    call.buffer("along", *q.shape[:3])
+    along = call.buffer("along", *q.shape[:3])
     grad_q = call.result("grad_q", q, q.shape[3])
     grad_k = call.result("grad_k", k, k.shape[3])
     grad_v = call.result("grad_v", v, v.shape[3])
     call.split_backward()
+    grad_table = call.table_gradient() if learned else None
     call("attnlab_backward")
+    grad_sinks = q.new_empty(0)
+    if band.sinks is not None:
+        weights = (band.sinks.to(softmax.dtype)[:, None] - softmax[..., 0]).exp() * softmax[..., 1]
+        grad_sinks = -(weights * along).sum((0, 2)).to(band.sinks.dtype)
     return (
         grad_q[..., : q.shape[3]].to(q.dtype),
         grad_k[..., : k.shape[3]].to(k.dtype),
         grad_v[..., : v.shape[3]].to(v.dtype),
+        q.new_empty(0) if grad_table is None else call.cut_table(grad_table.sum((0, 1))),
+        grad_sinks,
     )
 
 
@@ -126,15 +139,24 @@ class _Call:
         job.batch, job.heads, job.queries = q.shape[:3]
         job.kv_heads, job.keys = k.shape[1:3]
         job.width, job.value_width = self.round_up(q.shape[3]), self.round_up(v.shape[3])
-        job.left, job.right, job.scale = band.left, band.right, band.scale
-        seen = min(band.left + band.right + 1, job.keys)
-        work = job.batch * job.heads * job.queries * seen * job.width
+        job.scale, job.cap = band.scale, band.cap
+        ranges = band.mask.ranges().contiguous()
+        assert ranges.dtype == torch.long, ranges.dtype
+        self.kept.append(ranges)
+        job.ranges, job.ranges_stride = ranges.data_ptr(), 3 * job.queries * (len(ranges) > 1)
+        pairs = int((ranges[:, :, 1] - ranges[:, :, 0]).sum()) * (job.batch // len(ranges))
+        work = job.heads * pairs * job.width
         job.threads = max(min(torch.get_num_threads(), work // WORK_PER_THREAD), 1)
         job.region = torch_thread_pool()
-        if band.slopes is not None:
-            self.pointer("slopes", band.slopes)
+        room = self.library.attnlab_key_tile()  # vectors may read past the last key
+        self.band, self.room = band, room
+        if band.table is not None:
+            table = F.pad(band.table.detach().to(self.dtype), (room, room))
+            self.pointer("table", table)
+            job.table_stride, job.zero = table.shape[1], band.zero + room
+        if band.sinks is not None:
+            self.pointer("sinks", band.sinks)
         if band.padding is not None:
-            room = self.library.attnlab_key_tile()  # vectors may read past the last key
             hidden = torch.zeros(job.batch, job.keys + room, dtype=self.dtype)
             hidden[:, : job.keys].masked_fill_(band.padding, -torch.inf)
             self.pointer("padding", hidden)
@@ -146,7 +168,7 @@ class _Call:
         x = x.to(self.dtype)
         if x.shape[3] % self.lanes:
             x = F.pad(x, (0, -x.shape[3] % self.lanes))
-        elif x.stride(3) != 1:
+        if x.stride(3) != 1:  # also what F.pad makes of heads that lie innermost ("channels last")
             x = x.contiguous()
         self.kept.append(x)
         setattr(self.job, name, _Tensor(x.data_ptr(), *x.stride()[:3]))
@@ -188,6 +210,19 @@ class _Call:
         if units > heads:
             job.partial_stride = self.library.attnlab_partial_stride(ctypes.byref(job))
             self.buffer("partial", units, job.partial_stride)
+
+    def table_gradient(self) -> Tensor:
+        """From each row of the batch and each run of queries, to be added up."""
+        job = self.job
+        runs = -(-job.queries // job.run)
+        sums = torch.empty(job.batch, runs, job.heads, job.table_stride, dtype=torch.float64)
+        self.kept.append(sums)
+        job.partial_table = sums.data_ptr()
+        return sums
+
+    def cut_table(self, padded: Float[Tensor, "h n"]) -> Tensor:
+        assert self.band.table is not None
+        return padded[:, self.room : -self.room].to(self.band.table.dtype)
 
     def __call__(self, function: str) -> None:
         if getattr(self.library, function)(ctypes.byref(self.job)):

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attnlab.kernels.dispatch import PATHS, Options, attention
-from attnlab.kernels.request import LinearBias, Request
+from attnlab.kernels.dispatch import PATHS, Options, attention, request_of
+from attnlab.kernels.mask import Align, Reach, Segments
+from attnlab.kernels.request import DistanceBias, LinearBias
 
 FAST_PATHS = ["sdpa", "native", "tiled"]
 TILE = 64  # of queries, in both engines
@@ -30,6 +31,15 @@ class Problem:
     causal: bool = True
     alibi: bool = False
     padding: bool = False
+    reach: tuple[int | None, int | None] | None = None  # before and after, in place of a window
+    align: Align = "end"
+    chunk: int | None = None
+    prefix: bool = False  # of another length in each row
+    documents: int | None = None  # in a row, of other lengths in each row
+    lengths: bool = False  # of keys, another in each row
+    soft_cap: float | None = None
+    sinks: bool = False
+    table: bool = False  # a bias by distance
     seed: int = 0
 
     def tensors(self) -> tuple[list[Tensor], Tensor, Options]:
@@ -49,7 +59,30 @@ class Problem:
             options["bias"] = LinearBias(torch.rand(heads, generator=rng, dtype=torch.float64))
         if self.padding:
             options["key_padding"] = torch.rand(self.batch, keys, generator=rng) < 0.3
+        options |= self._mask(keys, rng)
+        if self.sinks:
+            options["sinks"] = torch.randn(heads, generator=rng, dtype=torch.float64)
+        if self.table:
+            table = torch.randn(heads, 25, generator=rng, dtype=torch.float64)
+            options["bias"] = DistanceBias(table, 8)
         return [q, k, v], grad, options
+
+    def _mask(self, keys: int, rng: torch.Generator) -> Options:
+        options: Options = {"align": self.align, "chunk": self.chunk, "soft_cap": self.soft_cap}
+        if self.reach is not None:
+            options["window"] = Reach(before=self.reach[0], after=self.reach[1])
+        if self.prefix:
+            options["prefix"] = torch.randint(keys + 1, (self.batch,), generator=rng)
+        if self.lengths:
+            options["key_lengths"] = torch.randint(keys + 1, (self.batch,), generator=rng)
+        if self.documents is not None:
+            high, sizes = self.documents, (self.queries, keys)
+            ours, theirs = (
+                torch.randint(high, (self.batch, size), generator=rng).sort(1).values
+                for size in sizes
+            )
+            options["segments"] = theirs if self.keys is None else Segments(ours, theirs)
+        return options
 
 
 SHAPES = {
@@ -84,6 +117,43 @@ SHAPES = {
     "both ways": Problem(queries=90, window=20, causal=False, padding=True, alibi=True),
     "both ways, no window": Problem(queries=90, causal=False, alibi=True),
     "both ways, last queries": Problem(queries=30, keys=77, window=9, causal=False),
+    "more to one side": Problem(queries=90, reach=(5, 17), causal=False, ratio=3),
+    "all before, some after": Problem(queries=75, keys=81, reach=(None, 3), causal=False),
+    "reach, causal": Problem(queries=75, reach=(12, 0), padding=True),
+    "first queries": Problem(queries=40, keys=90, align="start"),
+    "first queries, a window": Problem(queries=90, keys=70, align="start", window=9, alibi=True),
+    "chunks": Problem(queries=100, chunk=24),
+    "chunks, last queries, padding": Problem(queries=30, keys=77, chunk=16, padding=True),
+    "chunks, both ways, a window": Problem(queries=70, chunk=30, window=11, causal=False),
+    "prefix": Problem(queries=80, prefix=True, batch=3),
+    "prefix, last queries": Problem(queries=33, keys=80, prefix=True, alibi=True, batch=3),
+    "documents": Problem(queries=150, documents=5, batch=3),
+    "documents, a window, alibi": Problem(queries=150, documents=4, window=21, alibi=True),
+    "documents, both ways, chunks": Problem(queries=99, documents=3, chunk=13, causal=False),
+    "documents of other lengths": Problem(queries=60, keys=90, documents=4, padding=True, batch=3),
+    "documents without keys": Problem(queries=130, keys=20, documents=6, batch=3),
+    "documents, first queries": Problem(queries=90, keys=60, documents=4, align="start"),
+    "key lengths": Problem(queries=70, lengths=True, batch=4),
+    "key lengths, both ways": Problem(queries=30, keys=70, lengths=True, causal=False, window=9),
+    "key lengths, first queries": Problem(queries=70, lengths=True, align="start", batch=3),
+    "soft cap": Problem(queries=80, soft_cap=1.5, ratio=3),
+    "soft cap, hardly felt": Problem(queries=80, soft_cap=50.0, window=20, padding=True),
+    "sinks": Problem(queries=80, sinks=True, ratio=3),
+    "sinks, padding": Problem(queries=80, sinks=True, padding=True, window=3),
+    "bias by distance": Problem(queries=90, keys=100, table=True, ratio=3),
+    "bias by distance, both ways": Problem(queries=90, table=True, window=20, causal=False),
+    "everything": Problem(
+        queries=150,
+        documents=3,
+        window=40,
+        chunk=33,
+        soft_cap=2.0,
+        sinks=True,
+        table=True,
+        padding=True,
+        batch=3,
+    ),
+    "documents, long": Problem(queries=3000, documents=9, batch=2, kv_heads=1, ratio=2, sinks=True),
     "long": Problem(queries=4099, window=130, batch=1, kv_heads=1, ratio=1, width=32),
     "long, few heads": Problem(queries=4500, keys=4700, window=700, batch=1, kv_heads=1, ratio=2),
 }
@@ -92,32 +162,35 @@ SHAPES = {
 def solve(
     problem: Problem, path: str, dtype: torch.dtype = torch.float64, device: str = "cpu"
 ) -> list[Tensor]:
-    """The output and the gradients of q, k and v, by a path in a dtype."""
+    """The output and the gradients of q, k, v, bias and sinks, by a path in a dtype."""
     inputs, grad, options = problem.tensors()
     leaves = [x.to(device, dtype).requires_grad_() for x in inputs]
-    bias, padding = options.get("bias"), options.get("key_padding")
-    if isinstance(bias, LinearBias):
-        options["bias"] = LinearBias(bias.slopes.to(device, dtype))
-    if padding is not None:
-        options["key_padding"] = padding.to(device)
-    options["path"] = path
     q, k, v = leaves
+    bias, sinks, segments = options.get("bias"), options.get("sinks"), options.get("segments")
+    if isinstance(bias, LinearBias):
+        leaves.append(bias.slopes.to(device, dtype).requires_grad_())
+        options["bias"] = LinearBias(leaves[-1])
+    elif isinstance(bias, DistanceBias):
+        leaves.append(bias.values.to(device, dtype).requires_grad_())
+        options["bias"] = DistanceBias(leaves[-1], bias.zero)
+    if isinstance(sinks, Tensor):
+        leaves.append(sinks.to(device, dtype).requires_grad_())
+        options["sinks"] = leaves[-1]
+    if isinstance(segments, Segments):
+        options["segments"] = Segments(segments.queries.to(device), segments.keys.to(device))
+    elif segments is not None:
+        options["segments"] = segments.to(device)
+    for name in ("key_padding", "prefix", "key_lengths"):
+        if isinstance(given := options.get(name), Tensor):
+            options[name] = given.to(device)
+    options["path"] = path
     out = attention(q, k, v, **options)
     return [out.detach(), *torch.autograd.grad(out, leaves, grad.to(device, dtype))]
 
 
 def refusal(problem: Problem, path: str) -> str | None:
     (q, k, v), _, options = problem.tensors()
-    request = Request(
-        q=q,
-        k=k,
-        v=v,
-        causal=problem.causal,
-        window=problem.window,
-        bias=options.get("bias"),
-        key_padding=options.get("key_padding"),
-    )
-    return PATHS[path].refusal(request)
+    return PATHS[path].refusal(request_of(q, k, v, **options))
 
 
 def errors(found: Sequence[Tensor], true: Sequence[Tensor]) -> list[float]:

@@ -2,9 +2,10 @@
 
 Axes: b batch, h query heads, g key/value heads, q queries, k keys, d head width, e value width.
 
-A query at position i attends to the key at position j when |i - j| < window (if there is one),
-j <= i (if causal) and j is not padding. When there are fewer queries than keys, the queries are the
-last ones: query number n stands at position n + keys - queries.
+    score[i, j] = cap(scale · q[i]·k[j]) + bias[i, j],  cap(x) = soft_cap · tanh(x / soft_cap)
+
+Which keys a query attends to is defined in mask.py. Besides those, a head with a sink has one more
+score, that of a key whose value is 0: it takes weight from the others.
 """
 
 import math
@@ -14,17 +15,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from attnlab.kernels.mask import Align, Mask, Reach, Segments
+
 ALL = slice(None)
-
-
-def keys_of_course_width(width: int) -> int:
-    """The window (in keys) of a course that gives a width w, half of it before the query."""
-    return width // 2 + 1
-
-
-def keys_of_left_reach(left: int) -> int:
-    """The window (in keys) of libraries that count keys before the query: FlashAttention, JAX."""
-    return left + 1
 
 
 @dataclass(frozen=True)
@@ -33,22 +26,34 @@ class LinearBias:
 
     slopes: Float[Tensor, " h"]
 
-    def dense(self, queries: Int[Tensor, " q"], keys: Int[Tensor, " k"]) -> Float[Tensor, "h q k"]:
-        distance = (queries[:, None] - keys[None, :]).abs()
-        return -self.slopes[:, None, None] * distance
+    @property
+    def learned(self) -> Tensor:
+        return self.slopes
+
+    def of_distance(self, distance: Int[Tensor, "*any"]) -> Float[Tensor, "h *any"]:
+        slopes = self.slopes.view(-1, *(1 for _ in distance.shape))
+        return -slopes * distance.abs()
 
 
-def visible(
-    queries: Int[Tensor, " q"], keys: Int[Tensor, " k"], causal: bool, window: int | None
-) -> Bool[Tensor, "q k"]:
-    """The mask of causality and window: True where a query attends to a key."""
-    ahead = queries[:, None] - keys[None, :]
-    mask = torch.ones_like(ahead, dtype=torch.bool)
-    if causal:
-        mask &= ahead >= 0
-    if window is not None:
-        mask &= ahead.abs() < window
-    return mask
+@dataclass(frozen=True)
+class DistanceBias:
+    """Adds values[h, zero + i - j] to the scores of each head (T5, KERPLE).
+
+    Distances beyond the table take its nearest value.
+    """
+
+    values: Float[Tensor, "h n"]
+    zero: int  # the column of distance 0; those after it are of keys before the query
+
+    @property
+    def learned(self) -> Tensor:
+        return self.values
+
+    def of_distance(self, distance: Int[Tensor, "*any"]) -> Float[Tensor, "h *any"]:
+        return self.values[:, (distance + self.zero).clamp(0, self.values.shape[1] - 1)]
+
+
+Bias = LinearBias | DistanceBias
 
 
 @dataclass(kw_only=True)
@@ -64,9 +69,16 @@ class Request:
     k: Float[Tensor, "b g k d"]
     v: Float[Tensor, "b g k e"]
     causal: bool = True
-    window: int | None = None
+    window: int | Reach | None = None
+    align: Align = "end"
+    chunk: int | None = None
+    prefix: Int[Tensor, " b"] | None = None
+    segments: Segments | None = None
+    key_lengths: Int[Tensor, " b"] | None = None
     scale: float | None = None
-    bias: LinearBias | Tensor | None = None  # a tensor broadcasts to [b, h, q, k]
+    soft_cap: float | None = None
+    sinks: Float[Tensor, " h"] | None = None
+    bias: Bias | Tensor | None = None  # a tensor broadcasts to [b, h, q, k]
     key_padding: Bool[Tensor, "b k"] | None = None  # True where a key is padding
     # key_padding as numbers to add to scores: 0, or minus infinity. A KV cache has it at hand, and
     # holds zeros where keys and values are padding.
@@ -76,18 +88,19 @@ class Request:
     def check(self) -> None:
         """A ValueError that names the rule where the parts do not fit each other."""
         _check_tensors(self.q, self.k, self.v)
-        if self.window is not None and self.window < 1:
-            raise ValueError(
-                f"window is {self.window}; it counts the query's own key, so use 1 or more"
-            )
-        if self.window is not None and self.window % 1 != 0:
-            raise ValueError(f"window is {self.window}; it counts keys, so use a whole number")
+        check_mask(self)
         if self.scale is not None and not math.isfinite(self.scale):
             raise ValueError(f"scale is {self.scale}; use a finite number")
+        if self.soft_cap is not None and not 0 < self.soft_cap < math.inf:
+            raise ValueError(
+                f"soft_cap is {self.soft_cap}; it bounds scores, so use a finite number above 0"
+            )
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout is {self.dropout}; it is a probability: 0 to less than 1")
+        batch, heads, queries, _ = self.q.shape
+        if self.sinks is not None:
+            _check_sinks(self.sinks, heads, self.q.device)
         if self.bias is not None:
-            batch, heads, queries, _ = self.q.shape
             check_bias(self.bias, (batch, heads, queries, self.keys), self.q.device)
         if self.key_padding is not None:
             check_padding(self.key_padding, self.k.shape[0], self.k.shape[2], self.k.device)
@@ -111,47 +124,71 @@ class Request:
         return 1 / math.sqrt(self.q.shape[3]) if self.scale is None else self.scale
 
     @property
-    def band(self) -> tuple[int, int]:
-        """How far before and after its own position a query attends; at most as far as keys go."""
-        reach = self.queries + self.keys
-        side = reach if self.window is None else min(self.window - 1, reach)
-        return side, 0 if self.causal else side
+    def mask(self) -> Mask:
+        start = None
+        if self.chunk is not None and self.key_padding is not None:
+            start = self.key_padding.cumprod(1).sum(1)  # keys before a row's first token
+        return Mask(
+            queries=self.queries,
+            keys=self.keys,
+            device=self.q.device,
+            causal=self.causal,
+            window=self.window,
+            align=self.align,
+            chunk=self.chunk,
+            prefix=self.prefix,
+            segments=self.segments,
+            key_lengths=self.key_lengths,
+            start=start,
+        )
+
+    @property
+    def is_band(self) -> bool:
+        """Whether nothing but causality, window and padding decides what a query attends to."""
+        return (
+            self.align == "end"
+            and self.chunk is None
+            and self.prefix is None
+            and self.segments is None
+            and self.key_lengths is None
+        )
 
     @property
     def covers_all_keys(self) -> bool:
         """Whether there is no window, or one that masks no key."""
-        return self.window is None or self.window >= max(self.keys, self.queries)
+        if self.window is None:
+            return True
+        before, after = self.mask.sides
+        most = max(self.keys, self.queries) - 1
+        return before >= most and (self.causal or after >= most)
+
+    @property
+    def is_plain_softmax(self) -> bool:
+        """Whether scores are as they are, and weights add up to 1."""
+        return self.soft_cap is None and self.sinks is None
 
     @property
     def needs_grad(self) -> bool:
         if not torch.is_grad_enabled():
             return False
         tensors = [self.q, self.k, self.v]
-        if isinstance(self.bias, Tensor):
-            tensors.append(self.bias)
-        elif self.bias is not None:
-            tensors.append(self.bias.slopes)
+        if self.bias is not None:
+            tensors.append(self.bias if isinstance(self.bias, Tensor) else self.bias.learned)
+        if self.sinks is not None:
+            tensors.append(self.sinks)
         return any(tensor.requires_grad for tensor in tensors)
-
-    def query_positions(self) -> Int[Tensor, " q"]:
-        return torch.arange(self.keys - self.queries, self.keys, device=self.q.device)
-
-    def key_positions(self) -> Int[Tensor, " k"]:
-        return torch.arange(self.keys, device=self.q.device)
 
     def visible(self, queries: slice = ALL, keys: slice = ALL) -> Bool[Tensor, "#b 1 _q _k"]:
         """The whole mask, for all or some queries and keys: True where a query attends to a key."""
-        at, to = self.query_positions()[queries], self.key_positions()[keys]
-        mask = visible(at, to, self.causal, self.window)
-        if self.key_padding is None:
-            return mask[None, None]
-        return mask & ~self.key_padding[:, None, None, keys]
+        mask = self.mask.visible(queries, keys)[:, None]
+        return mask if self.key_padding is None else mask & ~self.key_padding[:, None, None, keys]
 
     def dense_bias(self, queries: slice = ALL, keys: slice = ALL) -> Float[Tensor, "..."] | None:
         """The bias as a tensor that broadcasts to [b, h, q, k], for all or some of them."""
-        if isinstance(self.bias, LinearBias):
-            at, to = self.query_positions()[queries], self.key_positions()[keys]
-            return self.bias.dense(at, to).to(self.q.dtype)
+        if isinstance(self.bias, Bias):
+            at = self.mask.positions(queries)[:, :, None]
+            to = torch.arange(self.keys, device=self.q.device)[keys]
+            return self.bias.of_distance(at - to).transpose(0, 1).to(self.q.dtype)
         if self.bias is None or self.bias.dim() == 0:
             return self.bias
         bias = self.bias if self.bias.shape[-1] == 1 else self.bias[..., keys]
@@ -171,9 +208,9 @@ class Request:
 
     def trim_keys(self) -> "Request":
         """The same request without the keys that come before every query's window."""
-        if self.window is None:
+        if self.window is None or not self.is_band:
             return self
-        first = self.keys - self.queries - (self.window - 1)
+        first = self.keys - self.queries - self.mask.sides[0]
         if first <= 0:
             return self
         kept = slice(first, None)
@@ -226,14 +263,115 @@ def _misfit(q: Tensor, k: Tensor, v: Tensor) -> str | None:
     return None
 
 
-def check_bias(
-    bias: LinearBias | Tensor, full: tuple[int, int, int, int], device: torch.device
+def check_mask(request: Request) -> None:
+    """What decides which keys a query attends to, and what excludes each other."""
+    window, chunk = request.window, request.chunk
+    _check_window(window, request.causal)
+    if request.align not in ("end", "start"):
+        raise ValueError(
+            f"align is {request.align!r}; queries are the last of the keys ('end') or the first "
+            "('start')"
+        )
+    if chunk is not None and (chunk < 1 or chunk % 1 != 0):
+        raise ValueError(f"chunk is {chunk}; it counts positions, so use 1 or more")
+    batch, keys, device = request.k.shape[0], request.keys, request.k.device
+    if request.prefix is not None:
+        for name in ("window", "chunk", "segments"):
+            if getattr(request, name) is not None:
+                raise ValueError(
+                    f"prefix and {name} exclude each other: a query past the {name} would attend "
+                    "to keys in two places; leave one out"
+                )
+        check_counts("prefix", request.prefix, batch, keys, device)
+    if request.key_lengths is not None:
+        if request.segments is not None:
+            raise ValueError(
+                "key_lengths and segments exclude each other; give what is past the last document "
+                "a number of its own"
+            )
+        check_counts("key_lengths", request.key_lengths, batch, keys, device)
+    if request.segments is not None:
+        check_segments("keys", request.segments.keys, batch, keys, device)
+        check_segments("queries", request.segments.queries, batch, request.queries, device)
+
+
+def _check_window(window: int | Reach | None, causal: bool) -> None:
+    if isinstance(window, Reach):
+        for name in ("before", "after"):
+            side = getattr(window, name)
+            if side is not None and (side < 0 or side % 1 != 0):
+                raise ValueError(
+                    f"window.{name} is {side}; it counts keys beside the query's own, so use 0 or "
+                    "more, or None for all"
+                )
+        if causal and window.after:
+            raise ValueError(
+                f"window.after is {window.after}, and with causal=True no query attends to later "
+                "keys; use after=0 or causal=False"
+            )
+    elif window is not None:
+        if window < 1:
+            raise ValueError(f"window is {window}; it counts the query's own key, so use 1 or more")
+        if window % 1 != 0:
+            raise ValueError(f"window is {window}; it counts keys, so use a whole number")
+
+
+def check_counts(name: str, counts: Tensor, batch: int, keys: int, device: torch.device) -> None:
+    """A number of keys for each row."""
+    if counts.shape != (batch,) or counts.dtype != torch.long:
+        raise ValueError(
+            f"{name} is {counts.dtype} of shape {list(counts.shape)}; it must be one whole number "
+            f"(torch.long) for each of the {batch} rows"
+        )
+    if counts.device != device:
+        raise ValueError(f"{name} is on {counts.device}, k on {device}; move them together")
+    if torch.compiler.is_compiling() or not ((counts < 0) | (counts > keys)).any():
+        return
+    bad = counts[(counts < 0) | (counts > keys)][0].item()
+    raise ValueError(f"{name} has {bad}; there are {keys} keys, so use 0 to {keys}")
+
+
+def check_segments(
+    name: str, numbers: Tensor, batch: int, count: int, device: torch.device
 ) -> None:
+    wanted = f"[1 or {batch}, {count}]"
+    if numbers.dim() != 2 or numbers.shape[0] not in (1, batch) or numbers.shape[1] != count:
+        raise ValueError(
+            f"segments of {name} have shape {list(numbers.shape)}; they must be {wanted}"
+        )
+    if numbers.dtype != torch.long:
+        raise ValueError(f"segments of {name} are {numbers.dtype}; use torch.long")
+    if numbers.device != device:
+        raise ValueError(f"segments are on {numbers.device}, k on {device}; move them together")
+    if torch.compiler.is_compiling() or not (numbers.diff() < 0).any():
+        return
+    row, at = (numbers.diff() < 0).nonzero()[0].tolist()
+    pair = numbers[row, at : at + 2].tolist()
+    raise ValueError(
+        f"segments of {name} go from {pair[0]} back to {pair[1]} in row {row}; documents stand one "
+        "after another, so number them in order"
+    )
+
+
+def _check_sinks(sinks: Tensor, heads: int, device: torch.device) -> None:
+    if sinks.shape != (heads,) or not sinks.dtype.is_floating_point:
+        raise ValueError(
+            f"sinks are {sinks.dtype} of shape {list(sinks.shape)}; they must be one score for "
+            f"each of the {heads} heads"
+        )
+    if sinks.device != device:
+        raise ValueError(f"sinks are on {sinks.device}, q on {device}; move them together")
+
+
+def check_bias(bias: Bias | Tensor, full: tuple[int, int, int, int], device: torch.device) -> None:
     """`full` is [b, h, q, k]."""
-    values = bias.slopes if isinstance(bias, LinearBias) else bias
+    values = bias if isinstance(bias, Tensor) else bias.learned
     if isinstance(bias, LinearBias):
         fits = bias.slopes.shape == full[1:2]
         rule = f"one slope for each of the {full[1]} heads"
+    elif isinstance(bias, DistanceBias):
+        fits = values.dim() == 2 and values.shape[0] == full[1] and values.shape[1] > bias.zero >= 0
+        rule = f"[{full[1]} heads, distances], with distance 0 among them"
     else:
         fits = bias.dim() <= 4 and all(
             size in (1, wanted)

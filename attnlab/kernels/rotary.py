@@ -29,6 +29,14 @@ class Rotation:
         start = self.cos.shape[2] - count
         return Rotation(self.cos[:, :, start:], self.sin[:, :, start:], self.layout)
 
+    def at(self, positions: Int[Tensor, "#b q"]) -> "Rotation":
+        """Of what stands at these positions."""
+        rows = max(self.cos.shape[0], positions.shape[0])
+        shape = rows, self.cos.shape[1], positions.shape[1], self.cos.shape[3]
+        index = positions[:, None, :, None].expand(shape)
+        cos, sin = (one.expand(rows, -1, -1, -1).gather(2, index) for one in (self.cos, self.sin))
+        return Rotation(cos, sin, self.layout)
+
     def of_heads(self, count: int) -> "Rotation":
         """For a tensor of so many heads; keys may have fewer than queries."""
         if self.cos.shape[1] in (1, count):
@@ -44,9 +52,31 @@ def rotation(
     dtype: torch.dtype = torch.float32,
 ) -> Rotation:
     """Pair n turns by position · base^(-n / pairs)."""
-    powers = torch.arange(pairs, device=positions.device, dtype=torch.float64) / pairs
-    angles = positions[:, None, :, None].double() * base**-powers
-    return Rotation(angles.cos().to(dtype), angles.sin().to(dtype), layout)
+    rates = frequencies(pairs, base, positions.device)
+    return rotation_at(positions, rates, layout=layout, dtype=dtype)
+
+
+def frequencies(
+    pairs: int, base: float = 10_000.0, device: torch.device | None = None
+) -> Float[Tensor, " {pairs}"]:
+    """By how much each pair turns from one position to the next."""
+    return base ** -(torch.arange(pairs, device=device, dtype=torch.float64) / pairs)
+
+
+def rotation_at(
+    positions: Int[Tensor, "#b t"],
+    rates: Float[Tensor, " p"],
+    *,
+    length: float = 1.0,
+    layout: Layout = "half-split",
+    dtype: torch.dtype = torch.float32,
+) -> Rotation:
+    """Pair n turns by position · rates[n]; what turns becomes `length` times as long."""
+    angles = positions[:, None, :, None].double() * rates
+    cos, sin = angles.cos(), angles.sin()
+    if length != 1:
+        cos, sin = cos * length, sin * length
+    return Rotation(cos.to(dtype), sin.to(dtype), layout)
 
 
 def rotate(x: Float[Tensor, "b h t d"], by: Rotation) -> Float[Tensor, "b h t d"]:

@@ -21,12 +21,18 @@ TRUSTED = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBacken
 
 
 def refusal(request: Request) -> str | None:
+    if request.soft_cap is not None:
+        return "PyTorch's SDPA caps no scores"
+    if request.sinks is not None:
+        return "PyTorch's SDPA has no sinks"
     return None
 
 
 def needs_mask(request: Request) -> bool:
     """Whether PyTorch's own flags cannot express the mask."""
-    if request.bias is not None or request.key_padding is not None or not request.covers_all_keys:
+    if request.bias is not None or request.key_padding is not None or not request.is_band:
+        return True
+    if not request.covers_all_keys:
         return True
     # its causal flag lines up the first query with the first key; ours the last with the last
     return request.causal and request.queries not in (1, request.keys)
@@ -58,6 +64,8 @@ def is_decoding(request: Request) -> bool:
         and not request.needs_grad
         and not request.dropout
         and not isinstance(request.bias, Tensor)
+        and request.is_band
+        and request.is_plain_softmax
         and 0 not in (q.shape[0], request.k.shape[2])
         and not torch.compiler.is_compiling()
     )
@@ -73,9 +81,11 @@ def decode(request: Request) -> Float[Tensor, "b h 1 e"]:
     """
     q, k, v, window = request.q, request.k, request.v, request.window
     first = 0
-    if window is not None and window < k.shape[2]:
-        first = k.shape[2] - window
-        k, v = k.narrow(2, first, window), v.narrow(2, first, window)
+    if window is not None:
+        keys = window if isinstance(window, int) else request.mask.sides[0] + 1
+        if keys < k.shape[2]:
+            first = k.shape[2] - keys
+            k, v = k.narrow(2, first, keys), v.narrow(2, first, keys)
     mask = _mask_of_one(request, first)
     grouped = q.shape[1] != k.shape[1]
     out = F.scaled_dot_product_attention(
@@ -96,7 +106,6 @@ def _mask_of_one(request: Request, first: int) -> Tensor | None:
         return mask
     bias = request.dense_bias(keys=slice(first, None))
     assert bias is not None
-    bias = bias[None]  # PyTorch's fast kernel takes masks of four axes
     if mask is None:
         return bias
     return bias.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else bias + mask

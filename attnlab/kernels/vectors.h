@@ -13,6 +13,7 @@ typedef int64_t whole;
 #define LARGEST 1.7976931348623157e308
 #define EXP_IS_ZERO_BELOW -700.0
 #define EXP_TERMS 14
+#define TANH_TERMS 10
 #else
 typedef float real;
 typedef int32_t whole;
@@ -23,6 +24,7 @@ typedef int32_t whole;
 #define LARGEST 3.402823466e38f
 #define EXP_IS_ZERO_BELOW -86.0f
 #define EXP_TERMS 8
+#define TANH_TERMS 6
 #endif
 #define LOG2_E ((real)1.4426950408889634074)
 
@@ -79,6 +81,19 @@ INLINE vec exponential(vec x) {
     for (int term = EXP_TERMS - 2; term >= 0; term--) sum = sum * r + over_factorial[term];
     vec power = (vec)((wvec)sum + ((wvec)shifted << MANTISSA_BITS));
     return choose(x < splat(EXP_IS_ZERO_BELOW), splat(0), power);
+}
+
+/* tanh(x): near 0 its continued fraction x / (1 + x² / (3 + x² / (5 + …))), else from e^(-2|x|). */
+INLINE vec tangent(vec x) {
+    vec size = choose(x < splat(0), -x, x), square = x * x;
+    vec above = splat(2 * TANH_TERMS - 1), below = splat(1);
+#pragma GCC unroll 16
+    for (int term = TANH_TERMS - 1; term > 0; term--) {
+        vec next = above * (real)(2 * term - 1) + square * below;
+        below = above, above = next;
+    }
+    vec decay = exponential(-2 * size), far = (1 - decay) / (1 + decay);
+    return choose(size < splat((real)0.6), x * below / above, choose(x < splat(0), -far, far));
 }
 
 /* A score that overflowed to infinity counts as the largest number, not as NaN. */

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from attnlab.config import refusal, setting, settings
 from attnlab.kernels import Request, reference, tiled
-from attnlab.kernels.band import Band
-from attnlab.kernels.request import keys_of_course_width
+from attnlab.kernels.band import band_of
+from attnlab.kernels.mask import keys_of_course_width
 from attnlab.reports.report import Plot, Series, Table
 from attnlab.theory.claim import (
     About,
@@ -40,8 +40,7 @@ def dense(q: Tensor, k: Tensor, v: Tensor, width: int) -> Tensor:
 def in_tiles(q: Tensor, k: Tensor, v: Tensor, width: int) -> Tensor:
     """The engine of path="tiled", called directly: a custom operation would hide its costs."""
     asked = _request(q, k, v, width)
-    band = Band(asked.q, asked.k, asked.v, None, None, *asked.band, asked.factor)
-    return tiled.forward(band)[0][0, 0]
+    return tiled.forward(band_of(asked))[0][0, 0]
 
 
 def _request(q: Tensor, k: Tensor, v: Tensor, width: int) -> Request:

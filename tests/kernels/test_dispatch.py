@@ -8,7 +8,9 @@ import torch
 from problems import Problem
 
 from attnlab.kernels import (
+    DistanceBias,
     LinearBias,
+    Reach,
     Request,
     attention,
     choose,
@@ -16,14 +18,14 @@ from attnlab.kernels import (
     flex,
     hardware,
 )
-from attnlab.kernels.band import Band
-from attnlab.kernels.request import keys_of_course_width, keys_of_left_reach, visible
+from attnlab.kernels.band import band_of
+from attnlab.kernels.mask import keys_of_course_width, keys_of_left_reach, visible
 from attnlab.kernels.tiled import _Tiling
 
 
 def request(**changes):
     (q, k, v), _, options = Problem(**changes).tensors()
-    return Request(q=q, k=k, v=v, **options)
+    return dispatch.request_of(q, k, v, **options)
 
 
 @pytest.mark.parametrize(
@@ -43,6 +45,11 @@ def request(**changes):
         ({"queries": 50, "keys": 60}, "native"),
         ({"queries": 50, "padding": True}, "native"),
         ({"queries": 50, "alibi": True}, "native"),
+        ({"queries": 50, "documents": 3}, "native"),
+        ({"queries": 50, "soft_cap": 5.0}, "native"),
+        ({"queries": 50, "sinks": True}, "native"),
+        ({"queries": 1, "keys": 50, "sinks": True}, "reference"),
+        ({"queries": 1, "keys": 50, "align": "start"}, "sdpa"),
     ],
 )
 def test_the_path_fits_the_request(changes, path):
@@ -116,7 +123,7 @@ def test_other_conventions_are_converted_by_name():
 
 def test_the_tiled_path_computes_no_more_than_the_band():
     q = torch.empty(1, 8, 16_384, 64)
-    tiles = _Tiling(Band(q, q, q, None, None, left=255, right=0, scale=1.0)).tiles()
+    tiles = _Tiling(band_of(Request(q=q, k=q, v=q, window=256))).tiles()
     pairs = sum(
         (tile.queries.stop - tile.queries.start) * (tile.keys.stop - tile.keys.start)
         for tile in tiles
@@ -125,6 +132,7 @@ def test_the_tiled_path_computes_no_more_than_the_band():
 
 
 T = torch.randn(2, 4, 10, 8)
+IDS = torch.tensor([[0] * 4 + [1] * 6])
 
 
 @pytest.mark.parametrize(
@@ -141,6 +149,30 @@ T = torch.randn(2, 4, 10, 8)
         ({"q": T[:, :0]}, "heads and head width must be 1 or more"),
         ({"window": 0}, "window is 0; it counts the query's own key, so use 1 or more"),
         ({"window": -3}, "window is -3"),
+        ({"window": Reach(before=-1, after=0)}, "window.before is -1; .* use 0 or more, or None"),
+        ({"window": Reach(before=3, after=2)}, "window.after is 2, .* use after=0 or causal=False"),
+        ({"align": "middle"}, r"align is 'middle'; .*\('end'\) or the first \('start'\)"),
+        ({"chunk": 0}, "chunk is 0; it counts positions, so use 1 or more"),
+        ({"prefix": 3, "window": 4}, "prefix and window exclude each other"),
+        ({"prefix": 3, "chunk": 4}, "prefix and chunk exclude each other"),
+        ({"prefix": 3, "segments": IDS}, "prefix and segments exclude each other"),
+        ({"prefix": 11}, "prefix has 11; there are 10 keys, so use 0 to 10"),
+        ({"prefix": torch.tensor([1.0, 2.0])}, "prefix is torch.float32 of shape"),
+        ({"key_lengths": torch.tensor([3, -1])}, "key_lengths has -1; .* use 0 to 10"),
+        ({"key_lengths": torch.tensor([3])}, "one whole number .* for each of the 2 rows"),
+        ({"key_lengths": torch.tensor([3, 4]), "segments": IDS}, "exclude each other"),
+        ({"segments": IDS.flip(1)}, "go from 1 back to 0 in row 0; .* number them in order"),
+        (
+            {"segments": IDS[:, :9]},
+            r"segments of keys have shape \[1, 9\]; they must be \[1 or 2, 10\]",
+        ),
+        ({"segments": IDS.float()}, "segments of keys are torch.float32; use torch.long"),
+        ({"soft_cap": 0.0}, "soft_cap is 0.0; it bounds scores, so use a finite number above 0"),
+        ({"soft_cap": float("inf")}, "soft_cap is inf"),
+        ({"sinks": torch.zeros(3)}, "one score for each of the 4 heads"),
+        ({"bias": DistanceBias(torch.zeros(4, 3), 3)}, r"\[4 heads, distances\], with distance 0"),
+        ({"path": "sdpa", "soft_cap": 2.0}, "path 'sdpa' cannot serve this: .* caps no scores"),
+        ({"path": "sdpa", "sinks": 0.0}, "path 'sdpa' cannot serve this: .* has no sinks"),
         ({"scale": float("nan")}, "scale is nan; use a finite number"),
         ({"bias": torch.zeros(3, 10, 10)}, "bias has shape"),
         ({"bias": LinearBias(torch.zeros(3))}, "one slope for each of the 4 heads"),

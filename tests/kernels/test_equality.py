@@ -1,6 +1,7 @@
 """Every path equals the definition: outputs and gradients, over shapes nobody would choose."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -17,7 +18,8 @@ from problems import (
     solve,
 )
 
-from attnlab.kernels import LinearBias, attention, hardware
+from attnlab.kernels import DistanceBias, LinearBias, attention, hardware
+from attnlab.kernels.dispatch import request_of
 
 
 @pytest.mark.parametrize("path", ["native", "tiled"])  # the others are plain PyTorch
@@ -31,6 +33,10 @@ def test_is_as_exact_as_plain_pytorch_in_float32(name, path):
 @pytest.mark.parametrize("path", FAST_PATHS)
 @pytest.mark.parametrize("name", SHAPES)
 def test_equals_the_definition_in_float64(name, path):
+    if refusal(SHAPES[name], path):
+        with pytest.raises(ValueError, match=r"PyTorch's SDPA (caps no scores|has no sinks)"):
+            solve(SHAPES[name], path)
+        return
     true = solve(SHAPES[name], "reference")
     assert max(errors(solve(SHAPES[name], path), true)) < limit_in_float64(true)
 
@@ -76,6 +82,26 @@ problems = st.builds(
     padding=st.booleans(),
     seed=st.integers(0, 1 << 30),
 )
+# what PyTorch's own attention does not have, in any combination that is not refused
+modern = st.builds(
+    replace,
+    problems,
+    reach=st.none() | st.tuples(st.none() | st.integers(0, 60), st.just(0)),
+    align=st.sampled_from(["end", "start"]),
+    chunk=st.none() | st.integers(1, 90),
+    documents=st.none() | st.integers(1, 6),
+    soft_cap=st.none() | st.floats(0.5, 60),
+    sinks=st.booleans(),
+    table=st.booleans(),
+) | st.builds(
+    replace,
+    problems,
+    window=st.none(),
+    align=st.sampled_from(["end", "start"]),
+    prefix=st.booleans(),
+    lengths=st.booleans(),
+    sinks=st.booleans(),
+)
 
 
 @pytest.mark.parametrize("path", FAST_PATHS)
@@ -85,6 +111,50 @@ def test_equals_the_definition_on_any_shape(path, problem):
     assert refusal(problem, path) is None
     true = solve(problem, "reference")
     assert max(errors(solve(problem, path), true)) < 1e-11  # float64, sums of at most 200 terms
+
+
+@pytest.mark.parametrize("path", ["native", "tiled"])
+@settings(max_examples=100, deadline=None)
+@given(problem=modern)
+def test_equals_the_definition_whatever_is_asked_for(path, problem):
+    true = solve(problem, "reference")
+    # sums over all pairs of a table's distance are larger than the rest
+    scale = max(1.0, *(float(one.abs().max()) for one in true))
+    assert max(errors(solve(problem, path), true)) < 1e-11 * scale
+
+
+@settings(max_examples=300, deadline=None)
+@given(problem=modern)
+def test_ranges_are_what_the_mask_says_and_never_go_back(problem):
+    (q, k, v), _, options = problem.tensors()
+    mask = request_of(q, k, v, **options).mask
+    first, end, _ = mask.ranges().unbind(-1)
+    keys = torch.arange(mask.keys)
+    seen = (keys >= first[..., None]) & (keys < end[..., None])
+    assert torch.equal(*torch.broadcast_tensors(seen, mask.visible()))
+    assert (first.diff() >= 0).all() and (end.diff() >= 0).all()
+    assert ((first >= 0) & (end <= mask.keys)).all()
+    for queries in (slice(0, 3), slice(1, mask.queries)):
+        within = mask.keys_of(queries)
+        anyone = mask.visible(queries).any(0).any(0).nonzero()
+        assert not len(anyone) or within.start <= anyone.min() <= anyone.max() < within.stop
+
+
+@pytest.mark.parametrize("path", ["reference", "native", "tiled"])
+@pytest.mark.parametrize("table", [False, True])
+def test_gradients_of_caps_sinks_and_tables_are_the_derivatives(path, table):
+    problem = Problem(
+        queries=5, keys=7, batch=1, width=3, soft_cap=1.5, sinks=True, alibi=not table, table=table
+    )
+    inputs, _, options = problem.tensors()
+    bias, sinks = options.pop("bias"), options.pop("sinks")
+    leaves = [x.requires_grad_() for x in (*inputs, bias.learned, sinks)]
+
+    def function(q, k, v, learned, sinks):
+        made = DistanceBias(learned, bias.zero) if table else LinearBias(learned)
+        return attention(q, k, v, path=path, bias=made, sinks=sinks, **options)
+
+    assert torch.autograd.gradcheck(function, leaves, atol=1e-7)
 
 
 @pytest.mark.parametrize("path", ["reference", "native", "tiled"])
