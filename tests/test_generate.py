@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from attnlab import config, counter_rng, registry
+from attnlab.attention.heads import is_recurrent
 from attnlab.generate import Sampling, first_seen, generate, pick, precise, probabilities, steps
 from attnlab.models.transformer import TransformerSettings
 
@@ -22,7 +23,10 @@ TRANSFORMERS = [
         for scheme in SCHEMES
         for window in ("3", "none")
     ),
-    *((f"attention={o.name}", "window=3,none") for o in registry.options("attention")),
+    *(
+        (f"attention={o.name}", "positions=none" if is_recurrent(o.name) else "window=3,none")
+        for o in registry.options("attention")
+    ),
     *((f"score={option.name}", "window=3,none") for option in registry.options("score")),
 ]
 RECURRENT = [("elman",), ("prefix-birnn",), ("birnn",)]

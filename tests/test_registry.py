@@ -154,7 +154,8 @@ def test_a_package_gives_its_code_a_name_by_an_entry_point(packages):
     plain = config.to_dict(settings)
     assert plain["attention"]["name"] == "gated" and len(plain["attention"]["source"]) == 64
     assert config.from_dict(TransformerSettings, plain) == settings
-    assert [field.key for field in config.describe(settings.attention)] == ["heads", "head_width"]
+    names = [field.key for field in config.describe(settings.attention)]
+    assert names == ["power", "heads", "head_width"]
     (packages / "foreign_g/layers.py").write_text(GATED + "# a newer version\n")
     with pytest.raises(ValueError, match="gated has changed since this model was made"):
         settings.build()
@@ -248,6 +249,7 @@ CONTRACTS = {
     "score": "attention/test_scores.py",
     "cache": "contracts/test_cache.py",
     "positions": "models/test_transformer.py",
+    "scaling": "attention/test_rotary_scaling.py",
     "model": "contracts/test_model.py",
     "corpus": "contracts/test_corpus.py",
     "tokenizer": "data/test_tokens.py",

@@ -6,20 +6,26 @@ Multi-head, grouped and multi-query attention are one module: they differ in how
 heads the query heads share.
 """
 
-from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from attnlab import registry
 from attnlab.attention.cache import Cached, LayerCache
+from attnlab.attention.positions import PositionsSettings
 from attnlab.attention.scores import Score
 from attnlab.config import setting, settings
-from attnlab.kernels import LinearBias, Request, Rotation, rotate
-from attnlab.kernels.request import check_bias, check_padding
+from attnlab.kernels import Bias, Request, Rotation, Segments, rotate
+from attnlab.kernels.request import check_bias, check_counts, check_padding, check_segments
 from attnlab.kernels.rotary import check_rotation
+
+Sink = Literal["learned", "fixed"]
+Gating = Literal["elementwise", "headwise"]
+ValueResidual = Literal["first"]
 
 
 @runtime_checkable
@@ -32,6 +38,47 @@ class HeadSettings(Protocol):
     def kv_heads(self) -> int: ...
     @property
     def head_width(self) -> int | None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layer:
+    """What a model says of the layer that an attention stands in."""
+
+    width: int
+    context: int
+    layer: int = 0
+    positions: PositionsSettings | None = None
+    window: int | None = None
+    chunk: int | None = None
+    soft_cap: float | None = None
+    sink: Sink | None = None
+    gate: Gating | None = None
+    value_residual: ValueResidual | None = None
+    linear_bias: bool = False
+    norm_heads: bool = False
+    dropout: float = 0.0
+
+    def of_heads(self) -> dict[str, Any]:
+        """What HeadedAttention is made with."""
+        model = ("context", "positions")  # which its heads do not ask for
+        return {name: one for name, one in vars(self).items() if name not in model}
+
+
+@runtime_checkable
+class LayerSettings(HeadSettings, Protocol):
+    """An attention that makes a module of its own, called as HeadedAttention is."""
+
+    def build(self, layer: Layer) -> nn.Module: ...
+
+
+def takes_scores(attention: str) -> bool:
+    """Whether a registered attention can have any score: no module of its own stands for it."""
+    return not isinstance(registry.load("attention", attention)(), LayerSettings)
+
+
+def is_recurrent(attention: str) -> bool:
+    """Whether a registered attention keeps a state, and compares no queries with keys."""
+    return getattr(registry.load("attention", attention), "recurrent", False)
 
 
 # Under RMS-norms. PyTorch's default is the epsilon of the dtype, so that a model would compute
@@ -84,14 +131,34 @@ class MultiQuery:
 def head_width(settings: HeadSettings, width: int) -> int:
     if settings.head_width is not None:
         return settings.head_width
-    if width % settings.heads:
-        below = width - width % settings.heads
-        near = f"{below} or {below + settings.heads}" if below else f"{settings.heads}"
+    maps: int = getattr(settings, "maps", 1)  # of weights, that a head has
+    parts = settings.heads * maps
+    if width % parts:
+        below = width - width % parts
+        near = f"{below} or {below + parts}" if below else f"{parts}"
+        of_maps = "" if maps == 1 else f" of {maps} maps"
         raise ValueError(
-            f"width {width} does not divide into {settings.heads} heads; "
+            f"width {width} does not divide into {settings.heads} heads{of_maps}; "
             f"use a width of {near}, or set attention.head_width"
         )
-    return width // settings.heads
+    return width // parts
+
+
+def rotary_width(settings: HeadSettings, width: int) -> int:
+    """Coordinates of a query or key that positions can turn."""
+    own: int | None = getattr(settings, "rotary_width", None)
+    return own or head_width(settings, width)
+
+
+def combinations() -> list[tuple[str, str]]:
+    """Every attention that compares queries with keys, and every score that it can have."""
+    scores = [option.name for option in registry.options("score")]
+    return [
+        (option.name, score)
+        for option in registry.options("attention")
+        for score in scores
+        if not is_recurrent(option.name) and (score == "scaled-dot" or takes_scores(option.name))
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,22 +170,50 @@ class AttentionOptions:
 
     causal: bool = True
     rotary: Rotation | None = None  # of the tokens of this call
-    bias: LinearBias | None = None
+    bias: Bias | Tensor | None = None  # a tensor has all tokens so far as its last axis
+    temperature: Float[Tensor, "#b 1 t 1"] | None = None  # what queries are multiplied by
     key_padding: Bool[Tensor, "b t"] | None = None  # True where a token of this call is padding
+    prefix: Int[Tensor, " b"] | None = None  # tokens at the beginning that all others attend to
+    segments: Segments | None = None  # documents in a row
+    first_values: list[Tensor] = field(default_factory=list)  # of the first layer, once it has run
+
+    def tempered(self, q: Float[Tensor, "b h t d"]) -> Float[Tensor, "b h t d"]:
+        """Queries with their temperature, if they have one."""
+        return q if self.temperature is None else (q * self.temperature).to(q.dtype)
 
     def check(
-        self, batch: int, time: int, heads: int, head_width: int, device: torch.device
+        self,
+        batch: int,
+        time: int,
+        heads: int,
+        head_width: int,
+        device: torch.device,
+        *,
+        read: int = 0,
     ) -> None:
-        """A ValueError that names the rule where something does not fit the tokens or heads."""
+        """A ValueError that names the rule where something does not fit the tokens or heads.
+
+        `read` tokens of the same texts came before.
+        """
         if self.rotary is not None:
             check_rotation(self.rotary, batch, time, head_width)
         if self.bias is not None:
-            check_bias(self.bias, (batch, heads, time, time), device)
+            check_bias(self.bias, (batch, heads, time, read + time), device)
         if self.key_padding is not None:
             check_padding(self.key_padding, batch, time, device)
+        if self.prefix is not None:
+            check_counts("prefix", self.prefix, batch, read + time, device)
+        if self.segments is not None:
+            check_segments("tokens", self.segments.queries, batch, time, device)
 
 
 class HeadedAttention(nn.Module):
+    """The interface of all attentions: `forward(x, *, options, cache)`.
+
+    Others change how queries, keys and values are made (`_make_projections`, `request`) or what is
+    done with them (`attended`, `weights`).
+    """
+
     def __init__(
         self,
         settings: HeadSettings,
@@ -126,6 +221,12 @@ class HeadedAttention(nn.Module):
         *,
         width: int,
         window: int | None = None,
+        chunk: int | None = None,
+        soft_cap: float | None = None,
+        sink: Sink | None = None,
+        gate: Gating | None = None,
+        value_residual: ValueResidual | None = None,
+        layer: int = 0,
         linear_bias: bool = False,
         norm_heads: bool = False,
         dropout: float = 0.0,
@@ -135,13 +236,28 @@ class HeadedAttention(nn.Module):
             raise ValueError(f"window is {window}; it counts the query's own key, so use 1 or more")
         self.heads, self.kv_heads = settings.heads, settings.kv_heads
         self.head_width = head_width(settings, width)
-        self.window = window
+        self.rotary_width = rotary_width(settings, width)
+        self.window, self.chunk, self.soft_cap = window, chunk, soft_cap
+        self.sinks: Tensor | None
+        if sink == "learned":
+            self.sinks = nn.Parameter(torch.zeros(self.heads))
+        else:
+            fixed = None if sink is None else torch.zeros(self.heads)
+            self.register_buffer("sinks", fixed, persistent=False)
         self.score = score
         self.norm_heads = norm_heads
         self.drop = nn.Dropout(dropout)  # of weights, within the score
-        together = (self.heads + 2 * self.kv_heads) * self.head_width
-        self.project = nn.Linear(width, together, bias=linear_bias)  # q, k and v in one product
-        self.merge = nn.Linear(self.heads * self.head_width, width, bias=linear_bias)
+        self._make_projections(settings, width, linear_bias)
+        self.gate: Gate | None = None
+        if gate is not None:
+            each = self.merge.in_features // self.heads
+            self.gate = Gate(gate, width, self.heads, each, bias=linear_bias)
+        self.residual: FirstValues | None = None if value_residual is None else FirstValues(layer)
+
+    def _make_projections(self, settings: HeadSettings, width: int, bias: bool) -> None:
+        self.projected = self.heads, self.kv_heads, self.kv_heads  # q, k and v in one product
+        self.project = nn.Linear(width, sum(self.projected) * self.head_width, bias=bias)
+        self.merge = nn.Linear(self.heads * self.head_width, width, bias=bias)
 
     def forward(
         self,
@@ -149,7 +265,7 @@ class HeadedAttention(nn.Module):
         *,
         causal: bool = True,
         rotary: Rotation | None = None,
-        bias: LinearBias | None = None,
+        bias: Bias | None = None,
         key_padding: Bool[Tensor, "b t"] | None = None,
         cache: LayerCache | None = None,
         options: AttentionOptions | None = None,
@@ -163,10 +279,17 @@ class HeadedAttention(nn.Module):
             options = AttentionOptions(
                 causal=causal, rotary=rotary, bias=bias, key_padding=key_padding
             )
-            options.check(x.shape[0], x.shape[1], self.heads, self.head_width, x.device)
+            options.check(x.shape[0], x.shape[1], self.heads, self.rotary_width, x.device)
             if cache is not None:
                 cache.check(x.shape[0])
-        return self.join(self.score.attend(self.request(x, options, cache)))
+        out = self.attended(x, options, cache)
+        return self.join(out if self.gate is None else out * self.gate(x))
+
+    def attended(
+        self, x: Float[Tensor, "b t c"], options: AttentionOptions, cache: LayerCache | None = None
+    ) -> Float[Tensor, "b h t _e"]:
+        """What each token of x attends to, in every head."""
+        return self.score.attend(self.request(x, options, cache))
 
     def weights(
         self, x: Float[Tensor, "b t c"], options: AttentionOptions
@@ -181,45 +304,116 @@ class HeadedAttention(nn.Module):
         cache: LayerCache | None = None,
     ) -> Request:
         """What the score is given: queries of x, and the keys and values that they attend to."""
+        return self._request_of(*self._read(x, options, cache), options)
+
+    def _read(
+        self, x: Tensor, options: AttentionOptions, cache: LayerCache | None
+    ) -> tuple[Tensor, Cached]:
+        """Queries of x, and what they attend to: it goes into the cache here."""
         q, k, v = self._split(self.project(x))
+        if self.residual is not None:
+            v = self.residual(v, options.first_values)
         if options.rotary is not None:
-            q, k = rotate(q, options.rotary), rotate(k, options.rotary)
+            q, k = self._rotate(q, options.rotary), self._rotate(k, options.rotary)
+        q = options.tempered(q)
         padding = options.key_padding
         held = Cached(k, v, padding) if cache is None else cache.append(k, v, padding)
+        return q, held
+
+    def _request_of(
+        self, q: Float[Tensor, "b h t d"], held: Cached, options: AttentionOptions
+    ) -> Request:
+        bias = options.bias
+        if isinstance(bias, Tensor):  # a ring holds the last keys only
+            bias = bias[..., -held.k.shape[2] :]
         return Request(
             q=q,
             k=held.k,
             v=held.v,
             causal=options.causal,
             window=self.window,
-            bias=options.bias,
+            chunk=self.chunk,
+            prefix=options.prefix,
+            segments=options.segments,
+            soft_cap=self.soft_cap,
+            sinks=self.sinks,
+            bias=bias,
             key_padding=held.key_padding,
             padding_mask=held.padding_mask,
             dropout=self.drop.p if self.training else 0.0,
         )
 
-    def join(self, out: Float[Tensor, "b h t d"]) -> Float[Tensor, "b t c"]:
+    def join(self, out: Float[Tensor, "b h t _e"]) -> Float[Tensor, "b t c"]:
         """The heads side by side, as vectors of the model's width."""
         return self.merge(out.transpose(1, 2).flatten(2))
 
     def operations(self, context: int) -> float:
         """Of the score in training, for one token of a sample of `context` tokens."""
-        keys = mean_keys(context, self.window)
+        return self.operations_of(mean_keys(context, self.window, self.chunk))
+
+    def operations_of(self, keys: float) -> float:
+        """The same for one token that attends to `keys` keys."""
         return self.heads * self.score.operations(self.head_width, keys).training
+
+    def _rotate(self, vectors: Tensor, by: Rotation) -> Tensor:
+        return rotate(vectors, by)
 
     def _split(self, projected: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         heads = projected.unflatten(-1, (-1, self.head_width))
+        queries, keys, values = self.projected
         if self.norm_heads:
-            compared, v = heads.split([self.heads + self.kv_heads, self.kv_heads], dim=2)
+            compared, v = heads.split([queries + keys, values], dim=2)
             compared = F.rms_norm(compared, (self.head_width,), eps=NORM_EPSILON)
-            q, k = compared.split([self.heads, self.kv_heads], dim=2)
+            q, k = compared.split([queries, keys], dim=2)
         else:
-            q, k, v = heads.split([self.heads, self.kv_heads, self.kv_heads], dim=2)
+            q, k, v = heads.split(self.projected, dim=2)
         return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
 
 
-def mean_keys(context: int, window: int | None) -> float:
+class Gate(nn.Module):
+    """sigmoid(W x), which what x has attended to is multiplied by before the heads are merged.
+
+    One gate for each coordinate of a head, or one for each head.
+    """
+
+    def __init__(self, kind: Gating, width: int, heads: int, head_width: int, *, bias: bool):
+        super().__init__()
+        self.heads = heads
+        each = head_width if kind == "elementwise" else 1
+        self.project = nn.Linear(width, heads * each, bias=bias)
+
+    def forward(self, x: Float[Tensor, "b t c"]) -> Float[Tensor, "b h t _d"]:
+        return self.project(x).unflatten(-1, (self.heads, -1)).transpose(1, 2).sigmoid()
+
+
+class FirstValues(nn.Module):
+    """(1 − λ) v + λ v₁: values mixed with those of the first layer, by a learned λ (Zhou et al.).
+
+    One λ a layer, which starts at 1/2; the first layer has none and leaves its values behind.
+    """
+
+    def __init__(self, layer: int) -> None:
+        super().__init__()
+        self.part = nn.Parameter(torch.full((1,), 0.5)) if layer else None
+
+    def forward(self, v: Float[Tensor, "b g t e"], first: list[Tensor]) -> Float[Tensor, "b g t e"]:
+        if self.part is None:
+            first[:] = [v]
+            return v
+        if not first:
+            raise ValueError(
+                "value_residual mixes in values of the model's first layer, which has not run; "
+                "call the whole model, or give the options that its first layer was given"
+            )
+        return v + self.part * (first[0] - v)
+
+
+def mean_keys(context: int, window: int | None, chunk: int | None = None) -> float:
     """Keys that a query attends to, on average over a causal sample."""
+    if chunk is not None and chunk < context:
+        whole, rest = divmod(context, chunk)
+        parts = whole * chunk * mean_keys(chunk, window) + rest * mean_keys(rest or 1, window)
+        return parts / context
     if window is None or window >= context:
         return (context + 1) / 2
     return window - window * (window - 1) / (2 * context)

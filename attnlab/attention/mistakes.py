@@ -10,9 +10,9 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from attnlab.attention.positions import Positions, Rotary, RotaryPositions, Shape, wide
+from attnlab.attention.positions import Positions, Rotary, RotaryPositions, Shape
 from attnlab.config import settings
-from attnlab.kernels.rotary import Rotation, rotation
+from attnlab.kernels.rotary import Rotation
 
 
 @settings
@@ -24,13 +24,7 @@ class GrowingRotary(Rotary):
     """
 
     def build(self, shape: Shape) -> Positions:
-        return GrowingRotaryPositions(self, shape)
-
-
-class GrowingRotaryPositions(RotaryPositions):
-    def rotation(self, positions: Int[Tensor, "#b t"], dtype: torch.dtype) -> Rotation:
-        settings = self.settings
-        return rotation(positions, self.pairs, 1 / settings.base, settings.layout, wide(dtype))
+        return self.in_layers(lambda base, scaled: RotaryPositions(self, shape, 1 / base, scaled))
 
 
 @settings
@@ -42,7 +36,7 @@ class HeadRotary(Rotary):
     """
 
     def build(self, shape: Shape) -> Positions:
-        return HeadRotaryPositions(self, shape)
+        return self.in_layers(lambda base, scaled: HeadRotaryPositions(self, shape, base, scaled))
 
 
 class HeadRotaryPositions(RotaryPositions):

@@ -17,7 +17,7 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Mapping, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -30,11 +30,13 @@ from attnlab.attention.cache import LayerCache
 from attnlab.attention.heads import (
     AttentionOptions,
     HeadedAttention,
+    Layer,
     MultiHead,
     head_width,
 )
 from attnlab.attention.positions import Positions, Shape
 from attnlab.attention.scores import Operations, Score
+from attnlab.attention.text_cache import TextCache
 from attnlab.code.own import CONFIG, NAMES, OwnCode
 from attnlab.code.running import defined_at, running
 from attnlab.config import setting, settings
@@ -42,21 +44,11 @@ from attnlab.kernels import LinearBias, Request, Rotation
 
 # what code may take by name when it is called
 GIVEN = frozenset({"causal", "is_causal", "key_padding", "rotary", "bias", "window", "dropout"})
+# settings that only our own modules have: code may use these names for something else
+OURS = ("gate", "value_residual", "positions")
+NEW = ("chunk", "soft_cap", "sink")  # given only where the model has them: a default may be theirs
 # how people call queries, keys and values
 QKV = tuple(re.compile(name) for name in ("q|quer(y|ies)", "k|keys?", "v|vals?|values?"))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Layer:
-    """What the laboratory knows of the layer that an attention stands in."""
-
-    width: int
-    context: int
-    layer: int = 0
-    window: int | None = None
-    linear_bias: bool = False
-    norm_heads: bool = False
-    dropout: float = 0.0
 
 
 @settings
@@ -74,7 +66,9 @@ class OwnAttention(OwnCode):
 
     def build(self, layer: Layer) -> nn.Module:
         width = head_width(self, layer.width)
-        known = {**vars(layer), "heads": self.heads, "kv_heads": self.heads, "head_width": width}
+        known = {name: one for name, one in vars(layer).items() if name not in OURS}
+        known = {name: one for name, one in known.items() if name not in NEW or one is not None}
+        known |= {"heads": self.heads, "kv_heads": self.heads, "head_width": width}
         known |= {"bias": layer.linear_bias, "causal": True, "is_causal": True}
         found = self.load()
         if _takes_qkv(found):
@@ -87,8 +81,15 @@ class OwnAttention(OwnCode):
         if _takes_qkv(made):
             return headed(self, OwnScoreModule(made, self, asked), layer)
         takes = _parameters(made)
-        for name in ("window", "dropout"):  # norm_heads is of our projections, which it replaces
+        # norm_heads is of our projections, which it replaces
+        for name in ("window", "chunk", "soft_cap", "sink", "dropout"):
             _refuse_lost(self.option, name, getattr(layer, name), asked | takes.keys())
+        for name in ("gate", "value_residual"):
+            if getattr(layer, name) is not None:
+                raise ValueError(
+                    f"{self.option} stands in place of our projections, so model.{name}="
+                    f"{getattr(layer, name)} would not reach it; leave out model.{name}"
+                )
         if {"options", "cache"} <= takes.keys():
             return made if isinstance(made, nn.Module) else _Function(made)
         return OwnLayer(PlainModule(made, self, layer), self.option)
@@ -127,64 +128,26 @@ class OwnPositions(OwnCode):
 
 def headed(settings: Any, score: Score, layer: Layer) -> nn.Module:
     """Our projections around a score of a person's own."""
+    if layer.value_residual is not None:
+        raise ValueError(
+            "code of q, k and v reads a text again for every token, and row by row beside padding: "
+            "there are no values of the first layer to mix in; leave out model.value_residual"
+        )
     chosen = MultiHead(heads=settings.heads, head_width=settings.head_width)
     attention = HeadedAttention(
         chosen if isinstance(settings, OwnAttention) else settings,
         score,
         width=layer.width,
         window=layer.window,
+        chunk=layer.chunk,
+        soft_cap=layer.soft_cap,
+        sink=layer.sink,
+        gate=layer.gate,
         linear_bias=layer.linear_bias,
         norm_heads=layer.norm_heads,
         dropout=layer.dropout,
     )
     return OwnLayer(attention, score.name if isinstance(score, OwnScoreModule) else "")
-
-
-class TextCache(LayerCache):
-    """All that a layer was given so far, for code that reads the whole text again."""
-
-    keeps_keys = False
-
-    def reset(self) -> None:
-        super().reset()
-        self._parts: dict[str, Tensor] = {}
-
-    @property
-    def bytes(self) -> int:
-        return sum(one.numel() * one.element_size() for one in self._parts.values())
-
-    def check(self, batch: int) -> None:
-        if "x" in self._parts and self._parts["x"].shape[0] != batch:
-            raise ValueError(
-                f"the cache holds {self._parts['x'].shape[0]} texts, and these are tokens of "
-                f"{batch}; reset the cache before other texts"
-            )
-
-    def extend(self, x: Tensor, options: AttentionOptions) -> tuple[Tensor, AttentionOptions]:
-        """The texts with these tokens at their end."""
-        before = self._parts["x"].shape[1] if "x" in self._parts else 0
-        padding = options.key_padding
-        if padding is None and "padding" in self._parts:
-            padding = torch.zeros(x.shape[:2], dtype=torch.bool, device=x.device)
-        if padding is not None and "padding" not in self._parts and before:
-            self._parts["padding"] = padding.new_zeros(x.shape[0], before)
-        x = self._add("x", x.detach(), 1)
-        if padding is not None:
-            padding = self._add("padding", padding, 1)
-        turned = options.rotary
-        if turned is not None:
-            cos, sin = self._add("cos", turned.cos, 2), self._add("sin", turned.sin, 2)
-            turned = Rotation(cos, sin, turned.layout)
-        return x, replace(options, key_padding=padding, rotary=turned)
-
-    def _add(self, name: str, new: Tensor, axis: int) -> Tensor:
-        if name in self._parts:
-            old = self._parts[name]
-            if old.shape[0] != new.shape[0]:  # positions that all rows shared until now
-                old = old.expand(new.shape[0], *old.shape[1:])
-            new = torch.cat([old, new], axis)
-        self._parts[name] = new
-        return new
 
 
 class OwnLayer(nn.Module):
@@ -202,6 +165,7 @@ class OwnLayer(nn.Module):
         cache: LayerCache | None = None,
     ) -> Float[Tensor, "b t c"]:
         new = x.shape[1]
+        self._refuse_lost_options(options, cache)
         if isinstance(cache, TextCache):
             x, options = cache.extend(x, options)
         out = self._read(x, options)
@@ -230,6 +194,27 @@ class OwnLayer(nn.Module):
         found = count_operations(lambda: self._read(x, options)) / context
         rest = found - 2.0 * sum(one.weight.numel() for one in linear)
         return 3.0 * max(rest, 0.0)
+
+    def _refuse_lost_options(self, options: AttentionOptions, cache: LayerCache | None) -> None:
+        """What would not reach the code, or not be that of a text that is put together again."""
+        for name in ("segments", "prefix"):
+            if getattr(options, name) is not None:
+                raise ValueError(
+                    f"{self.name} is not given {name}, so every row is one text that is read from "
+                    "left to right; leave it out, or use an attention of ours"
+                )
+        if options.temperature is not None:
+            raise ValueError(
+                f"{self.name} is not given model.positions.temperature; leave it out, or use an "
+                "attention of ours"
+            )
+        whole = cache is None and options.key_padding is None
+        if isinstance(options.bias, Tensor) and not whole:
+            raise ValueError(
+                f"{self.name} reads each text from its beginning, and the model's positions bias "
+                "scores by the position of a query, for the tokens of one call without padding; "
+                "use positions=kerple or t5, which depend on the distance alone"
+            )
 
     def _read(self, x: Tensor, options: AttentionOptions) -> Tensor:
         padding = options.key_padding
@@ -311,8 +296,10 @@ class OwnScoreModule(Score):
         return one.repeat_interleave(request.q.shape[1] // one.shape[1], 1)
 
     def _of_values(self, request: Request, values: Tensor) -> Tensor:
-        for name in ("window", "dropout"):
-            _refuse_lost(self.name, name, getattr(request, name), self.asked | self.takes.keys())
+        changes = {name: getattr(request, name) for name in ("window", "chunk", "soft_cap")}
+        changes |= {"sink": request.sinks is not None, "dropout": request.dropout}
+        for name, value in changes.items():
+            _refuse_lost(self.name, name, value, self.asked | self.takes.keys())
         bias = request.dense_bias()
         if bias is not None and "bias" not in self.takes:
             raise ValueError(
@@ -370,7 +357,7 @@ class OwnPositionsModule(Positions):
             found = self._call("rotation", positions, dtype)
         return found
 
-    def bias(self) -> LinearBias | None:
+    def bias(self, positions: Int[Tensor, "#b t"], keys: int) -> LinearBias | None:
         found: LinearBias | None = self._call("bias") if hasattr(self.inner, "bias") else None
         return found
 

@@ -2,21 +2,28 @@
 
 Axes: b batch (1 when all rows share their positions), t time, c model width, h heads, d head width.
 
-A scheme can act in three places, and the model asks each of them: it can add to the token vectors,
-rotate queries and keys, or bias the scores.
+A scheme can act in four places, and the model asks each of them: it can add to the token vectors,
+rotate queries and keys, bias the scores, or scale queries. It may do so differently in each layer:
+then it consists of several schemes, which repeat over the layers.
+
+What is added, turned or scaled depends on the position that a token is given. A bias depends on the
+distance of query and key, counted in tokens: padding before a text and documents before one's own
+do not change it.
 """
 
 import math
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from attnlab.config import setting, settings
-from attnlab.kernels.request import LinearBias
-from attnlab.kernels.rotary import Layout, Rotation, rotation
+from attnlab.attention.rotary_scaling import Frequencies, ScalingSettings
+from attnlab.config import choice, refusal, setting, settings
+from attnlab.kernels.request import Bias, LinearBias
+from attnlab.kernels.rotary import Layout, Rotation, frequencies, rotation_at
 
 BASE = "frequencies fall from 1 to nearly 1 / base"
 POWERS = "frequencies are its powers"
@@ -33,9 +40,17 @@ class Shape:
 
 
 class Positions(nn.Module):
-    """No position information; the others change one of the three answers."""
+    """No position information; the others change one of the four answers."""
 
     longest: int | None = None  # how many positions there are, if that is limited
+
+    def of_layers(self) -> Iterable["Positions"]:
+        """The schemes of the layers, each once: a model asks each once a call."""
+        return (self,)
+
+    def number(self, layer: int) -> int:
+        """Which of those is the layer's."""
+        return 0
 
     def add_to(
         self, x: Float[Tensor, "b t c"], positions: Int[Tensor, "#b t"]
@@ -51,8 +66,44 @@ class Positions(nn.Module):
         """The rotation of the positions start … stop - 1."""
         return self.rotation(torch.arange(start, stop, device=device)[None], dtype)
 
-    def bias(self) -> LinearBias | None:
+    def bias(self, positions: Int[Tensor, "#b t"], keys: int) -> Bias | Tensor | None:
+        """For queries at these positions, the last of so many keys."""
         return None
+
+    def temperature(
+        self, positions: Int[Tensor, "#b t"], dtype: torch.dtype
+    ) -> Float[Tensor, "#b 1 t 1"] | None:
+        """What queries are multiplied by."""
+        return None
+
+
+class LayeredPositions(Positions):
+    """Several schemes, in a pattern that repeats over the layers."""
+
+    def __init__(self, schemes: Sequence[Positions], pattern: Sequence[int]) -> None:
+        super().__init__()
+        self.schemes, self.pattern = nn.ModuleList(schemes), tuple(pattern)
+
+    def of_layers(self) -> Iterable[Positions]:
+        return self.schemes  # type: ignore[return-value]
+
+    def number(self, layer: int) -> int:
+        return self.pattern[layer % len(self.pattern)]
+
+    def rotation(self, positions: Int[Tensor, "#b t"], dtype: torch.dtype) -> Rotation | None:
+        raise AssertionError("each layer has a rotation of its own: ask of_layers()")
+
+
+Kind = TypeVar("Kind", bound=Hashable)
+
+
+def layered(pattern: Sequence[Kind], build: Callable[[Kind], Positions]) -> Positions:
+    """A scheme for each kind of layer; a single one stands for itself."""
+    kinds = list(dict.fromkeys(pattern))
+    schemes = [build(kind) for kind in kinds]
+    if len(schemes) == 1:
+        return schemes[0]
+    return LayeredPositions(schemes, [kinds.index(kind) for kind in pattern])
 
 
 @runtime_checkable
@@ -122,7 +173,13 @@ def sinusoids(
 class Rotary:
     """Turns pairs of coordinates of q and k by angles proportional to the position."""
 
-    base: float = setting(10_000.0, above=0, because=POWERS, about=BASE)
+    base: float | tuple[float | None, ...] = setting(
+        10_000.0,
+        above=0,
+        because=POWERS,
+        none="a layer without rotation",
+        about=f"{BASE}; a list repeats over the layers",
+    )
     fraction: float = setting(
         1.0,
         above=0,
@@ -134,15 +191,69 @@ class Rotary:
         "half-split",
         about="which coordinates are a pair: n and n + half of them, or neighbours (interleaved)",
     )
+    scaling: ScalingSettings = choice(
+        "scaling", "none", about="how rates change so that texts may be longer"
+    )
+    scaled: tuple[bool, ...] = setting(
+        (True,), about="whether a layer's rotation is scaled; a list repeats over the layers"
+    )
+    temperature: float | None = setting(
+        None,
+        above=0,
+        because="queries grow by it",
+        none="no temperature",
+        about="in layers without rotation, queries times 1 + it · ln(1 + ⌊(t + 1) / step⌋)",
+    )
+    temperature_step: int = setting(
+        8192, low=1, because="it counts positions", about="positions between two temperatures"
+    )
+
+    def check(self) -> None:
+        rotates = any(base is not None for base in self.bases)
+        if not rotates:
+            raise refusal(self, "base", "no layer would rotate; use positions=none")
+        if not any(self.scaled):
+            raise refusal(self, "scaled", "no layer would be scaled; use positions.scaling=none")
+        if self.temperature is not None and None not in self.bases:
+            raise refusal(
+                self,
+                "temperature",
+                "it is for layers without rotation, and each has one; give positions.base a none, "
+                "as in 10000,10000,10000,none",
+            )
+
+    @property
+    def bases(self) -> tuple[float | None, ...]:
+        """Of the layers, in a pattern that repeats."""
+        return (self.base,) if isinstance(self.base, float | int) else tuple(self.base)
 
     def build(self, shape: Shape) -> Positions:
-        return RotaryPositions(self, shape)
+        return self.in_layers(lambda base, scaled: RotaryPositions(self, shape, base, scaled))
+
+    def in_layers(self, build: Callable[[float, bool], Positions]) -> Positions:
+        """Made by `build` where a layer has a base."""
+        count = math.lcm(len(self.bases), len(self.scaled))
+        bases = [self.bases[n % len(self.bases)] for n in range(count)]
+        scaled = [self.scaled[n % len(self.scaled)] for n in range(count)]
+        pattern = [
+            (base, base is not None and one) for base, one in zip(bases, scaled, strict=True)
+        ]
+
+        def of_layer(kind: tuple[float | None, bool]) -> Positions:
+            base, is_scaled = kind
+            if base is not None:
+                return build(base, is_scaled)
+            if self.temperature is None:
+                return Positions()
+            return TemperedPositions(self.temperature, self.temperature_step)
+
+        return layered(pattern, of_layer)
 
 
 class RotaryPositions(Positions):
-    def __init__(self, settings: Rotary, shape: Shape) -> None:
+    def __init__(self, settings: Rotary, shape: Shape, base: float, scaled: bool = True) -> None:
         super().__init__()
-        self.settings = settings
+        self.settings, self.base, self.scaled = settings, base, scaled
         self.context = shape.context
         self.heads = shape.heads
         # no buffer: converting a model to a half precision would round the angles
@@ -153,10 +264,18 @@ class RotaryPositions(Positions):
                 f"positions.fraction {settings.fraction} of a head width of {shape.head_width} is "
                 "less than one pair of coordinates; use wider heads or a larger fraction"
             )
+        self.frequencies(torch.device("cpu"))  # refuses a scaling that does not fit
+
+    def frequencies(self, device: torch.device) -> Frequencies:
+        rates = frequencies(self.pairs, self.base, device)
+        if not self.scaled:
+            return Frequencies(rates)
+        return self.settings.scaling.apply(rates, self.base, self.context)
 
     def rotation(self, positions: Int[Tensor, "#b t"], dtype: torch.dtype) -> Rotation:
-        settings = self.settings
-        return rotation(positions, self.pairs, settings.base, settings.layout, wide(dtype))
+        rates, length = self.frequencies(positions.device)
+        layout = self.settings.layout
+        return rotation_at(positions, rates, length=length, layout=layout, dtype=wide(dtype))
 
     def rotation_of_span(
         self, start: int, stop: int, device: torch.device, dtype: torch.dtype
@@ -177,6 +296,23 @@ def wide(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
+class TemperedPositions(Positions):
+    """Queries t times 1 + growth · ln(1 + ⌊(t + 1) / step⌋), and no rotation (Llama 4).
+
+    A softmax over more keys is flatter; larger queries make up for it.
+    """
+
+    def __init__(self, growth: float, step: int) -> None:
+        super().__init__()
+        self.growth, self.step = growth, step
+
+    def temperature(
+        self, positions: Int[Tensor, "#b t"], dtype: torch.dtype
+    ) -> Float[Tensor, "#b 1 t 1"]:
+        steps = (positions + 1) // self.step
+        return (1 + self.growth * steps.double().log1p()).to(wide(dtype))[:, None, :, None]
+
+
 @settings
 class Alibi:
     """Scores minus slope · distance, the slopes a geometric sequence over the heads."""
@@ -192,7 +328,7 @@ class AlibiPositions(Positions):
         super().__init__()
         self.register_buffer("slopes", alibi_slopes(heads), persistent=False)
 
-    def bias(self) -> LinearBias:
+    def bias(self, positions: Int[Tensor, "#b t"], keys: int) -> LinearBias:
         return LinearBias(self.slopes)
 
 

@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 from attnlab.config import setting, settings
 from attnlab.kernels import Request, dispatch
-from attnlab.kernels.reference import masked_softmax
+from attnlab.kernels.reference import weights_of
 
 NUMBERS_AT_ONCE = 1 << 24  # of the additive score's inner layer: 64 MB in float32
 
@@ -156,7 +156,7 @@ class AdditiveScore(Score):
         request = request.clear_padding()
         inner = self._inner(request)
         outs = []
-        for queries, keys in self._chunks(request, *request.band):
+        for queries, keys in self._chunks(request):
             if torch.is_grad_enabled():
                 out = checkpoint(
                     self._chunk,
@@ -175,8 +175,11 @@ class AdditiveScore(Score):
     def weights(self, request: Request) -> Float[Tensor, "b h q k"]:
         request = request.clear_padding()
         inner = self._inner(request)
-        chunks = self._chunks(request, request.keys, request.keys)
-        return torch.cat([self._weights(request, inner, *chunk) for chunk in chunks], dim=2)
+        found = []
+        for queries, keys in self._chunks(request):
+            part = self._weights(request, inner, queries, keys)
+            found.append(F.pad(part, (keys.start, request.keys - keys.stop)))
+        return torch.cat(found, dim=2)
 
     def operations(self, head_width: int, keys: float) -> Operations:
         """Its tanh, one for every pair and unit of the inner layer, is elementwise: not counted."""
@@ -206,20 +209,17 @@ class AdditiveScore(Score):
         of_queries, of_keys = inner
         units = torch.tanh(of_queries[:, :, queries, None] + of_keys[:, :, None, keys])
         scores = torch.einsum("bhqks,hs->bhqk", units, self.outer)
-        mask, bias = request.visible(queries, keys), request.dense_bias(queries, keys)
-        return F.dropout(masked_softmax(scores, mask, bias), request.dropout)
+        return weights_of(scores, request, queries, keys)
 
-    def _chunks(self, request: Request, left: int, right: int) -> Iterator[tuple[slice, slice]]:
-        """Runs of queries and the keys within `left` before and `right` after them.
+    def _chunks(self, request: Request) -> Iterator[tuple[slice, slice]]:
+        """Runs of queries, and the keys that they attend to.
 
         So few queries that the inner layer stays small.
         """
-        band = min(left + right + 1, request.keys)
-        numbers = request.q.shape[0] * self.outer.numel() * max(band, 1)
+        mask = request.mask
+        widest = min(sum(mask.sides) + 1, request.keys)
+        numbers = request.q.shape[0] * self.outer.numel() * max(widest, 1)
         count = max(NUMBERS_AT_ONCE // max(numbers, 1), 1)
-        offset = request.keys - request.queries
         for start in range(0, max(request.queries, 1), count):
-            stop = min(start + count, request.queries)
-            first = min(max(start + offset - left, 0), request.keys)
-            end = max(min(stop + offset + right, request.keys), first)
-            yield slice(start, stop), slice(first, end)
+            queries = slice(start, min(start + count, request.queries))
+            yield queries, mask.keys_of(queries)

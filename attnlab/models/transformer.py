@@ -20,12 +20,17 @@ from attnlab.attention.cache import Cache, CacheSettings, LayerCache
 from attnlab.attention.heads import (
     NORM_EPSILON,
     AttentionOptions,
+    Gating,
     HeadedAttention,
     HeadSettings,
+    Layer,
+    LayerSettings,
+    Sink,
+    ValueResidual,
     head_width,
+    rotary_width,
 )
 from attnlab.attention.own import (
-    Layer,
     OwnAttention,
     OwnLayer,
     OwnPositionsModule,
@@ -37,7 +42,8 @@ from attnlab.attention.own import (
 from attnlab.attention.positions import Positions, PositionsSettings, Shape
 from attnlab.attention.scores import ScaledDot, ScoreSettings
 from attnlab.config import choice, setting, settings
-from attnlab.kernels import hardware
+from attnlab.kernels import Segments, hardware
+from attnlab.kernels.request import check_segments
 from attnlab.models.model import Decoder
 
 LARGEST, DEEPEST = 1 << 20, 1 << 12  # beyond these a width or depth is a slip of the finger
@@ -69,6 +75,43 @@ class TransformerSettings:
         because="it counts the keys that a query attends to, its own included",
         none="all keys",
         about="keys a query attends to, its own included; a list repeats over the layers",
+    )
+    chunk: tuple[int | None, ...] = setting(
+        (None,),
+        low=1,
+        because="it counts positions",
+        none="no chunks",
+        about="positions of a chunk: a query attends within its own; a list repeats over layers",
+    )
+    soft_cap: float | None = setting(
+        None,
+        above=0,
+        because="it bounds scores",
+        none="no bound",
+        about="bound on scores: soft_cap · tanh(score / soft_cap), as in Gemma 2 (50)",
+    )
+    logit_cap: float | None = setting(
+        None,
+        above=0,
+        because="it bounds logits",
+        none="no bound",
+        about="the same for the logits of the next token (Gemma 2: 30)",
+    )
+    sink: Sink | None = setting(
+        None,
+        none="no sink",
+        about="one more score a head, which takes weight and gives nothing: learned, or fixed at 0",
+    )
+    gate: Gating | None = setting(
+        None,
+        none="no gate",
+        about="sigmoid(W x) times what x attends to, before heads are merged; one a coordinate "
+        "(elementwise) or one a head (headwise)",
+    )
+    value_residual: ValueResidual | None = setting(
+        None,
+        none="each layer its own",
+        about="values mixed with those of the first layer by a learned number: first",
     )
     norm: Literal["layer", "rms", "unit"] = setting(
         "rms", about="before each part of a layer: LayerNorm, RMS-norm, or RMS-norm without gains"
@@ -112,6 +155,9 @@ class TransformerSettings:
     def window_of(self, layer: int) -> int | None:
         return self.window[layer % len(self.window)]
 
+    def chunk_of(self, layer: int) -> int | None:
+        return self.chunk[layer % len(self.chunk)]
+
 
 class Transformer(Decoder[Cache]):
     settings: TransformerSettings
@@ -135,30 +181,54 @@ class Transformer(Decoder[Cache]):
         *,
         positions: Int[Tensor, "#b t"] | None = None,
         key_padding: Bool[Tensor, "b t"] | None = None,
+        prefix: int | Int[Tensor, " b"] | None = None,
+        segments: Int[Tensor, "#b t"] | None = None,
         cache: Cache | None = None,
     ) -> Float[Tensor, "b t v"]:
-        """Logits for the token after each one."""
+        """Logits for the token after each one.
+
+        All tokens attend to the first `prefix` ones of their row. `segments` numbers documents in
+        a row: tokens attend to their own, and its positions begin at 0.
+        """
         hardware.require(self.embed.weight.dtype, tokens.device)
         start = 0 if cache is None else cache.length
         stop = start + tokens.shape[1]
-        counted = positions is None
+        documents = self._documents(segments, tokens, cache)
+        counted = positions is None and documents is None
         if positions is None:
-            self._refuse_past_the_end(stop)
             positions = torch.arange(start, stop, device=tokens.device)[None]
+            if documents is not None:
+                positions = documents.positions()
+                stop = int(positions.max()) + 1 if positions.numel() else 0
+            self._refuse_past_the_end(stop)
+            stop = start + tokens.shape[1]
+        if isinstance(prefix, int):
+            prefix = torch.full((tokens.shape[0],), prefix, device=tokens.device)
         x = self.drop(self.positions.add_to(self.embed(tokens), positions))
-        options = AttentionOptions(
-            rotary=self.positions.rotation_of_span(start, stop, tokens.device, x.dtype)
-            if counted
-            else self.positions.rotation(positions, x.dtype),
-            bias=self.positions.bias(),
-            key_padding=key_padding,
-        )
+        first = list[Tensor]()
+        options = [
+            AttentionOptions(
+                rotary=scheme.rotation_of_span(start, stop, tokens.device, x.dtype)
+                if counted
+                else scheme.rotation(positions, x.dtype),
+                bias=scheme.bias(positions, stop),
+                temperature=scheme.temperature(positions, x.dtype),
+                key_padding=key_padding,
+                prefix=prefix,
+                segments=documents,
+                first_values=first,
+            )
+            for scheme in self.positions.of_layers()
+        ]
         self._check(options, tokens, cache)
         for layer, block in enumerate(self.blocks):
-            x = block(x, options, None if cache is None else cache.layers[layer])
+            given = options[self.positions.number(layer)]
+            x = block(x, given, None if cache is None else cache.layers[layer])
         if cache is not None:
             cache.length += tokens.shape[1]
-        return self.head(self.norm(x))
+        logits = self.head(self.norm(x))
+        cap = self.settings.logit_cap
+        return logits if cap is None else cap * torch.tanh(logits / cap)
 
     @property
     def longest(self) -> int | None:
@@ -181,18 +251,46 @@ class Transformer(Decoder[Cache]):
                 layers.append(own())
                 continue
             window = self.settings.window_of(layer)
+            if self.settings.chunk_of(layer) is not None:
+                window = None  # chunks are counted from the first token
             name = kind if kind != "auto" else "full" if window is None else "ring"
             settings: CacheSettings = registry.load("cache", name)()
             layers.append(settings.build(window))
         return Cache(layers)
 
-    def _check(self, options: AttentionOptions, tokens: Tensor, cache: Cache | None) -> None:
+    def _documents(
+        self, segments: Tensor | None, tokens: Tensor, cache: Cache | None
+    ) -> Segments | None:
+        if segments is None:
+            return None
+        if cache is not None:
+            raise ValueError("segments and cache exclude each other; decode documents as rows")
+        check_segments("tokens", segments, tokens.shape[0], tokens.shape[1], tokens.device)
+        segments = segments.expand(tokens.shape[0], -1).contiguous()
+        return Segments(segments, segments)
+
+    def _check(self, every: list[AttentionOptions], tokens: Tensor, cache: Cache | None) -> None:
         """Once for all layers, which make whatever else goes into attention themselves."""
         shape = _shape(self.settings)
         batch, time = tokens.shape
-        options.check(batch, time, shape.heads, shape.head_width, tokens.device)
+        read = 0 if cache is None else cache.length
+        for options in every:
+            options.check(batch, time, shape.heads, shape.head_width, tokens.device, read=read)
         if cache is not None:
             cache.check(batch)
+        prefix = every[0].prefix
+        if prefix is not None:
+            if 0 < read < int(prefix.max()):
+                raise ValueError(
+                    f"prefix has {int(prefix.max())} and the cache holds {read} tokens: these have "
+                    "not attended to the rest of it; give a prefix to the cache in one piece"
+                )
+            for name in ("window", "chunk"):
+                if any(one is not None for one in getattr(self.settings, name)):
+                    raise ValueError(
+                        f"prefix and model.{name} exclude each other: a query past the {name} "
+                        "would attend to keys in two places; leave one out"
+                    )
 
     def _refuse_past_the_end(self, stop: int) -> None:
         longest = self.longest
@@ -254,17 +352,23 @@ def make_attention(settings: TransformerSettings, layer: int) -> nn.Module:
         width=settings.width,
         context=settings.context,
         layer=layer,
+        positions=settings.positions,
         window=settings.window_of(layer),
+        chunk=settings.chunk_of(layer),
+        soft_cap=settings.soft_cap,
+        sink=settings.sink,
+        gate=settings.gate,
+        value_residual=settings.value_residual,
         linear_bias=settings.bias,
         norm_heads=settings.norm_heads,
         dropout=settings.attention_dropout,
     )
-    if isinstance(settings.attention, OwnAttention):
+    if isinstance(settings.attention, LayerSettings):
         if not isinstance(settings.score, ScaledDot):
             name = registry.name_of("score", settings.score)
             raise ValueError(
-                f"{settings.attention.option} stands for the score too, so model.score={name} "
-                "would not reach it; leave out model.score"
+                f"{registry.name_of('attention', settings.attention)} stands for the score too, so "
+                f"model.score={name} would not reach it; leave out model.score"
             )
         return settings.attention.build(facts)
     score = settings.score.build(settings.attention.heads, _shape(settings).head_width)
@@ -275,6 +379,12 @@ def make_attention(settings: TransformerSettings, layer: int) -> nn.Module:
         score,
         width=facts.width,
         window=facts.window,
+        chunk=facts.chunk,
+        soft_cap=facts.soft_cap,
+        sink=facts.sink,
+        gate=facts.gate,
+        value_residual=facts.value_residual,
+        layer=facts.layer,
         linear_bias=facts.linear_bias,
         norm_heads=facts.norm_heads,
         dropout=facts.dropout,
@@ -333,6 +443,6 @@ def _shape(settings: TransformerSettings) -> Shape:
     return Shape(
         width=settings.width,
         heads=settings.attention.heads,
-        head_width=head_width(settings.attention, settings.width),
+        head_width=rotary_width(settings.attention, settings.width),
         context=settings.context,
     )

@@ -24,7 +24,7 @@ from attnlab.attention.heads import AttentionOptions, HeadedAttention
 from attnlab.attention.own import OwnLayer
 from attnlab.generate import evaluating, precise
 from attnlab.kernels import dispatch
-from attnlab.kernels.request import visible
+from attnlab.kernels.mask import Mask
 from attnlab.models.model import LanguageModel, parameters
 from attnlab.models.transformer import Transformer, TransformerSettings
 from attnlab.page.generation import OpenModels
@@ -201,7 +201,9 @@ def why_no_weights(model: nn.Module) -> str:
             "at. What its outputs depend on can be measured all the same."
         )
     if len(attention_layers(model)) < len(model.blocks):
-        return "The attention of this model does not give its weights, so there are none to show."
+        plain = "The attention of this model does not give its weights, so there are none to show."
+        found = (getattr(block.attention, "no_weights", "") for block in model.blocks)
+        return next(filter(None, found), plain)
     return ""
 
 
@@ -242,8 +244,9 @@ def weights(inspected: Inspection, layer: int) -> Tensor:
 
 def layer_mask(attention: HeadedAttention, time: int) -> Tensor:
     """[t, t], True where a query of this layer attends to a key."""
-    at = torch.arange(time)
-    return visible(at, at, True, attention.window)
+    here = torch.device("cpu")
+    window, chunk = attention.window, getattr(attention, "chunk", None)
+    return Mask(queries=time, keys=time, device=here, window=window, chunk=chunk).visible()[0]
 
 
 def influences(model: LanguageModel, ids: list[int]) -> Iterator[list[list[float]] | None]:

@@ -69,4 +69,5 @@ def split(saved: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor
 
 def weights_to_use(kept: Checkpoint) -> dict[str, Tensor]:
     """Of a checkpoint: the averaged weights if it has them, and buffers as they are."""
-    return {**kept.model, **split(kept.optimiser)[1]}
+    averages = split(kept.optimiser)[1]
+    return {**kept.model, **averages} if averages else kept.model

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from attnlab import config
-from attnlab.attention.own import OwnLayer, TextCache
+from attnlab.attention.own import OwnLayer
+from attnlab.attention.text_cache import TextCache
 from attnlab.code import consent
 from attnlab.code.own import allow_named
 from attnlab.generate import Sampling, generate
@@ -126,7 +127,12 @@ TWINS = {
         ["score=mine.py:biased", "positions=alibi"],
         ["positions=alibi"],
     ),
+    "a score with a learned bias": (
+        ["score=mine.py:biased", "positions=kerple"],
+        ["positions=kerple"],
+    ),
     "a class that asks for its window": (["attention=mine.py:Near", "window=5"], ["window=5"]),
+    "a score with a gate": (["score=mine.py:attend", "gate=headwise"], ["gate=headwise"]),
     "x to y": (["attention=mine.py:Plain", "positions=none"], ["positions=none"]),
     "x to y, rotated": (["attention=mine.py:Turned"], []),
     "the interface of ours": (["attention=mine.py:Ours", "window=5"], ["window=5"]),
@@ -252,6 +258,11 @@ def test_their_own_initial_weights_stay(mine, tmp_path):
         (["score=mine.py:attend", "positions=alibi"], "takes no 'bias'"),
         (["attention=mine.py:Plain", "window=3"], "takes no 'window'"),
         (["score=mine.py:attend", "window=3"], "takes no 'window'"),
+        (["score=mine.py:attend", "sink=fixed"], "takes no 'sink'"),
+        (
+            ["score=mine.py:attend", "positions.base=10,none", "positions.temperature=0.1"],
+            "is not given model.positions.temperature",
+        ),
         (
             ["score=mine.py:attend", "attention_dropout=0.1"],
             "takes no 'dropout', so model.attention_",
@@ -259,6 +270,10 @@ def test_their_own_initial_weights_stay(mine, tmp_path):
         (["attention=mine.py:attend", "attention_dropout=0.1"], "takes no 'dropout'"),
         (["attention=mine.py:Ours", "attention_dropout=0.1"], "takes no 'dropout'"),
         (["attention=mine.py:Recurrent", "window=3"], "takes no 'window'"),
+        (["score=mine.py:attend", "sink=learned"], "takes no 'sink'"),
+        (["attention=mine.py:Ours", "gate=headwise"], "stands in place of our projections"),
+        (["score=mine.py:attend", "value_residual=first"], "there are no values of the first"),
+        (["attention=mine.py:Ours", "value_residual=first"], "model.value_residual=first would"),
         (["attention=mine.py:attend", "score=additive"], "stands for the score too"),
         (["score=mine.py:OfX"], "no function of q, k and v"),
         (
@@ -271,6 +286,17 @@ def test_what_would_not_reach_it_is_refused(mine, words, message):
     with pytest.raises(ValueError, match=r"(?s).") as refused:
         build(words).train()(TOKENS)
     assert message in str(refused.value)
+
+
+def test_a_bias_by_position_fits_the_tokens_of_one_call(mine):
+    own = build(["score=mine.py:biased", "positions=fire"])
+    ours = build(["positions=fire"])
+    ours.load_state_dict({name.replace("inner.", ""): w for name, w in own.state_dict().items()})
+    torch.testing.assert_close(own(TOKENS), ours(TOKENS))
+    with pytest.raises(ValueError, match="for the tokens of one call without padding"):
+        own(TOKENS, cache=own.new_cache())
+    with pytest.raises(ValueError, match="for the tokens of one call without padding"):
+        own(TOKENS, key_padding=torch.zeros(3, 17, dtype=torch.bool))
 
 
 def test_a_cache_of_other_texts_is_refused():

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from attnlab.attention import patterns
-from attnlab.kernels.request import visible
+from attnlab.kernels.mask import visible
 
 TEXT = [ord(letter) for letter in "the cat sat on the mat, and then it ran away"]
 

@@ -31,7 +31,7 @@ def test_added_schemes_add_the_same_wherever_the_text_is_cut():
         parts = [scheme.add_to(x[:, :2], T[:, :2]), scheme.add_to(x[:, 2:], T[:, 2:])]
         assert torch.equal(whole, torch.cat(parts, dim=1))
         assert not torch.equal(whole, x)
-        assert scheme.rotation(T, torch.float32) is None and scheme.bias() is None
+        assert scheme.rotation(T, torch.float32) is None and scheme.bias(T, 5) is None
 
 
 def test_rotary_turns_a_fraction_of_the_width():

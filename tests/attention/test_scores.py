@@ -9,8 +9,8 @@ from attnlab import registry
 from attnlab.attention import scores
 from attnlab.bench.measure import peak_memory
 from attnlab.kernels import LinearBias, Request
+from attnlab.kernels.mask import visible
 from attnlab.kernels.reference import masked_softmax
-from attnlab.kernels.request import visible
 
 NAMES = [option.name for option in registry.options("score")]
 HEADS, KV_HEADS, WIDTH = 4, 2, 6
@@ -75,7 +75,9 @@ def by_hand(name, module, q, k, v, window=None, bias=None, key_padding=None):
     seen = visible(at, to, True, window)[None, None]
     if key_padding is not None:
         seen = seen & ~key_padding[:, None, None]
-    weights = masked_softmax(table, seen, None if bias is None else bias.dense(at, to))
+    weights = masked_softmax(
+        table, seen, None if bias is None else bias.of_distance(at[:, None] - to)
+    )
     return weights @ v.repeat_interleave(HEADS // KV_HEADS, dim=1), weights
 
 

@@ -9,6 +9,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from attnlab import config, registry
+from attnlab.attention.heads import combinations
 from attnlab.kernels import dispatch
 from attnlab.kernels.dispatch import Choice
 from attnlab.models.model import Decoder, LanguageModel, ModelSettings, parameters
@@ -125,8 +126,7 @@ def all_products(model, context, monkeypatch):
 
 @pytest.mark.parametrize("context", [1, 7, CONTEXT])
 @pytest.mark.parametrize("window", ["none", "5"])
-@pytest.mark.parametrize("kind", [option.name for option in registry.options("attention")])
-@pytest.mark.parametrize("score", [option.name for option in registry.options("score")])
+@pytest.mark.parametrize(("kind", "score"), combinations())
 def test_every_score_is_counted_as_torch_counts_its_products(
     score, kind, window, context, monkeypatch
 ):
@@ -135,9 +135,8 @@ def test_every_score_is_counted_as_torch_counts_its_products(
     unneeded = 0.0
     for block in model.blocks:
         heads = block.attention
-        width, seen = heads.head_width, pairs(context, heads.window) / context
-        every, needed = (heads.score.operations(width, keys) for keys in (context, seen))
-        unneeded += heads.heads * (every.training - needed.training)
+        seen = pairs(context, heads.window) / context
+        unneeded += heads.operations_of(context) - heads.operations_of(seen)
     counted = all_products(model, context, monkeypatch) - unneeded
     assert model.operations(context) == pytest.approx(counted, rel=1e-12)
 

@@ -6,7 +6,7 @@ from page.pages import client, name_of, post, serving
 
 from attnlab import registry
 from attnlab.attention import scores
-from attnlab.kernels.request import visible
+from attnlab.kernels.mask import visible
 from attnlab.page import inspection
 
 TEXT = "who sees whom?"

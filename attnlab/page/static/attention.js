@@ -351,12 +351,14 @@ export function open(place, wanted, signal) {
           ? rows.map((one, i) => one.map((value, j) => (found.mask[i][j] ? value : null)))
           : rows
       );
+      // a difference of two softmax maps has both signs
+      const signed = found.weights.some((one) => one.some((value) => value < 0));
       weights.show({
         rows: hidden(found.weights),
         name: `Attention, layer ${state.layer}, head ${state.head}`,
         y: "token i attends …",
         x: "… to token j",
-        ends: [0, 1],
+        ends: [signed ? -1 : 0, 1],
         way: "root",
         ...axes,
       });
@@ -389,7 +391,8 @@ export function open(place, wanted, signal) {
     if (!found.weights) return;
     const at = row ?? found.tokens.length - 1;
     [...strip.children].forEach((token, j) => {
-      token.style.setProperty("--seen", `${Math.round(85 * Math.sqrt(found.weights[at][j]))}%`);
+      const seen = Math.min(1, Math.max(0, found.weights[at][j]));
+      token.style.setProperty("--seen", `${Math.round(85 * Math.sqrt(seen))}%`);
       token.classList.toggle("own", j === at);
     });
   }
