@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from attnlab import config, counter_rng, registry
-from attnlab.attention.heads import AttentionOptions
+from attnlab.attention.heads import AttentionOptions, takes_scores
 from attnlab.attention.positions import Positions, Shape
 from attnlab.config import setting, settings
 from attnlab.kernels import attention
+from attnlab.kernels.mask import visible
 from attnlab.kernels.reference import masked_softmax
-from attnlab.kernels.request import visible
 from attnlab.models.transformer import Block, TransformerSettings
 from attnlab.reports.report import Plot, Sample, Series, Table
 from attnlab.theory.claim import (
@@ -331,7 +331,11 @@ class BlockEquivariant(Claim):
 
     def run(self) -> Evidence:
         kinds = {
-            kind: [option.name for option in registry.options(kind)]
+            kind: [
+                option.name
+                for option in registry.options(kind)
+                if kind == "score" or takes_scores(option.name)
+            ]
             for kind in ("attention", "score")
         }
         kinds |= {"norm": ["layer", "rms", "unit"]}
@@ -440,7 +444,9 @@ def with_positions(block: Block, scheme: Positions, causal: bool = False) -> Fun
     def run(x: Tensor) -> Tensor:
         at = position_ids(x)
         options = AttentionOptions(
-            causal=causal, rotary=scheme.rotation(at, x.dtype), bias=scheme.bias()
+            causal=causal,
+            rotary=scheme.rotation(at, x.dtype),
+            bias=scheme.bias(at, x.shape[1]),
         )
         return block(scheme.add_to(x, at), options)
 

@@ -1,4 +1,7 @@
-"""The catalogue of claims: each by its name, and by the course questions it settles."""
+"""The catalogue of claims: each by its name, and by the course questions it settles.
+
+Those that settle none are about mechanisms that the courses do not ask about.
+"""
 
 from collections.abc import Sequence
 
@@ -46,6 +49,11 @@ def by_question() -> dict[str, list[str]]:
         question: [name for name, questions in settles.items() if question in questions]
         for question in sources.QUESTIONS
     }
+
+
+def beyond_the_courses() -> list[str]:
+    """The claims that settle no question of a course."""
+    return [name for name in names() if not about(name).questions]
 
 
 def find_by_question(question: str) -> list[str]:

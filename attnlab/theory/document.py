@@ -9,7 +9,7 @@ A picture is named after its claim: a new claim adds a file and renames none.
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from attnlab import files, json_files
+from attnlab import files, json_files, registry
 from attnlab.reports.markdown import as_markdown
 from attnlab.reports.report import Block, Report, Section, Table
 from attnlab.theory import catalogue
@@ -44,6 +44,7 @@ def document(record: Record) -> tuple[str, dict[str, str]]:
         sections=[
             _contents(outcomes),
             _questions(),
+            _beyond_the_courses(),
             _documents(),
             *map(section, outcomes),
             *([] if only else [_machines(machines)]),
@@ -154,6 +155,15 @@ def _questions() -> Section:
         f"{courses}. "
         'attnlab claims --question "A4 1(c)" runs those of one question.',
         blocks=[Table(title="", columns=["question", "asks", "claims"], rows=rows)],
+    )
+
+
+def _beyond_the_courses() -> Section:
+    rows = [[name, registry.find("claim", name).summary] for name in catalogue.beyond_the_courses()]
+    return Section(
+        heading="Mechanisms in use today",
+        text="The courses do not ask about these, and the documents say nothing of them.",
+        blocks=[Table(title="", columns=["claim", "in short"], rows=rows)],
     )
 
 

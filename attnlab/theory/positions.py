@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from attnlab import registry
+from attnlab.attention.heads import takes_scores
 from attnlab.attention.mistakes import GrowingRotary, HeadRotary
 from attnlab.attention.positions import Rotary, Shape
 from attnlab.config import setting, settings
@@ -78,7 +79,9 @@ def rotate_at(x: Tensor, times: Whole, settings: Rotary, precision: str = "float
         assert by is not None
         return rotate(x, by)
     dtype = getattr(torch, precision)
-    rates = frequencies(int(width * settings.fraction) // 2, settings.base)
+    (base,) = settings.bases
+    assert base is not None
+    rates = frequencies(int(width * settings.fraction) // 2, base)
     angles = (at[:, None, :, None].to(dtype) * torch.from_numpy(rates).to(dtype)).double()
     return rotate(x, Rotation(angles.cos(), angles.sin(), settings.layout))
 
@@ -361,10 +364,13 @@ class RopeNeedsTime(Claim):
         x = block.tensor(self.seed, "x", self.length, block.WIDTH)
         scheme = block.position_scheme(name, self.seed, self.length)
         rows, moved = block.orders(self.seed, self.length, 24), {}
-        for heads, score in product(*(registry.options(kind) for kind in ("attention", "score"))):
-            words = {"attention": heads.name, "score": score.name}
-            network = block.with_positions(block.random_block(self.seed, **words), scheme)
-            moved[heads.name, score.name] = block.farthest(network, x, rows)
+        every = ([one.name for one in registry.options(kind)] for kind in ("attention", "score"))
+        for heads, score in product(*every):
+            if not takes_scores(heads):
+                continue
+            made = block.random_block(self.seed, attention=heads, score=score)
+            network = block.with_positions(made, scheme)
+            moved[heads, score] = block.farthest(network, x, rows)
         return Evidence(
             kind="construction",
             trials=len(changed) * self.length**2 + len(moved) * len(rows),

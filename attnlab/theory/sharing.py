@@ -20,8 +20,8 @@ from attnlab.attention.heads import Grouped, HeadedAttention, HeadSettings, Mult
 from attnlab.attention.scores import ScaledDotScore
 from attnlab.config import refusal, setting, settings
 from attnlab.kernels import Rotation, attention, rotation
+from attnlab.kernels.mask import visible
 from attnlab.kernels.reference import masked_softmax
-from attnlab.kernels.request import visible
 from attnlab.reports.report import Picture, Plot, Series, Table
 from attnlab.theory.claim import EQUAL, About, Claim, Evidence, Knob, Measure
 from attnlab.theory.draw import largest, normal

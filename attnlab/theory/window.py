@@ -15,7 +15,7 @@ from torch import Tensor
 
 from attnlab.config import refusal, setting, settings
 from attnlab.kernels import attention
-from attnlab.kernels.request import keys_of_course_width, visible
+from attnlab.kernels.mask import keys_of_course_width, visible
 from attnlab.reports.report import Picture, Sample, Table
 from attnlab.theory.claim import (
     EQUAL,

@@ -49,6 +49,12 @@ def test_every_question_of_the_courses_is_settled_or_it_says_why_not():
     assert {key.split()[0] for key in QUESTIONS} == set(COURSES)
 
 
+def test_every_claim_settles_a_question_or_is_listed_beyond_them():
+    beyond, settled = catalogue.beyond_the_courses(), catalogue.by_question().values()
+    assert sorted([*beyond, *{name for claims in settled for name in claims}]) == sorted(NAMES)
+    assert "stacked-windows-reach" in beyond and "copy" not in beyond
+
+
 def test_claims_are_found_by_question():
     find = catalogue.find_by_question
     assert "copy" in find("A4 1(a)") == find("cs224n a4  1(a)")
