@@ -6,12 +6,12 @@ from contextlib import contextmanager
 import torch
 
 from attnlab import registry
-from attnlab.attention.heads import HeadedAttention
+from attnlab.attention.heads import HeadedAttention, Layer, LayerSettings
 from attnlab.audit.subject.adapters import subject_for
 from attnlab.audit.subject.base import Subject
 from attnlab.models.transformer import TransformerSettings
 
-WIDTH = 32
+WIDTH, CONTEXT = 32, 1024
 
 
 @contextmanager
@@ -27,7 +27,11 @@ def own_attention(heads: str, score: str, window: int | None = None) -> Subject:
     with seed_rng():
         settings = registry.load("attention", heads)()
         built = registry.load("score", score)().build(settings.heads, WIDTH // settings.heads)
-        module = HeadedAttention(settings, built, width=WIDTH, window=window)
+        module = (
+            settings.build(Layer(width=WIDTH, context=CONTEXT, window=window))
+            if isinstance(settings, LayerSettings)
+            else HeadedAttention(settings, built, width=WIDTH, window=window)
+        )
     return subject_for(module, {}, f"{heads}, {score}")
 
 
@@ -37,7 +41,7 @@ def own_model(
     *,
     vocabulary: int = 61,
     width: int = WIDTH,
-    context: int = 1024,
+    context: int = CONTEXT,
 ) -> Subject:
     """A transformer of two layers with a KV cache, by the name of its positions."""
     with seed_rng():

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from attnlab import registry
+from attnlab.attention.heads import combinations, is_recurrent
 from attnlab.audit.bugs.cases import FAMILIES, Case, cases
 from attnlab.audit.bugs.controls import CONTROLS
 from attnlab.audit.contract import Contract
@@ -201,18 +202,26 @@ def own_trials() -> list[Trial]:
     """Attention of every kind with every score, and models with all positions, and a window."""
     found = [
         Trial(
-            f"our {attention.name}, {score.name}",
-            partial(own_attention, attention.name, score.name),
+            f"our {attention}, {score}",
+            partial(own_attention, attention, score),
             # of an additive score no products show the heads
             Contract(
                 causal=True,
                 padding=True,
-                heads=None if score.name == "additive" else 4,
+                heads=None if score == "additive" else 4,
                 positions="none",
             ),
         )
+        for attention, score in combinations()
+    ]
+    found += [
+        Trial(
+            f"our {attention.name}",
+            partial(own_attention, attention.name, "scaled-dot"),
+            Contract(causal=True, padding=True),
+        )
         for attention in registry.options("attention")
-        for score in registry.options("score")
+        if is_recurrent(attention.name)
     ]
     for positions in registry.options("positions"):
         if positions.name in MISTAKES:

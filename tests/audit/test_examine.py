@@ -8,11 +8,12 @@ import torch
 import torch.nn.functional as F
 
 from attnlab import config, registry
-from attnlab.attention.heads import HeadedAttention
+from attnlab.attention.heads import HeadedAttention, combinations
 from attnlab.audit import Contract, Subject, assert_contract, audit
 from attnlab.audit.contract import ESTABLISHED_BY
 from attnlab.audit.errors import AuditError, InputError
 from attnlab.audit.examine import examine
+from attnlab.audit.own import own_attention
 from attnlab.audit.probe.probe import Probe
 from attnlab.audit.subject.adapters import subject_for
 from attnlab.audit.subject.load import from_file
@@ -26,15 +27,10 @@ def failed(certificate):
     return [(one.name, one.detail) for one in certificate.findings if one.verdict == "fail"]
 
 
-@pytest.mark.parametrize("score", [option.name for option in registry.options("score")])
-@pytest.mark.parametrize("heads", [option.name for option in registry.options("attention")])
+@pytest.mark.parametrize(("heads", "score"), combinations())
 @pytest.mark.parametrize("window", [None, 5])
 def test_all_our_attentions_are_certified(heads, score, window):
-    torch.manual_seed(0)
-    settings = registry.load("attention", heads)(heads=4)
-    made = registry.load("score", score)().build(4, 8)
-    module = HeadedAttention(settings, made, width=32, window=window)
-    certificate = audit(module, causal=True, window=window)
+    certificate = audit(own_attention(heads, score, window), causal=True, window=window)
     assert certificate.verdict == "pass", failed(certificate)
 
 

@@ -126,8 +126,8 @@ REASONS: dict[str, tuple[str, ...]] = {
         "our reference, masked_softmax: scores = scores - bias",
     ),
     "every query attends to its own key, so that no row is masked throughout": (
-        "our reference, masked_softmax: return weights",
-        "our reference, masked_softmax: weights = scores.masked_fill(~mask, -torch.inf).softmax(-1)",
+        "our reference, masked_softmax: return scores.softmax(-1)",
+        "our reference, masked_softmax: scores = scores.masked_fill(~mask, -torch.inf)",
     ),
     "more is kept, moved or read than is needed; the window's mask hides it": (
         "our transformer, ALiBi, window, _longer_than_the_ring: self._grow(room, k, v, min(self._stop + 1, self.reach))",
@@ -142,12 +142,27 @@ REASONS: dict[str, tuple[str, ...]] = {
         "our transformer, ALiBi, window, alibi_slopes: between = [2.0 ** (-8 * (n + 1) / (2 * below)) for n in range(0, 2 * below - 1, 2)]",
     ),
     "the mask that is left out is made anew from the padding": (
-        "our transformer, ALiBi, window, request: return Request(q=q, k=held.k, v=held.v, causal=options.causal, window=self.window, bias=options.bias, key_padding=held.key_padding, padding_mask=None, dropout=self.drop.p if self.training else 0.0)",
-        "our transformer, rotary, request: return Request(q=q, k=held.k, v=held.v, causal=options.causal, window=self.window, bias=options.bias, key_padding=held.key_padding, padding_mask=None, dropout=self.drop.p if self.training else 0.0)",
+        "our transformer, ALiBi, window, _request_of: return Request(q=q, k=held.k, v=held.v, causal=options.causal, window=self.window, chunk=self.chunk, prefix=options.prefix, segments=options.segments, soft_cap=self.soft_cap, sinks=self.sinks, bias=bias, key_padding=held.key_padding, padding_mask=None, dropout=self.drop.p if self.training else 0.0)",
+        "our transformer, rotary, _request_of: return Request(q=q, k=held.k, v=held.v, causal=options.causal, window=self.window, chunk=self.chunk, prefix=options.prefix, segments=options.segments, soft_cap=self.soft_cap, sinks=self.sinks, bias=bias, key_padding=held.key_padding, padding_mask=None, dropout=self.drop.p if self.training else 0.0)",
     ),
-    "there are no rotations in this model: the line is not reached": (
-        "our transformer, ALiBi, window, request: q, k = (q, rotate(k, options.rotary))",
-        "our transformer, ALiBi, window, request: q, k = (rotate(q, options.rotary), k)",
+    "the bias is no dense tensor in these models: the line is not reached": (
+        "our transformer, ALiBi, window, _request_of: bias = bias[..., -held.k.shape[2] + -1:]",
+        "our transformer, ALiBi, window, _request_of: bias = bias[..., -held.k.shape[2] + 1:]",
+        "our transformer, rotary, _request_of: bias = bias[..., -held.k.shape[2] + -1:]",
+        "our transformer, rotary, _request_of: bias = bias[..., -held.k.shape[2] + 1:]",
+    ),
+    "there are no sinks, so that the line is not reached": (
+        "our reference, masked_softmax: return (lambda s: s.bfloat16().softmax(-1).to(s.dtype))(torch.cat((scores, sink), -1))[..., :-1].masked_fill(blind, 0)",
+        "our reference, masked_softmax: return torch.cat((scores, sink), -1).exp()[..., :-1].masked_fill(blind, 0)",
+        "our reference, masked_softmax: return torch.cat((scores, sink), -1).softmax(-1)[..., :-1]",
+        "our reference, masked_softmax: return torch.cat((scores, sink), -1).softmax(-1)[..., :-1].masked_fill(~blind, 0)",
+        "our reference, masked_softmax: return torch.cat((scores, sink), -1).softmax(-1)[..., :-2].masked_fill(blind, 0)",
+        "our reference, masked_softmax: return torch.cat((scores, sink), -1).softmax(-1)[..., :0].masked_fill(blind, 0)",
+        "our reference, masked_softmax: return torch.cat((scores, sink), -1).softmax(-2)[..., :-1].masked_fill(blind, 0)",
+        "our reference, masked_softmax: return torch.cat((scores, sink), -1).softmax(1)[..., :-1].masked_fill(blind, 0)",
+        "our reference, masked_softmax: return torch.cat((sink, scores), -1).softmax(-1)[..., :-1].masked_fill(blind, 0)",
+        "our reference, masked_softmax: sink = sinks.to(scores.dtype)[:, None, None].expand(*scores.shape[:-2], 1)",
+        "our reference, masked_softmax: sink = sinks.to(scores.dtype)[:, None, None].expand(*scores.shape[:0], 1)",
     ),
     "both are there, or neither is": (
         "our transformer, rotary, _read: if self._padding is None and self._mask is None:",
@@ -160,7 +175,7 @@ REASONS: dict[str, tuple[str, ...]] = {
         "our transformer, rotary, rotation_of_span: longest = max(self.context - 1, stop if table is None else 2 * stop)",
     ),
     "the branch of another setting, which this model does not have": (
-        "our transformer, rotary, _split: compared, v = heads.split([self.heads - self.kv_heads, self.kv_heads], dim=2)",
+        "our transformer, rotary, _split: compared, v = heads.split([queries - keys, values], dim=2)",
         "our transformer, rotary, rotate: out = torch.stack((new_second, new_first), dim=-1).flatten(-2)",
     ),
     "all coordinates turn, so that there is no rest of them": (
@@ -179,8 +194,8 @@ REASONS: dict[str, tuple[str, ...]] = {
     ),
     "all keys are read, from 0 on": ("our transformer, rotary, _read: count = self._stop + start",),
     "this model has no window to be one off": (
-        "our transformer, rotary, request: return Request(q=q, k=held.k, v=held.v, causal=options.causal, window=self.window and self.window + 1, bias=options.bias, key_padding=held.key_padding, padding_mask=held.padding_mask, dropout=self.drop.p if self.training else 0.0)",
-        "our transformer, rotary, request: return Request(q=q, k=held.k, v=held.v, causal=options.causal, window=self.window and self.window - 1, bias=options.bias, key_padding=held.key_padding, padding_mask=held.padding_mask, dropout=self.drop.p if self.training else 0.0)",
+        "our transformer, rotary, _request_of: return Request(q=q, k=held.k, v=held.v, causal=options.causal, window=self.window and self.window + 1, chunk=self.chunk, prefix=options.prefix, segments=options.segments, soft_cap=self.soft_cap, sinks=self.sinks, bias=bias, key_padding=held.key_padding, padding_mask=held.padding_mask, dropout=self.drop.p if self.training else 0.0)",
+        "our transformer, rotary, _request_of: return Request(q=q, k=held.k, v=held.v, causal=options.causal, window=self.window and self.window - 1, chunk=self.chunk, prefix=options.prefix, segments=options.segments, soft_cap=self.soft_cap, sinks=self.sinks, bias=bias, key_padding=held.key_padding, padding_mask=held.padding_mask, dropout=self.drop.p if self.training else 0.0)",
     ),
     "more keys are taken in than the window shows, and masked": (
         "tiled_window_attention, tiled_window_attention: first = max(start - window + 1 - 1, 0)",

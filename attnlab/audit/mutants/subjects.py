@@ -151,9 +151,10 @@ UNUSUAL = (
 OURS = (
     _own_model(
         *("our transformer, rotary", "width=32, positions=registry.load('positions', 'rotary')()"),
-        *("Transformer.forward", "HeadedAttention.request", "HeadedAttention._split"),
-        *("HeadedAttention.join", "rotation", "rotate", "FullCache", "LayerCache._write"),
-        *("LayerCache._read", "RotaryPositions.rotation_of_span"),
+        *("Transformer.forward", "HeadedAttention._read", "HeadedAttention._request_of"),
+        *("HeadedAttention._split", "HeadedAttention.join", "frequencies", "rotation_at"),
+        *("rotate", "FullCache", "LayerCache._write", "LayerCache._read"),
+        *("RotaryPositions.rotation_of_span",),
         positions="rotary",
         rope_base=10000.0,
         rope_layout="half-split",
@@ -162,14 +163,15 @@ OURS = (
         "our transformer, ALiBi, window",
         "width=48, attention=registry.load('attention', 'multi-head')(heads=6), window=(5,), "
         "positions=registry.load('positions', 'alibi')()",
-        *("RingCache", "HeadedAttention.request", "alibi_slopes", "Block.forward"),
+        *("RingCache", "HeadedAttention._read", "HeadedAttention._request_of", "alibi_slopes"),
+        *("Block.forward",),
         window=5,
         positions="alibi",
     ),
     Original(
         name="our reference",
         modules=("attnlab.kernels.reference",),
-        scope=("attend_with_weights", "masked_softmax"),
+        scope=("attend_with_weights", "weights_of", "masked_softmax"),
         make="lambda q, k, v: attend(Request(q=q, k=k, v=v, causal=True, window=5))",
         options={"kv_heads": 2},
         declared={**CAUSAL, "window": 5, "kv_heads": 2, "positions": "none", "scale": SCALE},
