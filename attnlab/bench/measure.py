@@ -30,7 +30,19 @@ def take_turns(
     patience: float,
     tick: Callable[[str], None] = lambda name: None,
 ) -> dict[str, Timing]:
-    """Time the candidates in turns, each turn in a new order.
+    """Time the candidates in turns."""
+    spent = seconds_in_turns(candidates, device, turns, patience, tick)
+    return {name: _timing(seconds) for name, seconds in spent.items()}
+
+
+def seconds_in_turns(
+    candidates: Mapping[str, Callable[[], object]],
+    device: torch.device,
+    turns: int,
+    patience: float,
+    tick: Callable[[str], None] = lambda name: None,
+) -> dict[str, list[float]]:
+    """The seconds of each turn, which has all candidates, in an order of its own.
 
     The first run of each (compiling, first memory) is not counted; one that has had `patience`
     seconds drops out early.
@@ -46,7 +58,7 @@ def take_turns(
             if sum(seconds[name]) < patience:
                 tick(name)
                 seconds[name].append(clock(candidates[name], device))
-    return {name: _timing(spent) for name, spent in seconds.items()}
+    return seconds
 
 
 def clock(run: Callable[[], object], device: torch.device) -> float:

@@ -4,7 +4,7 @@
     tiny:model.window=16,none               the label and the words can be left out
     match=flops seeds=5                     how they are compared
     steps=200 model.width=64                for all variants; a variant's own words come after
-    lab                                     the comparison that `make lab` shows
+    lab, mechanisms                         a comparison that has a name: its variants and settings
 
 A comma begins a new word only where a `key=` follows it.
 """
@@ -39,6 +39,28 @@ LAB = (
     "seeds=4",
     "rates=1,2,4,8",
 )
+
+
+# what models of 2024 to 2026 do with attention, one thing at a time (docs/mechanisms.md). A context
+# of 64 tokens and a minute of training each say little about large ones.
+MECHANISMS = (
+    "rotary=tiny",
+    "gqa=tiny:model.attention=grouped",
+    "window=tiny:model.window=16,none",
+    "window+sink=tiny:model.window=16,none,model.sink=learned",
+    "nope=tiny:model.positions.base=10000,none",
+    "gate=tiny:model.gate=elementwise",
+    "value-residual=tiny:model.value_residual=first",
+    "differential=tiny:model.attention=differential",
+    "latent=tiny:model.attention=latent,model.norm_heads=false",
+    "gated-delta=tiny:model.attention=gated-delta,model.positions=none,model.norm_heads=false",
+    "model.width=64",
+    "corpus.validation=0.15",
+    "steps=250",
+    "evaluations=3",
+    "rates=1,2,4",
+)
+NAMED = {"lab": LAB, "mechanisms": MECHANISMS}
 
 
 RATES = (0.5, 1.0, 2.0)  # multiples of the learning rate, where none are given
@@ -148,8 +170,8 @@ Named = tuple[str, str, tuple[str, ...]]  # label (empty: none was given), prese
 
 def parse(words: Sequence[str]) -> Plan:
     """The variants in the order they are written, and the settings."""
-    lab = _lab_for([word for word in words if word != "lab"])
-    spelled = [new for word in words for new in (lab if word == "lab" else [word])]
+    rest = [word for word in words if word not in NAMED]
+    spelled = [new for word in words for new in (_named(word, rest) if word in NAMED else [word])]
     settings: list[str] = []
     common: list[str] = []
     named: list[Named] = []
@@ -179,12 +201,12 @@ def parse(words: Sequence[str]) -> Plan:
     return Plan(chosen, variants, common)
 
 
-def _lab_for(own: Sequence[str]) -> Sequence[str]:
-    """LAB, without its rates where the person writes tune=none."""
+def _named(name: str, own: Sequence[str]) -> Sequence[str]:
+    """A comparison by its name, without its rates where the person writes tune=none."""
     tune = [word.partition("=")[2].strip() for word in own if re.match(r"(--)?tune\s*=", word)]
     if tune[-1:] != ["none"]:
-        return LAB
-    return [word for word in LAB if not word.startswith("rates=")]
+        return NAMED[name]
+    return [word for word in NAMED[name] if not word.startswith("rates=")]
 
 
 SETTINGS = [field.name for field in dataclasses.fields(ComparisonSettings)]
@@ -226,7 +248,7 @@ def _presets() -> list[str]:
 
 def _preset_and_words(spec: str) -> tuple[str, tuple[str, ...]]:
     name, colon, rest = spec.partition(":")
-    known = [*_presets(), "lab"]
+    known = [*_presets(), *NAMED]
     if name.replace("_", "-") not in known:
         raise ValueError(f"no preset called {name!r}; {registry.suggest(name, known)}")
     if colon and not rest:

@@ -4,6 +4,7 @@ import pytest
 
 from attnlab import registry
 from attnlab.compare.parse import LAB, RATES, parse
+from attnlab.experiments.match import count, match
 from attnlab.presets import TUNED
 
 
@@ -55,6 +56,15 @@ def test_words_without_a_variant_count_for_all_and_a_variants_own_come_after():
 def test_data_is_a_path_for_all(tmp_path):
     plan = parse(["tiny", "tiny:model.depth=1", f"data={tmp_path}"])
     assert {v.recipe.corpus.path for v in plan.variants} == {str(tmp_path)}
+
+
+def test_the_mechanisms_are_ten_models_of_one_size():
+    plan = parse(["mechanisms"])
+    assert len(plan.variants) == 10 and plan.variants[0].label == "rotary"
+    matched = match("parameters", {one.label: one.recipe for one in plan.variants})
+    counts = [count(one.recipe.model) for one in matched.values()]
+    assert max(counts) / min(counts) < 1.02
+    assert parse(["mechanisms", "tune=none"]).search.rates == ()
 
 
 def test_the_lab_is_four_variants_and_can_be_changed():
