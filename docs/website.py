@@ -32,7 +32,7 @@ ABOVE = {  # pages of the site that stand above docs/
     "CHANGELOG.md": "CHANGELOG.md",
 }
 CONTENTS = {
-    "Begin": ["中文 <README.zh>", "guide", "glossary", "catalogue"],
+    "Begin": ["中文 <README.zh>", "guide", "glossary", "catalogue", "mechanisms"],
     "Theory": ["claims", "theory"],
     "Studies": [
         "studies",
