@@ -111,7 +111,8 @@ def asked(shape: int, number: int) -> Asked:
         documents = up_to(4, BATCH, keys).sort(1).values
         if where == "documents" and queries <= keys:
             options["segments"] = documents
-            told["document"] = documents[:, keys - queries :]
+            first = keys - queries if options["align"] == "end" else 0
+            told["document"] = documents[:, first : first + queries]
         else:
             told["document"] = up_to(4, BATCH, queries).sort(1).values
             options["segments"] = Segments(told["document"], documents)
