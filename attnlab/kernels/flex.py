@@ -9,15 +9,17 @@ import sys
 from collections.abc import Callable
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 from attnlab import compat
 from attnlab.kernels import hardware
 from attnlab.kernels.band import bias_table
+from attnlab.kernels.mask import Mask, Reach
 from attnlab.kernels.request import Bias, LinearBias, Request
 
+BLOCK = 128  # of queries and of keys, the size that PyTorch takes too
 FEWEST_QUERIES = 128  # below, PyTorch takes a decoding kernel that does not compile for all shapes
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -81,19 +83,56 @@ def _compiled() -> Callable[..., Tensor]:
 
 def _blocks(request: Request) -> BlockMask:
     queries, keys, padding = request.queries, request.keys, request.key_padding
-    device, rows = request.q.device, None
     if request.is_band:
         left, right = request.mask.sides
         if padding is None:
-            return _band_blocks(queries, keys, left, right, device)
+            return _band_blocks(queries, keys, left, right, request.q.device)
         mask = _band(queries, keys, left, right)
     else:
-        ranges = request.mask.ranges()
-        rows = len(ranges) if len(ranges) > 1 else None
-        mask = _ranges(ranges.expand(request.q.shape[0], -1, -1))
+        mask = _ranges(request.mask.ranges().expand(request.q.shape[0], -1, -1))
+    return _blocks_of_ranges(request.mask.ranges(), keys, mask, padding)
+
+
+def _blocks_of_ranges(
+    ranges: Int[Tensor, "b q 3"],
+    keys: int,
+    mask: Callable[..., Tensor],
+    padding: Bool[Tensor, "_b k"] | None = None,
+) -> BlockMask:
+    """From the first and last keys of each tile of queries: PyTorch's way makes the whole mask.
+
+    Blocks that all queries of a tile attend to are computed without asking the mask.
+    """
+    rows, queries = ranges.shape[:2]
     if padding is not None:
-        mask, rows = _without_padding(mask, padding), padding.shape[0]
-    return create_block_mask(mask, rows, None, queries, keys, device=device)
+        rows, mask = padding.shape[0], _without_padding(mask, padding)
+    if torch.compiler.is_compiling():
+        # with what is below, a graph from the compiler's cache cannot be captured (torch 2.11)
+        make = torch.compile(create_block_mask)
+        return make(mask, rows, None, queries, keys, device=ranges.device)
+    last = ranges[:, -1:].expand(-1, -queries % BLOCK, -1)
+    tiles = torch.cat([ranges, last], 1).unflatten(1, (-1, BLOCK))
+    least, most = tiles.amin(2)[:, None, :, None, :], tiles.amax(2)[:, None, :, None, :]
+    begin = torch.arange(0, keys, BLOCK, device=ranges.device)
+    some = (begin < most[..., 1]) & (begin + BLOCK > least[..., 0])
+    full = (begin >= most[..., 0]) & (begin + BLOCK <= least[..., 1])
+    counts, which = _listed(some if padding is not None else some & ~full)
+    full_counts, full_which = (None, None) if padding is not None else _listed(full)
+    return BlockMask.from_kv_blocks(
+        counts,
+        which,
+        full_counts,
+        full_which,
+        BLOCK_SIZE=BLOCK,
+        mask_mod=mask,
+        seq_lengths=(queries, keys),
+    )
+
+
+def _listed(blocks: Bool[Tensor, "b 1 q k"]) -> tuple[Tensor, Tensor]:
+    """How many blocks each tile of queries has, and which, those first."""
+    order = blocks.int().argsort(stable=True, dim=-1, descending=True)
+    return blocks.sum(-1, dtype=torch.int32), order.to(torch.int32)
 
 
 def _score(request: Request) -> Callable[..., Tensor] | None:
@@ -110,10 +149,9 @@ def _score(request: Request) -> Callable[..., Tensor] | None:
 
 @functools.lru_cache(maxsize=64)
 def _band_blocks(queries: int, keys: int, left: int, right: int, device: torch.device) -> BlockMask:
-    band = _band(queries, keys, left, right)
-    hardware.tag_compiled_code()
-    # compiled, since the plain way builds the whole queries x keys mask first
-    return torch.compile(create_block_mask)(band, None, None, queries, keys, device=device)
+    reach = Reach(before=left, after=right)
+    mask = Mask(queries=queries, keys=keys, device=device, causal=False, window=reach)
+    return _blocks_of_ranges(mask.ranges(), keys, _band(queries, keys, left, right))
 
 
 # Lambdas, since FlexAttention counts their arguments and the tests' shape checks wrap functions.

@@ -1,14 +1,38 @@
 """The paths that serve on CUDA, against the definition on the CPU."""
 
+from dataclasses import replace
+
 import pytest
 import torch
-from problems import Problem, assert_as_good_as_plain, errors, solve
+from problems import Problem, assert_as_good_as_plain, errors, refusal, solve
 
-from attnlab.kernels import Request, attention, choose
+from attnlab.kernels import (
+    DistanceBias,
+    LinearBias,
+    Request,
+    Segments,
+    attention,
+    choose,
+    problems,
+)
+from attnlab.kernels.dispatch import PATHS, request_of
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+if not torch.cuda.is_available():
+    pytest.skip("there is no CUDA device", allow_module_level=True)
 
+# every kind of request, as on the CPU, with texts and widths that the paths of CUDA take
+LONGER = {
+    name: replace(
+        problem,
+        queries=problem.queries + 140,
+        keys=None if problem.keys is None else problem.keys + 140,
+        width=32,
+        value_width=None,
+    )
+    for name, problem in problems.SHAPES.items()
+}
 SHAPES = {
+    **LONGER,
     "window": Problem(queries=300, window=70, width=64),
     "odd width": Problem(queries=100, window=13, width=24, value_width=40),
     "grouped": Problem(queries=200, window=33, ratio=4, width=32),
@@ -36,6 +60,8 @@ def full_float32():
 @pytest.mark.parametrize("path", ["auto", "sdpa", "tiled", "reference"])
 @pytest.mark.parametrize("name", SHAPES)
 def test_equals_the_definition_in_float64(name, path):
+    if path != "auto" and (reason := refusal(SHAPES[name], path)):
+        pytest.skip(reason)
     true = solve(SHAPES[name], "reference")
     assert max(errors(solve(SHAPES[name], path, device="cuda"), true)) < 1e-11
 
@@ -46,6 +72,44 @@ def test_is_as_exact_as_plain_pytorch(name, dtype):
     true = solve(SHAPES[name], "reference")
     plain = solve(SHAPES[name], "reference", dtype, "cuda")
     assert_as_good_as_plain(solve(SHAPES[name], "auto", dtype, "cuda"), plain, true, dtype)
+
+
+@pytest.mark.parametrize("name", LONGER)
+def test_flex_going_forward_is_as_exact_as_plain_pytorch(name):
+    """With a gradient for a learned bias the dense path serves, so this asks without."""
+    problem = LONGER[name]
+    (q, k, v), _, options = moved(problem.tensors(), torch.float32)
+    reason = refusal_of_flex(q, k, v, options)
+    if reason:
+        pytest.skip(reason)
+    plain = attention(q, k, v, **options, path="reference")
+    true = solve(problem, "reference")[0]
+    wide = plain.cpu().double()
+    limit = 2 * float((wide - true).abs().max()) + torch.finfo(torch.float32).eps * 8
+    found = attention(q, k, v, **options, path="flex").cpu().double()
+    assert float((found - true).abs().max()) <= limit
+
+
+def moved(given, dtype):
+    """A problem on the GPU."""
+    tensors, grad, options = given
+
+    def there(value):
+        if isinstance(value, torch.Tensor):
+            return value.to("cuda", dtype) if value.is_floating_point() else value.cuda()
+        if isinstance(value, LinearBias):
+            return LinearBias(there(value.slopes))
+        if isinstance(value, DistanceBias):
+            return DistanceBias(there(value.values), value.zero)
+        if isinstance(value, Segments):
+            return Segments(value.queries.cuda(), value.keys.cuda())
+        return value
+
+    return [there(x) for x in tensors], grad, {name: there(x) for name, x in options.items()}
+
+
+def refusal_of_flex(q, k, v, options):
+    return PATHS["flex"].refusal(request_of(q, k, v, **options))
 
 
 def test_windows_go_to_flex_and_the_rest_says_why():
