@@ -6,6 +6,11 @@ Axes: h heads, t time, d head width.
     one by one   a call for each document
     padded       all in one batch, each as long as the longest
 
+and on CUDA, since on the CPU it has no backward pass:
+
+    FlexAttention                the row, with PyTorch's document mask made in each call
+    FlexAttention, mask at hand  the same, its mask made once before
+
 The tensors of each lie ready; padding stands at the end, where causal attention needs no mask. Each
 is checked against the definition in float64, outputs and gradients of every document, before it is
 timed. A ratio is the median over turns: what slows the machine slows both in a turn.
@@ -13,9 +18,10 @@ timed. A ratio is the median over turns: what slows the machine slows both in a 
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -23,16 +29,19 @@ import torch.nn.functional as F
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 from attnlab import counter_rng
 from attnlab.bench.measure import seconds_in_turns
 from attnlab.config import refusal, setting, settings
-from attnlab.kernels import attention
+from attnlab.kernels import attention, hardware
 from attnlab.kernels.mask import segments_of_lengths
 from attnlab.stop import stoppable
 
 PACKED = "packed"
 Documents = list[Tensor]  # [1, h, t, d] of each document
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 @settings
@@ -48,6 +57,12 @@ class PackedBench:
     patience: float = setting(
         20.0, above=0, about="seconds of timing after which a way gets no more turns"
     )
+    dtype: Literal["float32", "bfloat16"] | None = setting(
+        None, none="bfloat16 on CUDA, else float32", about="dtype of queries, keys and values"
+    )
+    device: Literal["cpu", "cuda"] | None = setting(
+        None, none="a GPU if there is one", about="where to measure"
+    )
     threads: int | None = setting(
         None, low=1, none="as many as PyTorch takes", about="threads of the CPU"
     )
@@ -58,9 +73,14 @@ class PackedBench:
             raise refusal(self, "kv_heads", f"it must divide heads = {self.heads}")
 
     def run(self, tick: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
-        before = torch.get_num_threads()
+        before, device = torch.get_num_threads(), self.place()
+        name = self.dtype or ("bfloat16" if device.type == "cuda" else "float32")
+        dtype = _DTYPES[name]
+        hardware.require(dtype, device)
         report: dict[str, Any] = {
             "settings": asdict(self),
+            "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
+            "dtype": name,
             "threads": self.threads or before,
             "torch": torch.__version__,
             "rows": [],
@@ -70,7 +90,7 @@ class PackedBench:
         try:
             with stoppable(lambda: f"{done} of {len(self.means)} means", report.copy):
                 for mean in self.means:
-                    report["rows"] += self._measure(mean, tick)
+                    report["rows"] += self._measure(mean, device, dtype, tick)
                     done += 1
         finally:
             torch.set_num_threads(before)
@@ -78,11 +98,12 @@ class PackedBench:
 
     def show(self, report: dict[str, Any], screen: Console) -> None:
         screen.print(
-            f"{self.tokens:,} tokens on the CPU, float32, {report['threads']} threads, "
-            f"{self.heads} heads of {self.width}; medians of up to {self.turns} turns: ms, and "
-            "ratio = packed / this way",
+            f"{self.tokens:,} tokens on {report['device']}, {report['dtype']}, "
+            f"{report['threads']} threads, {self.heads} heads of {self.width}; medians of up to "
+            f"{self.turns} turns: ms, and ratio = packed / this way",
             highlight=False,
         )
+        digits = 0 if report["device"] == "cpu" else 2
         table = Table(box=None, header_style="bold")
         for heading in ("mean", "documents", "longest"):
             table.add_column(heading, justify="right")
@@ -97,12 +118,20 @@ class PackedBench:
                 continue
             for what in ("forward", "both"):
                 ratio = row[what]["ratio"]
-                cells += [f"{row[what]['ms']:,.0f}", "–" if ratio is None else f"{ratio:.2f}"]
+                cells += [
+                    f"{row[what]['ms']:,.{digits}f}",
+                    "–" if ratio is None else f"{ratio:.2f}",
+                ]
             table.add_row(*cells)
         screen.print(table)
 
     def passed(self, report: dict[str, Any]) -> bool:
         return not any(row["wrong"] for row in report["rows"])
+
+    def place(self) -> torch.device:
+        if self.device == "cuda" and not torch.cuda.is_available():
+            raise ValueError("device is cuda, but PyTorch finds no CUDA device; use device=cpu")
+        return torch.device(self.device or ("cuda" if torch.cuda.is_available() else "cpu"))
 
     def lengths(self, mean: int) -> list[int]:
         """Random, as the distances of random points in a row are; the last one is what is left."""
@@ -111,12 +140,14 @@ class PackedBench:
         inside = ends[ends < self.tokens].tolist()
         return np.diff([0, *inside, self.tokens]).tolist()
 
-    def _measure(self, mean: int, tick: Callable[[str], None]) -> list[dict[str, Any]]:
+    def _measure(
+        self, mean: int, device: torch.device, dtype: torch.dtype, tick: Callable[[str], None]
+    ) -> list[dict[str, Any]]:
         lengths = self.lengths(mean)
         counts = (self.heads, self.kv_heads or self.heads, self.kv_heads or self.heads)
         rng = torch.Generator().manual_seed(self.seed)
         q, k, v, grad = (
-            [torch.randn(1, count, t, self.width, generator=rng) for t in lengths]
+            [torch.randn(1, count, t, self.width, generator=rng).to(device, dtype) for t in lengths]
             for count in (*counts, self.heads)
         )
         ways = {way.name: way for way in ways_of(q, k, v, grad)}
@@ -132,7 +163,7 @@ class PackedBench:
         for what in ("forward", "both"):
             spent = seconds_in_turns(
                 {name: getattr(way, what) for name, way in right.items()},
-                torch.device("cpu"),
+                device,
                 self.turns,
                 self.patience,
                 lambda name, what=what: tick(f"mean {mean:,}: {name}, {what}"),  # type: ignore[misc]
@@ -155,7 +186,7 @@ class Way:
     """One way to run documents: its calls, each of queries, keys, values and a gradient."""
 
     name: str
-    attend: Callable[[Tensor, Tensor, Tensor], Tensor]
+    attend: Attend
     calls: Sequence[tuple[Tensor, Tensor, Tensor, Tensor]]
     split: Callable[[Sequence[Tensor]], Documents]  # results of all calls, document by document
 
@@ -174,7 +205,7 @@ class Way:
 
 def ways_of(q: Documents, k: Documents, v: Documents, grad: Documents) -> list[Way]:
     lengths = [one.shape[2] for one in q]
-    ends = torch.tensor([0, *lengths]).cumsum(0)
+    ends = torch.tensor([0, *lengths], device=q[0].device).cumsum(0)
     segments, longest = segments_of_lengths(ends), max(lengths)
 
     def row(documents: Documents) -> Tensor:
@@ -192,11 +223,35 @@ def ways_of(q: Documents, k: Documents, v: Documents, grad: Documents) -> list[W
     def of_batch(results: Sequence[Tensor]) -> Documents:
         return [results[0][n : n + 1, :, :t] for n, t in enumerate(lengths)]
 
+    ours = (row(q), row(k), row(v), row(grad))
     return [
-        Way(PACKED, packed, [(row(q), row(k), row(v), row(grad))], of_row),
+        Way(PACKED, packed, [ours], of_row),
+        *(Way(name, peer, [ours], of_row) for name, peer in flex_ways(segments)),
         Way("one by one", attention, list(zip(q, k, v, grad, strict=True)), list),
         Way("padded", attention, [(batch(q), batch(k), batch(v), batch(grad))], of_batch),
     ]
+
+
+def flex_ways(segments: Tensor) -> Iterator[tuple[str, Attend]]:
+    """PyTorch's document mask, as its documentation has it."""
+    if segments.device.type != "cuda":
+        return
+    numbers, size = segments[0], segments.shape[1]
+    make = torch.compile(create_block_mask)
+    flex = torch.compile(flex_attention)
+
+    def same(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return (i >= j) & (numbers[i] == numbers[j])
+
+    def mask() -> BlockMask:
+        return make(same, None, None, size, size, device=segments.device)
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, at_hand: BlockMask | None) -> Tensor:
+        blocks = mask() if at_hand is None else at_hand
+        return flex(q, k, v, block_mask=blocks, enable_gqa=q.shape[1] != k.shape[1])
+
+    yield "FlexAttention", partial(attend, at_hand=None)
+    yield "FlexAttention, mask at hand", partial(attend, at_hand=mask())
 
 
 def definition(q: Documents, k: Documents, v: Documents, grad: Documents) -> list[Documents]:
