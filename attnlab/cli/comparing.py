@@ -31,7 +31,8 @@ def compare(
         str | None, typer.Option(help="Of a Ray cluster; else RAY_ADDRESS, or one that is here.")
     ] = None,
     processes: Annotated[
-        int | None, typer.Option(help="Trainings at a time; as many as cores if not given.", min=1)
+        int | None,
+        typer.Option(help="Trainings at a time; else as many as cores, and on a GPU one.", min=1),
     ] = None,
     root: Runs = Path("runs"),
     again: Annotated[bool, typer.Option("--again", help="Do all of it anew.")] = False,

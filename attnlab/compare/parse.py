@@ -4,7 +4,7 @@
     tiny:model.window=16,none               the label and the words can be left out
     match=flops seeds=5                     how they are compared
     steps=200 model.width=64                for all variants; a variant's own words come after
-    lab, mechanisms                         a comparison that has a name: its variants and settings
+    lab, mechanisms, mechanisms-gpu         a comparison that has a name: its variants and settings
 
 A comma begins a new word only where a `key=` follows it.
 """
@@ -41,26 +41,47 @@ LAB = (
 )
 
 
-# what models of 2024 to 2026 do with attention, one thing at a time (docs/mechanisms.md). A context
-# of 64 tokens and a minute of training each say little about large ones.
+def _mechanisms(window: int) -> tuple[str, ...]:
+    """What models of 2024 to 2026 do with attention, one thing at a time (docs/mechanisms.md)."""
+    local = f"model.window={window},none"
+    return (
+        "rotary=tiny",
+        "gqa=tiny:model.attention=grouped",
+        f"window=tiny:{local}",
+        f"window+sink=tiny:{local},model.sink=learned",
+        "nope=tiny:model.positions.base=10000,none",
+        "gate=tiny:model.gate=elementwise",
+        "value-residual=tiny:model.value_residual=first",
+        "differential=tiny:model.attention=differential",
+        "latent=tiny:model.attention=latent,model.norm_heads=false",
+        "gated-delta=tiny:model.attention=gated-delta,model.positions=none,model.norm_heads=false",
+    )
+
+
+# a context of 64 tokens and a minute of training each say little about large ones
 MECHANISMS = (
-    "rotary=tiny",
-    "gqa=tiny:model.attention=grouped",
-    "window=tiny:model.window=16,none",
-    "window+sink=tiny:model.window=16,none,model.sink=learned",
-    "nope=tiny:model.positions.base=10000,none",
-    "gate=tiny:model.gate=elementwise",
-    "value-residual=tiny:model.value_residual=first",
-    "differential=tiny:model.attention=differential",
-    "latent=tiny:model.attention=latent,model.norm_heads=false",
-    "gated-delta=tiny:model.attention=gated-delta,model.positions=none,model.norm_heads=false",
+    *_mechanisms(window=16),
     "model.width=64",
     "corpus.validation=0.15",
     "steps=250",
     "evaluations=3",
     "rates=1,2,4",
 )
-NAMED = {"lab": LAB, "mechanisms": MECHANISMS}
+# 30 million tokens each, for one GPU and a text of as many or more: data=FOLDER
+MECHANISMS_GPU = (
+    *_mechanisms(window=128),
+    "model.width=256",
+    "model.depth=6",
+    "model.context=512",
+    "batch=32",
+    "steps=1832",
+    "dtype=bfloat16",
+    "compile=true",
+    "corpus.validation=0.02",
+    "evaluations=4",
+    "rates=1,2",
+)
+NAMED = {"lab": LAB, "mechanisms": MECHANISMS, "mechanisms-gpu": MECHANISMS_GPU}
 
 
 RATES = (0.5, 1.0, 2.0)  # multiples of the learning rate, where none are given

@@ -1,4 +1,4 @@
-"""Trainings in worker processes of this machine: one a core, on a GPU one after another.
+"""Trainings in worker processes of this machine: one a core, on a GPU one, or as many as asked for.
 
 On a CPU each has one thread, so no result depends on how many run. A worker runs many trainings,
 since loading PyTorch takes seconds. A lost worker is replaced and its training resumes from its
@@ -35,7 +35,7 @@ class LocalPool:
 
     def concurrency(self, tasks: int) -> int:
         if torch_device("auto").type == "cuda":
-            return 1
+            return max(min(self._processes or 1, tasks), 1)
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         return max(min(self._processes or cores or 1, tasks), 1)
 

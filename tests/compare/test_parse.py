@@ -58,13 +58,20 @@ def test_data_is_a_path_for_all(tmp_path):
     assert {v.recipe.corpus.path for v in plan.variants} == {str(tmp_path)}
 
 
-def test_the_mechanisms_are_ten_models_of_one_size():
-    plan = parse(["mechanisms"])
+@pytest.mark.parametrize("name", ["mechanisms", "mechanisms-gpu"])
+def test_the_mechanisms_are_ten_models_of_one_size(name):
+    plan = parse([name])
     assert len(plan.variants) == 10 and plan.variants[0].label == "rotary"
     matched = match("parameters", {one.label: one.recipe for one in plan.variants})
     counts = [count(one.recipe.model) for one in matched.values()]
     assert max(counts) / min(counts) < 1.02
-    assert parse(["mechanisms", "tune=none"]).search.rates == ()
+    assert parse([name, "tune=none"]).search.rates == ()
+
+
+def test_on_a_gpu_the_mechanisms_read_thirty_million_tokens():
+    for one in parse(["mechanisms-gpu"]).variants:
+        tokens = one.recipe.steps * one.recipe.batch * one.recipe.length
+        assert 30e6 <= tokens < 30.1e6 and one.recipe.compile
 
 
 def test_the_lab_is_four_variants_and_can_be_changed():

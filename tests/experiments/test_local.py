@@ -8,6 +8,7 @@ import threading
 import time
 
 import pytest
+import torch
 from training.recipes import final_bits, small
 
 from attnlab import json_files
@@ -91,3 +92,9 @@ def test_as_many_processes_as_cores_and_never_more_than_trainings():
     cores = len(os.sched_getaffinity(0))
     assert LocalPool().concurrency(1000) == cores and LocalPool().concurrency(1) == 1
     assert LocalPool(3).concurrency(1000) == 3 and LocalPool(3).concurrency(2) == 2
+
+
+def test_a_gpu_has_one_training_at_a_time_unless_more_are_asked_for(monkeypatch):
+    monkeypatch.setattr("attnlab.experiments.local.torch_device", lambda name: torch.device("cuda"))
+    assert LocalPool().concurrency(1000) == 1
+    assert LocalPool(12).concurrency(1000) == 12 and LocalPool(12).concurrency(2) == 2
