@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 from contextlib import contextmanager
 
 import numpy as np
@@ -45,7 +46,7 @@ def test_every_control_of_slow_families_is_caught(name):
 
 def row(name, control="", **problems):
     return {"family": "f", "name": name, "control": control, "not_promised": "", "seconds": 0.1,
-            "problems": problems}  # fmt: skip
+            "problems": problems, "again": False}  # fmt: skip
 
 
 def test_where_a_detector_cannot_look_nothing_is_tried(tmp_path, monkeypatch):
@@ -129,6 +130,25 @@ def test_what_is_refused_in_one_line_is_no_problem(tmp_path):
     trial = Trial(name="t", plant=lambda place: None, act=refuse)
     (seen,) = observe.observe([trial], tmp_path / "none", tmp_path / "room", 1)
     assert not seen.problems and seen.code == 2 and seen.output == "error: no such thing\n"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "caught", "problems", "again"),
+    [
+        ([60, 0], "", set(), True),  # slow once, on a busy machine
+        ([60, 60], "", {"hung"}, True),  # it does hang
+        ([60, 0], "hung", {"hung"}, False),  # a control has one try
+    ],
+)
+def test_what_was_late_is_tried_again_alone(tmp_path, seconds, caught, problems, again):
+    def act(place):
+        tries = tmp_path / "tries"
+        tries.open("a").write(".")
+        time.sleep(seconds[len(tries.read_text()) - 1])
+
+    trial = Trial(name="t", plant=nothing, act=act, codes=(0,), patience=1.0, caught=caught)
+    (seen,) = observe.observe([trial], tmp_path / "none", tmp_path / "room", 1)
+    assert (set(seen.problems), seen.again) == (problems, again)
 
 
 def test_a_report_is_plain_data():

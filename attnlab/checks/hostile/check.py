@@ -118,6 +118,7 @@ def report(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "not_promised": [
             {**_plain(row), "because": row["not_promised"]} for row in beyond if row["problems"]
         ],
+        "tried_again": [row["name"] for row in rows if row["again"]],
         "slowest": max(
             ({"payload": row["name"], "seconds": row["seconds"]} for row in rows),
             key=lambda one: one["seconds"],
@@ -154,6 +155,9 @@ def show(found: Mapping[str, Any], screen: Console) -> None:
             if "because" in one:
                 line += f" ({one['because']})"
             screen.print(escape(line), highlight=False, soft_wrap=True)
+    if again := found["tried_again"]:
+        line = f"late on a busy machine, and tried again alone: {', '.join(again)}"
+        screen.print(escape(line), highlight=False, soft_wrap=True)
     caught = sum(one["caught"] for one in found["families"].values())
     controls = sum(one["controls"] for one in found["families"].values())
     line = f"{found['held']} of {found['payloads']} payloads held, {caught} of {controls} controls"

@@ -26,6 +26,7 @@ from attnlab.printable import one_line
 LARGEST = 96 * MEBIBYTE  # bytes that a trial may leave on the disk
 ROOM = 6 * 1024 * MEBIBYTE  # bytes of memory that a trial can take
 OUTPUT = 4 * MEBIBYTE  # bytes of output that are looked at
+SECOND_PATIENCE = 3.0  # how much longer a payload may take when it is tried again, alone
 MARKER = "ATTNLAB_HOSTILE_TRIAL"  # in the environment of whatever a trial starts
 # of all control characters a text may hold tabs and ends of lines
 CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]|\r(?!\n)")
@@ -41,24 +42,44 @@ class Observation:
     seconds: float = 0.0
     mebibytes: float = 0.0
     late: bool = False
+    again: bool = False  # whether this is a second try, after one that was late
     problems: dict[str, str] = field(default_factory=dict)  # by detector: what was seen
 
 
 def observe(
     trials: Sequence[Trial], template: Path, room: Path, workers: int
 ) -> Iterator[Observation]:
-    """Each trial, several at once, as they end."""
+    """Each trial, several at once, as they end.
+
+    A payload that was late and did nothing else is tried again, alone and with more time: on a
+    machine with other work a slow answer is no hanging one. A control has one try, as a naive
+    reader that hangs is to be found.
+    """
     waiting = list(enumerate(trials))[::-1]
+    late: list[tuple[int, Trial]] = []
     running: list[_Child] = []
     try:
         while waiting or running:
             while waiting and len(running) < workers:
                 number, trial = waiting.pop()
-                running.append(_Child(trial, Place(room / f"{number:03}", template)))
+                place = Place(room / f"{number:03}", template)
+                running.append(_Child(number, trial, place, trial.patience))
             time.sleep(0.01)
             for child in [one for one in running if one.over()]:
                 running.remove(child)
-                yield child.observation()
+                seen = child.observation()
+                if set(seen.problems) == {"hung"} and not seen.trial.is_control:
+                    late.append((child.number, seen.trial))
+                else:
+                    yield seen
+        for number, trial in late:
+            place = Place(room / f"{number:03}-again", template)
+            running.append(_Child(number, trial, place, SECOND_PATIENCE * trial.patience))
+            while not running[0].over():
+                time.sleep(0.01)
+            seen = running.pop().observation()
+            seen.again = True
+            yield seen
     finally:
         for child in running:
             child.end()
@@ -67,8 +88,8 @@ def observe(
 class _Child:
     """The process of a trial."""
 
-    def __init__(self, trial: Trial, place: Place) -> None:
-        self.trial, self.place = trial, place
+    def __init__(self, number: int, trial: Trial, place: Place, patience: float) -> None:
+        self.number, self.trial, self.place, self.patience = number, trial, place, patience
         place.folder.mkdir(parents=True)
         place.prepare()
         trial.plant(place)
@@ -95,7 +116,7 @@ class _Child:
 
     @property
     def _late(self) -> bool:
-        return time.monotonic() - self._began > self.trial.patience
+        return time.monotonic() - self._began > self.patience
 
     def _listen(self) -> None:
         """What it says on its terminal; what goes to a file is read in the end."""
@@ -139,7 +160,7 @@ class _Child:
         if trial.terminal and (raw := CONTROL.search(seen.output)):
             found["escaped"] = f"{raw.group()!r} reached the terminal"
         if seen.late:
-            found["hung"] = f"no answer within {trial.patience:g} s"
+            found["hung"] = f"no answer within {self.patience:g} s"
         if left:
             found["left"] = f"{len(left)} processes were left running"
         if seen.mebibytes > _own_mebibytes() + trial.memory:

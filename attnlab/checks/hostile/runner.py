@@ -64,6 +64,7 @@ def plain(seen: Observation) -> dict[str, Any]:
         "code": seen.code,
         "seconds": round(seen.seconds, 2),
         "mebibytes": round(seen.mebibytes),
+        "again": seen.again,
         "end": seen.output[-600:],
     }
 
