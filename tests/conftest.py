@@ -1,5 +1,6 @@
 """Shapes in signatures are checked in every test, when beartype is installed."""
 
+import gc
 import importlib.util
 import os
 import resource
@@ -126,6 +127,12 @@ def pytest_collection_modifyitems(items):
         by_name = any(isinstance(value, str) and value == "native" for value in values)
         if by_name or item.get_closest_marker("needs_compiler"):
             item.add_marker(pytest.mark.skip(reason=f"no compiled path here: {reason}"))
+
+
+def pytest_collection_finish():
+    """What was imported and collected stays: no collection of garbage walks it again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter):

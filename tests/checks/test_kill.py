@@ -11,7 +11,7 @@ from attnlab.checks.kill import KillCheck
 SCRIPT = """
 import json, sys
 from attnlab.checks.kill import KillCheck
-print(json.dumps(KillCheck(kills=9, steps=24, control_kills=2).run(lambda text: None)))
+print(json.dumps(KillCheck(kills=6, steps=15, control_kills=1).run(lambda text: None)))
 """
 
 
@@ -24,7 +24,7 @@ def test_a_killed_run_ends_with_the_same_bits_and_forgetful_ones_do_not():
 
     report = json.loads(done.stdout)
     assert report["passed"], report
-    assert report["kills"] >= 9 and report["kills_inside_a_save"] >= 3
+    assert report["kills"] >= 6 and report["kills_inside_a_save"] >= 2
     assert report["broken_checkpoints"] == 0
     for control in ("optimiser", "random", "position"):
         assert report[f"control_without_{control}"].startswith("0 of ")

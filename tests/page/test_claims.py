@@ -31,9 +31,8 @@ def warm(tmp_path_factory):
         for name in QUICK
         for knob in (False, True)
     }
-    gc.freeze()  # as the page does; and a collection of all that tests hold takes longer still
-    yield made, known
-    gc.unfreeze()
+    gc.freeze()  # as the page does
+    return made, known
 
 
 @pytest.fixture

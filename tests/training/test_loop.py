@@ -1,6 +1,7 @@
 """The loop: exact on going on, stopped in time, never past a NaN, complete in what it writes."""
 
 import dataclasses
+import gc
 import json
 import os
 import signal
@@ -163,6 +164,18 @@ def test_global_randomness_is_left_as_it_was(tmp_path):
     torch.manual_seed(5)
     begin(tmp_path, small(steps=2))
     assert torch.equal(torch.rand(3), expected)
+
+
+@pytest.mark.parametrize("frozen_before", [True, False])
+def test_what_was_frozen_stays_frozen_and_nothing_else(tmp_path, frozen_before):
+    """The page freezes what it holds; a training inside it must not undo that."""
+    was_frozen = bool(gc.get_freeze_count())
+    try:
+        gc.freeze() if frozen_before else gc.unfreeze()
+        begin(tmp_path, small("steps=2"))
+        assert bool(gc.get_freeze_count()) == frozen_before
+    finally:
+        gc.freeze() if was_frozen else gc.unfreeze()
 
 
 def test_accumulated_parts_give_the_gradient_of_the_whole_batch(tmp_path):
