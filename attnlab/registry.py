@@ -259,6 +259,8 @@ _TABLE = {
             "with a sink, weights can add up to nearly 0"),
         "soft-cap-bounds-ratios": ("theory.caps:SoftCapBoundsRatios",
             "a cap c keeps ratios of weights below e^(2c)"),
+        "absorbed-is-plain": ("theory.absorbed:AbsorbedIsPlain",
+            "latent attention's two forms are one function"),
         "packing-is-one-by-one": ("theory.packing:PackingIsOneByOne",
             "with segments, packed documents are as alone"),
         "stacked-windows-reach": ("theory.reach:StackedWindowsReach",

@@ -36,17 +36,11 @@ from attnlab.kernels import Segments, delta
 
 SMALLEST_STEP, LARGEST_STEP, LARGEST_RATE = 1e-3, 1e-1, 16.0  # where decays begin, as in Mamba-2
 LENGTH_EPSILON = 1e-6  # of q and k, under the root
-# what the layer has nothing for, and how that is said
-OFF = {
-    "window": "window=none",
-    "chunk": "chunk=none",
-    "soft_cap": "soft_cap=none",
-    "sink": "sink=none",
-    "gate": "gate=none",
-    "value_residual": "value_residual=none",
-    "norm_heads": "norm_heads=false",
-    "dropout": "attention_dropout=0",
-}
+# what the layer has nothing for
+LOST = (
+    *("window", "chunk", "soft_cap", "sink", "gate", "value_residual", "value_embedding"),
+    *("shared_kv", "norm_heads", "dropout"),
+)
 Given = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]  # q, k, v, log decays and strengths
 
 
@@ -72,13 +66,7 @@ class GatedDelta:
         return self.heads
 
     def build(self, layer: Layer) -> nn.Module:
-        name = registry.name_of("attention", self)
-        for one, off in OFF.items():
-            if value := getattr(layer, one):
-                raise ValueError(
-                    f"{name} compares no queries with keys, so {off.split('=')[0]}={value} would "
-                    f"not reach it; use model.{off}"
-                )
+        layer.refuse(LOST, f"{registry.name_of('attention', self)} compares no queries with keys")
         if isinstance(layer.positions, Rotary | Alibi):
             raise refuse_positions(registry.name_of("positions", layer.positions))
         return DeltaAttention(self, layer)

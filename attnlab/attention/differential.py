@@ -61,15 +61,16 @@ class Differential:
 
 class DifferentialAttention(HeadedAttention):
     def __init__(self, settings: Differential, layer: Layer) -> None:
-        super().__init__(settings, ScaledDotScore(), **layer.of_heads())
+        super().__init__(settings, ScaledDotScore(), layer)
         self.start = 0.8 - 0.6 * math.exp(-0.3 * layer.layer)
 
-    def _make_projections(self, settings: HeadSettings, width: int, bias: bool) -> None:
+    def _make_projections(self, settings: HeadSettings, layer: Layer) -> None:
+        bias, kv_heads = layer.linear_bias, 0 if layer.shared_kv is not None else self.kv_heads
         # q₁, q₂, k₁, k₂ and v, which counts twice since it is twice as wide
-        self.projected = 2 * self.heads, 2 * self.kv_heads, 2 * self.kv_heads
-        self.project = nn.Linear(width, sum(self.projected) * self.head_width, bias=bias)
+        self.projected = 2 * self.heads, 2 * kv_heads, 2 * kv_heads
+        self.project = nn.Linear(layer.width, sum(self.projected) * self.head_width, bias=bias)
         self.norm = nn.RMSNorm(2 * self.head_width, eps=NORM_EPSILON)
-        self.merge = nn.Linear(self.heads * 2 * self.head_width, width, bias=bias)
+        self.merge = nn.Linear(self.heads * 2 * self.head_width, layer.width, bias=bias)
         self.lambda_q1, self.lambda_k1, self.lambda_q2, self.lambda_k2 = (
             nn.Parameter(torch.empty(self.head_width).normal_(std=SPREAD)) for _ in range(4)
         )
@@ -119,4 +120,5 @@ class DifferentialAttention(HeadedAttention):
 
     def _split(self, projected: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         q, k, v = super()._split(projected)
-        return q, k, v.transpose(1, 2).flatten(2).unflatten(-1, (self.kv_heads, -1)).transpose(1, 2)
+        pairs = v.unflatten(1, (v.shape[1] // 2, 2))
+        return q, k, pairs.transpose(2, 3).flatten(3)

@@ -6,8 +6,9 @@ Multi-head, grouped and multi-query attention are one module: they differ in how
 heads the query heads share.
 """
 
-from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, runtime_checkable
+from collections.abc import Collection
+from dataclasses import dataclass, field, fields
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +19,7 @@ from attnlab import registry
 from attnlab.attention.cache import Cached, LayerCache
 from attnlab.attention.positions import PositionsSettings
 from attnlab.attention.scores import Score
+from attnlab.attention.values import FirstValues, TokenValues
 from attnlab.config import setting, settings
 from attnlab.kernels import Bias, Request, Rotation, Segments, rotate
 from attnlab.kernels.request import check_bias, check_counts, check_padding, check_segments
@@ -45,23 +47,49 @@ class Layer:
     """What a model says of the layer that an attention stands in."""
 
     width: int
-    context: int
+    context: int | None = None
+    vocabulary: int | None = None
     layer: int = 0
     positions: PositionsSettings | None = None
+    # what is asked of the attention
     window: int | None = None
     chunk: int | None = None
     soft_cap: float | None = None
     sink: Sink | None = None
     gate: Gating | None = None
     value_residual: ValueResidual | None = None
-    linear_bias: bool = False
+    value_embedding: bool = False
+    shared_kv: int | None = None  # the earlier layer whose keys and values it reads
     norm_heads: bool = False
     dropout: float = 0.0
+    linear_bias: bool = False
 
-    def of_heads(self) -> dict[str, Any]:
-        """What HeadedAttention is made with."""
-        model = ("context", "positions")  # which its heads do not ask for
-        return {name: one for name, one in vars(self).items() if name not in model}
+    def __post_init__(self) -> None:
+        if self.window is not None and self.window < 1:
+            raise ValueError(
+                f"window is {self.window}; it counts the query's own key, so use 1 or more"
+            )
+
+    def refuse(self, names: Collection[str], why: str) -> None:
+        """A ValueError where one of these is asked for, with what to write instead."""
+        for one in fields(self):
+            asked = getattr(self, one.name)
+            if one.name in names and asked != one.default:
+                off = LEFT_OUT.get(one.name, "none")
+                setting = "attention_dropout" if one.name == "dropout" else one.name
+                raise ValueError(
+                    f"{why}, so model.{setting}={'true' if off == 'false' else asked} would not "
+                    f"reach it; write model.{setting}={off}"
+                )
+
+
+# how a person leaves out what is asked of an attention, where that is not none
+LEFT_OUT = {
+    "dropout": "0",
+    "norm_heads": "false",
+    "shared_kv": "false",
+    "value_embedding": "false",
+}
 
 
 @runtime_checkable
@@ -175,7 +203,10 @@ class AttentionOptions:
     key_padding: Bool[Tensor, "b t"] | None = None  # True where a token of this call is padding
     prefix: Int[Tensor, " b"] | None = None  # tokens at the beginning that all others attend to
     segments: Segments | None = None  # documents in a row
+    tokens: Int[Tensor, "b t"] | None = None  # whose vectors these are
     first_values: list[Tensor] = field(default_factory=list)  # of the first layer, once it has run
+    # of layers whose keys and values are read by others: None until they have run
+    shared: dict[int, Cached | None] = field(default_factory=dict)
 
     def tempered(self, q: Float[Tensor, "b h t d"]) -> Float[Tensor, "b h t d"]:
         """Queries with their temperature, if they have one."""
@@ -214,50 +245,42 @@ class HeadedAttention(nn.Module):
     done with them (`attended`, `weights`).
     """
 
-    def __init__(
-        self,
-        settings: HeadSettings,
-        score: Score,
-        *,
-        width: int,
-        window: int | None = None,
-        chunk: int | None = None,
-        soft_cap: float | None = None,
-        sink: Sink | None = None,
-        gate: Gating | None = None,
-        value_residual: ValueResidual | None = None,
-        layer: int = 0,
-        linear_bias: bool = False,
-        norm_heads: bool = False,
-        dropout: float = 0.0,
-    ) -> None:
+    def __init__(self, settings: HeadSettings, score: Score, layer: Layer) -> None:
         super().__init__()
-        if window is not None and window < 1:
-            raise ValueError(f"window is {window}; it counts the query's own key, so use 1 or more")
         self.heads, self.kv_heads = settings.heads, settings.kv_heads
-        self.head_width = head_width(settings, width)
-        self.rotary_width = rotary_width(settings, width)
-        self.window, self.chunk, self.soft_cap = window, chunk, soft_cap
+        self.head_width = head_width(settings, layer.width)
+        self.rotary_width = rotary_width(settings, layer.width)
+        self.window, self.chunk, self.soft_cap = layer.window, layer.chunk, layer.soft_cap
+        self.layer, self.shared_kv = layer.layer, layer.shared_kv
         self.sinks: Tensor | None
-        if sink == "learned":
+        if layer.sink == "learned":
             self.sinks = nn.Parameter(torch.zeros(self.heads))
         else:
-            fixed = None if sink is None else torch.zeros(self.heads)
+            fixed = None if layer.sink is None else torch.zeros(self.heads)
             self.register_buffer("sinks", fixed, persistent=False)
         self.score = score
-        self.norm_heads = norm_heads
-        self.drop = nn.Dropout(dropout)  # of weights, within the score
-        self._make_projections(settings, width, linear_bias)
+        self.norm_heads = layer.norm_heads
+        self.drop = nn.Dropout(layer.dropout)  # of weights, within the score
+        self._make_projections(settings, layer)
+        each = self.merge.in_features // self.heads  # coordinates of a value
         self.gate: Gate | None = None
-        if gate is not None:
-            each = self.merge.in_features // self.heads
-            self.gate = Gate(gate, width, self.heads, each, bias=linear_bias)
-        self.residual: FirstValues | None = None if value_residual is None else FirstValues(layer)
+        if layer.gate is not None:
+            self.gate = Gate(layer.gate, layer.width, self.heads, each, bias=layer.linear_bias)
+        self.embedding: TokenValues | None = None
+        self.residual: FirstValues | None = None
+        if layer.shared_kv is not None:
+            return  # its values are made elsewhere
+        if layer.value_embedding:
+            assert layer.vocabulary is not None
+            self.embedding = TokenValues(layer.vocabulary, self.kv_heads, each)
+        if layer.value_residual is not None:
+            self.residual = FirstValues(layer.layer)
 
-    def _make_projections(self, settings: HeadSettings, width: int, bias: bool) -> None:
-        self.projected = self.heads, self.kv_heads, self.kv_heads  # q, k and v in one product
-        self.project = nn.Linear(width, sum(self.projected) * self.head_width, bias=bias)
-        self.merge = nn.Linear(self.heads * self.head_width, width, bias=bias)
+    def _make_projections(self, settings: HeadSettings, layer: Layer) -> None:
+        bias, kv_heads = layer.linear_bias, 0 if layer.shared_kv is not None else self.kv_heads
+        self.projected = self.heads, kv_heads, kv_heads  # q, k and v in one product
+        self.project = nn.Linear(layer.width, sum(self.projected) * self.head_width, bias=bias)
+        self.merge = nn.Linear(self.heads * self.head_width, layer.width, bias=bias)
 
     def forward(
         self,
@@ -311,13 +334,21 @@ class HeadedAttention(nn.Module):
     ) -> tuple[Tensor, Cached]:
         """Queries of x, and what they attend to: it goes into the cache here."""
         q, k, v = self._split(self.project(x))
+        if options.rotary is not None:
+            q = self._rotate(q, options.rotary)
+        q = options.tempered(q)
+        if self.shared_kv is not None:
+            return q, _left_by(self.shared_kv, options)
+        if self.embedding is not None:
+            v = self.embedding(v, options.tokens)
         if self.residual is not None:
             v = self.residual(v, options.first_values)
         if options.rotary is not None:
-            q, k = self._rotate(q, options.rotary), self._rotate(k, options.rotary)
-        q = options.tempered(q)
+            k = self._rotate(k, options.rotary)
         padding = options.key_padding
         held = Cached(k, v, padding) if cache is None else cache.append(k, v, padding)
+        if self.layer in options.shared:
+            options.shared[self.layer] = held
         return q, held
 
     def _request_of(
@@ -370,6 +401,17 @@ class HeadedAttention(nn.Module):
         return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
 
 
+def _left_by(layer: int, options: AttentionOptions) -> Cached:
+    """Keys and values of an earlier layer, which others share."""
+    held = options.shared.get(layer)
+    if held is None:
+        raise ValueError(
+            f"this layer reads the keys and values of layer {layer}, which has not run; call the "
+            "whole model, or give the options that layer was given"
+        )
+    return held
+
+
 class Gate(nn.Module):
     """sigmoid(W x), which what x has attended to is multiplied by before the heads are merged.
 
@@ -384,28 +426,6 @@ class Gate(nn.Module):
 
     def forward(self, x: Float[Tensor, "b t c"]) -> Float[Tensor, "b h t _d"]:
         return self.project(x).unflatten(-1, (self.heads, -1)).transpose(1, 2).sigmoid()
-
-
-class FirstValues(nn.Module):
-    """(1 − λ) v + λ v₁: values mixed with those of the first layer, by a learned λ (Zhou et al.).
-
-    One λ a layer, which starts at 1/2; the first layer has none and leaves its values behind.
-    """
-
-    def __init__(self, layer: int) -> None:
-        super().__init__()
-        self.part = nn.Parameter(torch.full((1,), 0.5)) if layer else None
-
-    def forward(self, v: Float[Tensor, "b g t e"], first: list[Tensor]) -> Float[Tensor, "b g t e"]:
-        if self.part is None:
-            first[:] = [v]
-            return v
-        if not first:
-            raise ValueError(
-                "value_residual mixes in values of the model's first layer, which has not run; "
-                "call the whole model, or give the options that its first layer was given"
-            )
-        return v + self.part * (first[0] - v)
 
 
 def mean_keys(context: int, window: int | None, chunk: int | None = None) -> float:

@@ -67,22 +67,16 @@ class Latent:
 
 class LatentAttention(HeadedAttention):
     def __init__(self, settings: Latent, layer: Layer) -> None:
-        if layer.norm_heads:
-            raise ValueError(
-                "norm_heads and attention=latent exclude each other: a norm of the keys would "
-                "stand between two products that decoding makes one of; write "
-                "model.norm_heads=false (latent attention norms the vectors that it keeps)"
-            )
-        if layer.value_residual is not None:
-            raise ValueError(
-                "value_residual and attention=latent exclude each other: values of the first layer "
-                "do not come out of the vectors that this one keeps; leave out "
-                "model.value_residual"
-            )
-        super().__init__(settings, ScaledDotScore(), **layer.of_heads())
+        layer.refuse(
+            ("norm_heads", "value_residual", "value_embedding", "shared_kv"),
+            "latent attention makes keys and values of the vectors that its cache keeps, with "
+            "nothing between, so that decoding can take both products at once",
+        )
+        super().__init__(settings, ScaledDotScore(), layer)
 
-    def _make_projections(self, settings: HeadSettings, width: int, bias: bool) -> None:
+    def _make_projections(self, settings: HeadSettings, layer: Layer) -> None:
         assert isinstance(settings, Latent)
+        width, bias = layer.width, layer.linear_bias
         heads, self.rank = settings.heads, settings.kv_rank
         self.plain_width = head_width(settings, width)
         self.value_width = settings.value_width or self.plain_width
@@ -167,10 +161,15 @@ class LatentAttention(HeadedAttention):
 
     def absorbs(self, queries: int, keys: int) -> bool:
         """Whether the absorbed form takes fewer operations: for few queries after many keys."""
+        plain, absorbed = self.costs(queries, keys)
+        return absorbed < plain
+
+    def costs(self, queries: int, keys: int) -> tuple[float, float]:
+        """Multiplications of a head in the plain form and in the absorbed one."""
         made = self.plain_width + self.value_width
         plain = keys * made * self.rank + queries * keys * (made + self.rotary_width)
         pairs = queries * keys * (2 * self.rank + self.rotary_width)
-        return queries * made * self.rank + pairs < plain
+        return plain, queries * made * self.rank + pairs
 
     def operations_of(self, keys: float) -> float:
         """Of the plain form, in which it is trained."""

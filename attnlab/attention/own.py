@@ -45,7 +45,7 @@ from attnlab.kernels import LinearBias, Request, Rotation
 # what code may take by name when it is called
 GIVEN = frozenset({"causal", "is_causal", "key_padding", "rotary", "bias", "window", "dropout"})
 # settings that only our own modules have: code may use these names for something else
-OURS = ("gate", "value_residual", "positions")
+OURS = ("gate", "value_residual", "value_embedding", "shared_kv", "positions", "vocabulary")
 NEW = ("chunk", "soft_cap", "sink")  # given only where the model has them: a default may be theirs
 # how people call queries, keys and values
 QKV = tuple(re.compile(name) for name in ("q|quer(y|ies)", "k|keys?", "v|vals?|values?"))
@@ -84,12 +84,10 @@ class OwnAttention(OwnCode):
         # norm_heads is of our projections, which it replaces
         for name in ("window", "chunk", "soft_cap", "sink", "dropout"):
             _refuse_lost(self.option, name, getattr(layer, name), asked | takes.keys())
-        for name in ("gate", "value_residual"):
-            if getattr(layer, name) is not None:
-                raise ValueError(
-                    f"{self.option} stands in place of our projections, so model.{name}="
-                    f"{getattr(layer, name)} would not reach it; leave out model.{name}"
-                )
+        layer.refuse(
+            ("gate", "value_residual", "value_embedding", "shared_kv"),
+            f"{self.option} stands in place of our projections",
+        )
         if {"options", "cache"} <= takes.keys():
             return made if isinstance(made, nn.Module) else _Function(made)
         return OwnLayer(PlainModule(made, self, layer), self.option)
@@ -128,25 +126,14 @@ class OwnPositions(OwnCode):
 
 def headed(settings: Any, score: Score, layer: Layer) -> nn.Module:
     """Our projections around a score of a person's own."""
-    if layer.value_residual is not None:
-        raise ValueError(
-            "code of q, k and v reads a text again for every token, and row by row beside padding: "
-            "there are no values of the first layer to mix in; leave out model.value_residual"
-        )
-    chosen = MultiHead(heads=settings.heads, head_width=settings.head_width)
-    attention = HeadedAttention(
-        chosen if isinstance(settings, OwnAttention) else settings,
-        score,
-        width=layer.width,
-        window=layer.window,
-        chunk=layer.chunk,
-        soft_cap=layer.soft_cap,
-        sink=layer.sink,
-        gate=layer.gate,
-        linear_bias=layer.linear_bias,
-        norm_heads=layer.norm_heads,
-        dropout=layer.dropout,
+    layer.refuse(
+        ("value_residual", "value_embedding", "shared_kv"),
+        "code of q, k and v reads a text again for every token, and row by row beside padding, "
+        "with nothing of the tokens or of other layers",
     )
+    if isinstance(settings, OwnAttention):
+        settings = MultiHead(heads=settings.heads, head_width=settings.head_width)
+    attention = HeadedAttention(settings, score, layer)
     return OwnLayer(attention, score.name if isinstance(score, OwnScoreModule) else "")
 
 
@@ -224,7 +211,8 @@ class OwnLayer(nn.Module):
         for row in range(len(x)):
             there = ~padding[row]
             if there.any():
-                alone = replace(options, key_padding=None, rotary=_row(options.rotary, row, there))
+                rotary = _row(options.rotary, row, there)
+                alone = replace(options, key_padding=None, rotary=rotary, tokens=None)
                 out[row, there] = self.inner(x[row : row + 1, there], options=alone)[0]
         return out
 

@@ -49,7 +49,7 @@ class TextCache(LayerCache):
         if turned is not None:
             cos, sin = self._add("cos", turned.cos, 2), self._add("sin", turned.sin, 2)
             turned = Rotation(cos, sin, turned.layout)
-        return x, replace(options, key_padding=padding, rotary=turned)
+        return x, replace(options, key_padding=padding, rotary=turned, tokens=None)
 
     def _add(self, name: str, new: Tensor, axis: int) -> Tensor:
         if name in self._parts:

@@ -27,10 +27,11 @@ def own_attention(heads: str, score: str, window: int | None = None) -> Subject:
     with seed_rng():
         settings = registry.load("attention", heads)()
         built = registry.load("score", score)().build(settings.heads, WIDTH // settings.heads)
+        layer = Layer(width=WIDTH, context=CONTEXT, window=window)
         module = (
-            settings.build(Layer(width=WIDTH, context=CONTEXT, window=window))
+            settings.build(layer)
             if isinstance(settings, LayerSettings)
-            else HeadedAttention(settings, built, width=WIDTH, window=window)
+            else HeadedAttention(settings, built, layer)
         )
     return subject_for(module, {}, f"{heads}, {score}")
 

@@ -8,6 +8,7 @@ Axes: b batch, t time, c width, v vocabulary.
 """
 
 import math
+from collections.abc import Mapping
 from typing import Literal
 
 import torch
@@ -16,7 +17,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from attnlab import registry
-from attnlab.attention.cache import Cache, CacheSettings, LayerCache
+from attnlab.attention.cache import Cache, Cached, CacheSettings, LayerCache
 from attnlab.attention.heads import (
     NORM_EPSILON,
     AttentionOptions,
@@ -113,6 +114,15 @@ class TransformerSettings:
         none="each layer its own",
         about="values mixed with those of the first layer by a learned number: first",
     )
+    value_embedding: tuple[bool, ...] = setting(
+        (False,),
+        about="values mixed with an embedding of the token; a list repeats over the layers",
+    )
+    shared_kv: tuple[bool, ...] = setting(
+        (False,),
+        about="keys and values are those of the last layer that makes its own, with the same "
+        "window; a list repeats over the layers (false,true: pairs, as in CLA)",
+    )
     norm: Literal["layer", "rms", "unit"] = setting(
         "rms", about="before each part of a layer: LayerNorm, RMS-norm, or RMS-norm without gains"
     )
@@ -148,6 +158,8 @@ class TransformerSettings:
 
     def check(self) -> None:
         head_width(self.attention, self.width)  # refuses heads that do not divide
+        for layer in range(self.depth):
+            self.shares_with(layer)  # refuses layers with nothing to share
 
     def build(self) -> "Transformer":
         return Transformer(self)
@@ -157,6 +169,24 @@ class TransformerSettings:
 
     def chunk_of(self, layer: int) -> int | None:
         return self.chunk[layer % len(self.chunk)]
+
+    def shares_with(self, layer: int) -> int | None:
+        """The layer whose keys and values this one reads; None: its own."""
+        if not self._shares(layer):
+            return None
+        window, chunk = self.window_of(layer), self.chunk_of(layer)
+        for earlier in reversed(range(layer)):
+            alike = (self.window_of(earlier), self.chunk_of(earlier)) == (window, chunk)
+            if alike and not self._shares(earlier):
+                return earlier
+        seen = f"window={window or 'none'} and chunk={chunk or 'none'}"
+        raise ValueError(
+            f"shared_kv: layer {layer} has no keys and values to share: no layer before it makes "
+            f"its own with {seen}; begin the list with false, once for each kind of layer"
+        )
+
+    def _shares(self, layer: int) -> bool:
+        return self.shared_kv[layer % len(self.shared_kv)]
 
 
 class Transformer(Decoder[Cache]):
@@ -169,6 +199,9 @@ class Transformer(Decoder[Cache]):
         self.positions: Positions = settings.positions.build(_shape(settings))
         self.drop = nn.Dropout(settings.dropout)
         self.blocks = nn.ModuleList(Block(settings, layer) for layer in range(settings.depth))
+        sources = {layer: settings.shares_with(layer) for layer in range(settings.depth)}
+        self.shared = {source for source in sources.values() if source is not None}
+        self._refuse_other_rotations(sources)
         self.norm = make_norm(settings)
         self.head = nn.Linear(settings.width, settings.vocabulary, bias=False)
         if settings.tied:
@@ -206,6 +239,7 @@ class Transformer(Decoder[Cache]):
             prefix = torch.full((tokens.shape[0],), prefix, device=tokens.device)
         x = self.drop(self.positions.add_to(self.embed(tokens), positions))
         first = list[Tensor]()
+        shared: dict[int, Cached | None] = dict.fromkeys(self.shared)
         options = [
             AttentionOptions(
                 rotary=scheme.rotation_of_span(start, stop, tokens.device, x.dtype)
@@ -216,7 +250,9 @@ class Transformer(Decoder[Cache]):
                 key_padding=key_padding,
                 prefix=prefix,
                 segments=documents,
+                tokens=tokens,
                 first_values=first,
+                shared=shared,
             )
             for scheme in self.positions.of_layers()
         ]
@@ -292,6 +328,14 @@ class Transformer(Decoder[Cache]):
                         "would attend to keys in two places; leave one out"
                     )
 
+    def _refuse_other_rotations(self, sources: Mapping[int, int | None]) -> None:
+        for layer, source in sources.items():
+            if source is not None and self.positions.number(layer) != self.positions.number(source):
+                raise ValueError(
+                    f"shared_kv: layer {layer} would read keys of layer {source}, which are turned "
+                    "by other positions; let both lists repeat alike, or leave out one"
+                )
+
     def _refuse_past_the_end(self, stop: int) -> None:
         longest = self.longest
         if longest is not None and stop > longest:
@@ -351,6 +395,7 @@ def make_attention(settings: TransformerSettings, layer: int) -> nn.Module:
     facts = Layer(
         width=settings.width,
         context=settings.context,
+        vocabulary=settings.vocabulary,
         layer=layer,
         positions=settings.positions,
         window=settings.window_of(layer),
@@ -359,9 +404,11 @@ def make_attention(settings: TransformerSettings, layer: int) -> nn.Module:
         sink=settings.sink,
         gate=settings.gate,
         value_residual=settings.value_residual,
-        linear_bias=settings.bias,
+        value_embedding=settings.value_embedding[layer % len(settings.value_embedding)],
+        shared_kv=settings.shares_with(layer),
         norm_heads=settings.norm_heads,
         dropout=settings.attention_dropout,
+        linear_bias=settings.bias,
     )
     if isinstance(settings.attention, LayerSettings):
         if not isinstance(settings.score, ScaledDot):
@@ -374,21 +421,7 @@ def make_attention(settings: TransformerSettings, layer: int) -> nn.Module:
     score = settings.score.build(settings.attention.heads, _shape(settings).head_width)
     if isinstance(settings.score, OwnScore):
         return headed(settings.attention, score, facts)
-    return HeadedAttention(
-        settings.attention,
-        score,
-        width=facts.width,
-        window=facts.window,
-        chunk=facts.chunk,
-        soft_cap=facts.soft_cap,
-        sink=facts.sink,
-        gate=facts.gate,
-        value_residual=facts.value_residual,
-        layer=facts.layer,
-        linear_bias=facts.linear_bias,
-        norm_heads=facts.norm_heads,
-        dropout=facts.dropout,
-    )
+    return HeadedAttention(settings.attention, score, facts)
 
 
 class FeedForward(nn.Module):

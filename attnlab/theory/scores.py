@@ -17,6 +17,7 @@ from attnlab.attention.heads import (
     Grouped,
     HeadedAttention,
     HeadSettings,
+    Layer,
     head_width,
 )
 from attnlab.attention.scores import Additive, Concatenated, Multiplicative, ScaledDot
@@ -47,7 +48,7 @@ def random_attention(
     heads: HeadSettings, score: Multiplicative | ScaledDot, width: int, seed: int, purpose: str
 ) -> HeadedAttention:
     compare = score.build(heads.heads, head_width(heads, width))
-    return random_module(lambda: HeadedAttention(heads, compare, width=width), seed, purpose)
+    return random_module(lambda: HeadedAttention(heads, compare, Layer(width=width)), seed, purpose)
 
 
 def attend(module: HeadedAttention, tokens: Array) -> tuple[Array, Array]:

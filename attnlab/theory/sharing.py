@@ -16,7 +16,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnlab.attention.cache import Full, LayerCache, Ring
-from attnlab.attention.heads import Grouped, HeadedAttention, HeadSettings, MultiHead, MultiQuery
+from attnlab.attention.heads import (
+    Grouped,
+    HeadedAttention,
+    HeadSettings,
+    Layer,
+    MultiHead,
+    MultiQuery,
+)
 from attnlab.attention.scores import ScaledDotScore
 from attnlab.config import refusal, setting, settings
 from attnlab.kernels import Rotation, attention, rotation
@@ -72,7 +79,7 @@ def reads(heads: int, kv_heads: int, order: Order) -> Tensor:
 def empty(settings: HeadSettings, window: int | None = None) -> HeadedAttention:
     """Our attention in float64, whose weights the caller fills in."""
     with torch.device("meta"):  # draws no start values: the global generator stays as it was
-        made = HeadedAttention(settings, ScaledDotScore(), width=WIDTH, window=window)
+        made = HeadedAttention(settings, ScaledDotScore(), Layer(width=WIDTH, window=window))
     return made.double().to_empty(device="cpu")
 
 
@@ -250,7 +257,7 @@ def summed_scores(
 
 
 @dataclass(frozen=True)
-class Layer:
+class Counted:
     """What a layer with a given number of key/value heads stores and computes."""
 
     full: int  # bytes of a full cache
@@ -351,7 +358,7 @@ class GqaSavesTheCache(Claim):
             ],
         )
 
-    def _layer(self, kv_heads: int) -> Layer:
+    def _layer(self, kv_heads: int) -> Counted:
         settings = Grouped(heads=self.heads, kv_heads=kv_heads, head_width=HEAD_WIDTH)
         made = module(self.seed, settings)
         names, counts = ("q", "k", "v"), (self.heads, kv_heads, kv_heads)
@@ -368,7 +375,7 @@ class GqaSavesTheCache(Claim):
         to = reads(self.heads, kv_heads, "repeat")
         true = attention(q, k[:, to], v[:, to], path="sdpa")
         shared = out.repeat_interleave(self.heads // out.shape[1], dim=1)
-        return Layer(
+        return Counted(
             full=self._bytes(settings, Full().build(None), None),
             ring=self._bytes(settings, Ring().build(WINDOW), WINDOW),
             parameters=made.project.weight.numel() - made.heads * made.head_width * WIDTH,
@@ -385,7 +392,7 @@ class GqaSavesTheCache(Claim):
             module(self.seed, settings, window)(x, cache=cache)
         return cache.bytes
 
-    def _unlike(self, layers: Mapping[int, Layer]) -> int:
+    def _unlike(self, layers: Mapping[int, Counted]) -> int:
         """Bytes and parameters that differ from the formula; a ring holds twice its window."""
         unlike = 0
         for kv_heads, one in layers.items():
@@ -395,7 +402,7 @@ class GqaSavesTheCache(Claim):
             unlike += abs(one.parameters - 2 * WIDTH * kv_heads * HEAD_WIDTH)
         return unlike
 
-    def _picture(self, layers: Mapping[int, Layer]) -> Plot:
+    def _picture(self, layers: Mapping[int, Counted]) -> Plot:
         full, names = layers[self.heads], [f"h_kv = {g}" for g in layers]
         parts = {
             "cache bytes": [one.full / full.full for one in layers.values()],

@@ -3,14 +3,14 @@
 import pytest
 import torch
 
-from attnlab.attention.heads import AttentionOptions, Grouped, HeadedAttention
+from attnlab.attention.heads import AttentionOptions, Grouped, HeadedAttention, Layer
 from attnlab.attention.scores import ScaledDot
 
 
 def build(**options):
     torch.manual_seed(0)
     settings = Grouped(heads=4, kv_heads=2, head_width=5)
-    return HeadedAttention(settings, ScaledDot().build(4, 5), width=16, **options).double()
+    return HeadedAttention(settings, ScaledDot().build(4, 5), Layer(width=16, **options)).double()
 
 
 @pytest.mark.parametrize(("kind", "gates"), [("elementwise", 20), ("headwise", 4)])

@@ -9,6 +9,7 @@ from attnlab.attention.heads import (
     AttentionOptions,
     Grouped,
     HeadedAttention,
+    Layer,
     MultiHead,
     MultiQuery,
 )
@@ -18,7 +19,7 @@ from attnlab.kernels import LinearBias, rotate, rotation
 
 def build(settings, **options):
     torch.manual_seed(0)
-    return HeadedAttention(settings, ScaledDot().build(4, 4), width=16, **options).double()
+    return HeadedAttention(settings, ScaledDot().build(4, 4), Layer(width=16, **options)).double()
 
 
 @pytest.mark.parametrize("settings", [Grouped(heads=4, kv_heads=2), MultiQuery(heads=4)], ids=str)
@@ -48,7 +49,9 @@ def test_more_key_heads_mean_more_parameters():
 
 
 def test_heads_can_be_wider_than_the_model_divided():
-    module = HeadedAttention(MultiHead(heads=3, head_width=8), ScaledDot().build(3, 8), width=10)
+    module = HeadedAttention(
+        MultiHead(heads=3, head_width=8), ScaledDot().build(3, 8), Layer(width=10)
+    )
     assert module(torch.randn(2, 5, 10)).shape == (2, 5, 10)
 
 
@@ -66,7 +69,7 @@ def test_weights_can_be_looked_at():
 def test_rotation_comes_before_the_score(score):
     torch.manual_seed(0)
     made = registry.load("score", score)().build(4, 4)
-    module = HeadedAttention(Grouped(heads=4, kv_heads=2), made, width=16, window=6).double()
+    module = HeadedAttention(Grouped(heads=4, kv_heads=2), made, Layer(width=16, window=6)).double()
     x, by = torch.randn(2, 11, 16).double(), rotation(torch.arange(11)[None], 2).last(11)
     request = module.request(x, AttentionOptions())
     request.q, request.k = rotate(request.q, by), rotate(request.k, by)
@@ -131,7 +134,7 @@ def test_nonsense_is_refused(make, message):
 def test_weights_are_left_out_while_training_and_not_afterwards(score):
     torch.manual_seed(0)
     made = registry.load("score", score)().build(2, 4)
-    module = HeadedAttention(MultiHead(heads=2), made, width=8, dropout=0.5)
+    module = HeadedAttention(MultiHead(heads=2), made, Layer(width=8, dropout=0.5))
     x = torch.randn(3, 11, 8)
     outs = []
     for seed in (1, 1, 2):
@@ -147,7 +150,7 @@ def test_the_backward_pass_leaves_out_the_same_weights(score):
     """Against differences, with the generator set back for every call."""
     torch.manual_seed(0)
     made = registry.load("score", score)().build(2, 3)
-    module = HeadedAttention(MultiHead(heads=2), made, width=6, dropout=0.5).double()
+    module = HeadedAttention(MultiHead(heads=2), made, Layer(width=6, dropout=0.5)).double()
 
     def run(x):
         torch.manual_seed(3)

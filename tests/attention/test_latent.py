@@ -133,15 +133,19 @@ def test_one_token_after_many_is_decoded_in_the_absorbed_form_and_a_prompt_in_th
 
 
 def test_normed_heads_are_refused_with_the_reason():
-    with pytest.raises(
-        ValueError, match=r"a norm of the keys would stand .* model.norm_heads=false"
-    ):
+    with pytest.raises(ValueError, match=r"with nothing between, .* write model.norm_heads=false"):
         build(SETTINGS["as it is"], norm_heads=True)
 
 
-def test_a_value_residual_is_refused_with_the_reason():
-    with pytest.raises(ValueError, match="do not come out of the vectors that this one keeps"):
-        build(SETTINGS["as it is"], value_residual="first")
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("value_residual", "first"), ("value_embedding", True), ("shared_kv", 0)],
+)
+def test_other_keys_and_values_are_refused_with_the_reason(option, value):
+    with pytest.raises(
+        ValueError, match=rf"of the vectors that its cache keeps.* model\.{option}="
+    ):
+        build(SETTINGS["as it is"], **{option: value})
 
 
 def theirs_of(module, version):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from attnlab import config
-from attnlab.attention.heads import AttentionOptions, HeadedAttention, MultiHead
+from attnlab.attention.heads import AttentionOptions, HeadedAttention, Layer, MultiHead
 from attnlab.attention.positions import LayeredPositions, Rotary, RotaryPositions, Shape
 from attnlab.attention.rotary_scaling import Linear
 from attnlab.attention.scores import ScaledDot
@@ -173,7 +173,7 @@ def test_queries_of_llama_4_are_those_of_transformers():
     torch.manual_seed(0)
     theirs = llama.Llama4TextAttention(settings, 0).double().eval()
     score = ScaledDot().build(2, 16)
-    ours = HeadedAttention(MultiHead(heads=2), score, width=32).double()
+    ours = HeadedAttention(MultiHead(heads=2), score, Layer(width=32)).double()
     with torch.no_grad():
         parts = (theirs.q_proj.weight, theirs.k_proj.weight, theirs.v_proj.weight)
         ours.project.weight.copy_(torch.cat(parts))

@@ -61,12 +61,13 @@ class Turned(Plain):
         y = attend(rotate(q, rotary), rotate(k, rotary), v)
         return self.merge(y.transpose(1, 2).flatten(2))
 
-from attnlab.attention.heads import HeadedAttention, MultiHead
+from attnlab.attention.heads import HeadedAttention, Layer, MultiHead
 from attnlab.attention.scores import ScaledDotScore
 
 class Ours(HeadedAttention):
     def __init__(self, width, heads, window=None):
-        super().__init__(MultiHead(heads=heads), ScaledDotScore(), width=width, window=window)
+        layer = Layer(width=width, window=window)
+        super().__init__(MultiHead(heads=heads), ScaledDotScore(), layer)
 
 class Table(nn.Module):
     def __init__(self, d_model, max_len):
@@ -272,13 +273,16 @@ def test_their_own_initial_weights_stay(mine, tmp_path):
         (["attention=mine.py:Recurrent", "window=3"], "takes no 'window'"),
         (["score=mine.py:attend", "sink=learned"], "takes no 'sink'"),
         (["attention=mine.py:Ours", "gate=headwise"], "stands in place of our projections"),
-        (["score=mine.py:attend", "value_residual=first"], "there are no values of the first"),
+        (
+            ["score=mine.py:attend", "value_residual=first"],
+            "nothing of the tokens or of other layers",
+        ),
         (["attention=mine.py:Ours", "value_residual=first"], "model.value_residual=first would"),
         (["attention=mine.py:attend", "score=additive"], "stands for the score too"),
         (["score=mine.py:OfX"], "no function of q, k and v"),
         (
             ["attention=mine.py:Wrong", "positions=none"],
-            "gives [3, 16, 24], and must give [3, 17, 24] (mine.py, line 99)",
+            "gives [3, 16, 24], and must give [3, 17, 24] (mine.py, line 100)",
         ),
     ],
 )

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from attnlab import config, registry
-from attnlab.attention.heads import HeadedAttention, combinations
+from attnlab.attention.heads import HeadedAttention, Layer, combinations
 from attnlab.audit import Contract, Subject, assert_contract, audit
 from attnlab.audit.contract import ESTABLISHED_BY
 from attnlab.audit.errors import AuditError, InputError
@@ -261,7 +261,9 @@ def test_every_field_of_a_contract_can_be_established(field):
     settings = TransformerSettings(vocabulary=31, width=32, depth=1, context=128)
     if field == "window":
         made = registry.load("score", "scaled-dot")().build(4, 8)
-        code = HeadedAttention(registry.load("attention", "multi-head")(), made, width=32, window=5)
+        code = HeadedAttention(
+            registry.load("attention", "multi-head")(), made, Layer(width=32, window=5)
+        )
     elif field in ("dtype", "cache", "padding"):
         code = config.override(settings, ["positions=rotary"]).build()
     else:

@@ -31,7 +31,7 @@ def build(name, window=None):
     if isinstance(settings, LayerSettings):
         return settings.build(Layer(width=WIDTH, context=LENGTH, layer=2, window=window)).double()
     score = ScaledDot().build(settings.heads, head_width(settings, WIDTH))
-    return HeadedAttention(settings, score, width=WIDTH, window=window).double()
+    return HeadedAttention(settings, score, Layer(width=WIDTH, window=window)).double()
 
 
 def build_layer(name):

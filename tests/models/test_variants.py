@@ -22,6 +22,15 @@ VARIANTS = {
         *("gate=headwise", "norm_heads=true"),
     ],
     "value residual": ["value_residual=first", "attention=grouped"],
+    "value embedding": ["value_embedding=false,true", "attention=grouped", "bias=true"],
+    "value embedding and residual": ["value_embedding=true", "value_residual=first"],
+    "value embedding of two maps": ["value_embedding=true", "attention=differential"],
+    "shared keys": ["shared_kv=false,false,true", "attention=grouped", "norm_heads=true"],
+    "shared keys of two maps": ["shared_kv=false,false,true", "attention=differential"],
+    "shared keys and mixed values": [
+        *("shared_kv=false,false,true", "value_embedding=true", "value_residual=first"),
+        *("gate=headwise", "bias=true"),
+    ],
     "value residual of two maps": ["value_residual=first", "attention=differential"],
     "latent": ["attention=latent", "attention.kv_rank=7", "attention.rotary_width=4"],
     "latent queries": [

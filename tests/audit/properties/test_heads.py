@@ -4,7 +4,7 @@ import pytest
 import torch
 from audit.properties.attentions import Module, dense, spread
 
-from attnlab.attention.heads import Grouped, HeadedAttention, MultiHead, MultiQuery
+from attnlab.attention.heads import Grouped, HeadedAttention, Layer, MultiHead, MultiQuery
 from attnlab.attention.scores import ScaledDot
 from attnlab.audit import Contract
 from attnlab.audit.probe.probe import Probe
@@ -62,7 +62,7 @@ def test_queries_that_end_up_in_another_head_and_time_fail():
 
 @pytest.mark.parametrize("settings", [MultiHead(heads=4), Grouped(heads=4), MultiQuery(heads=4)])
 def test_our_own_heads_pass_and_their_map_is_seen(settings):
-    module = HeadedAttention(settings, ScaledDot().build(4, 8), width=32)
+    module = HeadedAttention(settings, ScaledDot().build(4, 8), Layer(width=32))
     options = {"width": 32}
     finding = found(module, options, causal=True, heads=4, kv_heads=settings.kv_heads)
     assert finding.verdict == "pass"

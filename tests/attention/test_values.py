@@ -58,3 +58,39 @@ def test_a_later_layer_alone_says_that_the_first_has_not_run():
     layer = build("value_residual=first").blocks[1].attention
     with pytest.raises(ValueError, match="values of the model's first layer, which has not run"):
         layer(torch.randn(2, 9, 24, dtype=torch.float64))
+
+
+@torch.no_grad()
+def test_values_take_from_the_token_in_the_layers_that_say_so():
+    """Layer by layer, by the definition of attention."""
+    model = build("value_embedding=false,true", "attention=grouped")
+    tokens = torch.randint(13, (2, 9), generator=torch.Generator().manual_seed(0))
+    turned, x = rotation(torch.arange(9)[None], 3, dtype=torch.float64), model.embed(tokens)
+    for number, block in enumerate(model.blocks):
+        module = block.attention
+        q, k, v = module._split(module.project(block.attention_norm(x)))
+        if number == 1:
+            module.embedding.parts.copy_(torch.tensor([0.7, -0.4]))
+            table = module.embedding.table.weight  # head after head
+            v = 0.7 * v - 0.4 * table[tokens].view(2, 9, *v.shape[1::2]).transpose(1, 2)
+        else:
+            assert module.embedding is None
+        out = attention(rotate(q, turned), rotate(k, turned), v, path="reference")
+        x = x + module.join(out)
+        x = x + block.feedforward(block.feedforward_norm(x))
+    torch.testing.assert_close(model(tokens), model.head(model.norm(x)))
+
+
+def test_a_table_is_as_wide_as_the_values_of_its_layer():
+    mixed, plain = build("value_embedding=true", "attention=grouped"), build("attention=grouped")
+    added = {n: p for n, p in mixed.named_parameters() if n not in plain.state_dict()}
+    sizes = {n.split("attention.")[1]: tuple(p.shape) for n, p in added.items()}
+    assert sizes == {"embedding.parts": (2,), "embedding.table.weight": (13, 2 * 6)}
+    assert len(added) == 2 * 3
+    assert all(p.tolist() == [0.5, 0.5] for n, p in added.items() if n.endswith("parts"))
+
+
+def test_a_layer_alone_says_that_it_needs_the_tokens():
+    layer = build("value_embedding=true").blocks[0].attention
+    with pytest.raises(ValueError, match="needs the tokens, and a layer alone is given vectors"):
+        layer(torch.randn(2, 9, 24, dtype=torch.float64))
