@@ -25,11 +25,11 @@ from attnlab import registry
 from attnlab.attention.cache import LayerCache
 from attnlab.attention.heads import (
     HEAD_WIDTH,
-    NORM_EPSILON,
     AttentionOptions,
     Layer,
     head_width,
 )
+from attnlab.attention.norms import NORM_EPSILON
 from attnlab.attention.positions import Alibi, Rotary
 from attnlab.config import setting, settings
 from attnlab.kernels import Segments, delta
@@ -39,7 +39,7 @@ LENGTH_EPSILON = 1e-6  # of q and k, under the root
 # what the layer has nothing for
 LOST = (
     *("window", "chunk", "soft_cap", "sink", "gate", "value_residual", "value_embedding"),
-    *("shared_kv", "norm_heads", "dropout"),
+    *("shared_kv", "norm_heads", "qkv_bias", "dropout"),
 )
 Given = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]  # q, k, v, log decays and strengths
 

@@ -22,12 +22,12 @@ from torch import Tensor, nn
 
 from attnlab.attention.cache import LayerCache
 from attnlab.attention.heads import (
-    NORM_EPSILON,
     AttentionOptions,
     HeadedAttention,
     HeadSettings,
     Layer,
 )
+from attnlab.attention.norms import NORM_EPSILON
 from attnlab.attention.scores import ScaledDotScore
 from attnlab.config import refusal, setting, settings
 from attnlab.kernels import Request, Rotation, rotate
@@ -65,12 +65,15 @@ class DifferentialAttention(HeadedAttention):
         self.start = 0.8 - 0.6 * math.exp(-0.3 * layer.layer)
 
     def _make_projections(self, settings: HeadSettings, layer: Layer) -> None:
-        bias, kv_heads = layer.linear_bias, 0 if layer.shared_kv is not None else self.kv_heads
+        kv_heads = 0 if layer.shared_kv is not None else self.kv_heads
         # q₁, q₂, k₁, k₂ and v, which counts twice since it is twice as wide
         self.projected = 2 * self.heads, 2 * kv_heads, 2 * kv_heads
-        self.project = nn.Linear(layer.width, sum(self.projected) * self.head_width, bias=bias)
+        inner = sum(self.projected) * self.head_width
+        self.project = nn.Linear(layer.width, inner, bias=layer.has_qkv_bias)
         self.norm = nn.RMSNorm(2 * self.head_width, eps=NORM_EPSILON)
-        self.merge = nn.Linear(self.heads * 2 * self.head_width, layer.width, bias=bias)
+        self.merge = nn.Linear(
+            self.heads * 2 * self.head_width, layer.width, bias=layer.linear_bias
+        )
         self.lambda_q1, self.lambda_k1, self.lambda_q2, self.lambda_k2 = (
             nn.Parameter(torch.empty(self.head_width).normal_(std=SPREAD)) for _ in range(4)
         )

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from attnlab import registry
 from attnlab.attention.cache import Cached, LayerCache
+from attnlab.attention.norms import NORM_EPSILON
 from attnlab.attention.positions import PositionsSettings
 from attnlab.attention.scores import Score
 from attnlab.attention.values import FirstValues, TokenValues
@@ -61,14 +62,22 @@ class Layer:
     value_embedding: bool = False
     shared_kv: int | None = None  # the earlier layer whose keys and values it reads
     norm_heads: bool = False
+    head_gains: bool = False  # of those norms
+    norm_epsilon: float | None = None
+    norm_offset: bool = False
     dropout: float = 0.0
     linear_bias: bool = False
+    qkv_bias: bool | None = None  # None: as linear_bias
 
     def __post_init__(self) -> None:
         if self.window is not None and self.window < 1:
             raise ValueError(
                 f"window is {self.window}; it counts the query's own key, so use 1 or more"
             )
+
+    @property
+    def has_qkv_bias(self) -> bool:
+        return self.linear_bias if self.qkv_bias is None else self.qkv_bias
 
     def refuse(self, names: Collection[str], why: str) -> None:
         """A ValueError where one of these is asked for, with what to write instead."""
@@ -87,6 +96,7 @@ class Layer:
 LEFT_OUT = {
     "dropout": "0",
     "norm_heads": "false",
+    "head_gains": "false",
     "shared_kv": "false",
     "value_embedding": "false",
 }
@@ -108,10 +118,6 @@ def is_recurrent(attention: str) -> bool:
     """Whether a registered attention keeps a state, and compares no queries with keys."""
     return getattr(registry.load("attention", attention), "recurrent", False)
 
-
-# Under RMS-norms. PyTorch's default is the epsilon of the dtype, so that a model would compute
-# something else in float64 or bfloat16; this is float32's.
-NORM_EPSILON = 2.0**-23
 
 HEAD_WIDTH = "coordinates of a query, key or value"
 
@@ -260,6 +266,13 @@ class HeadedAttention(nn.Module):
             self.register_buffer("sinks", fixed, persistent=False)
         self.score = score
         self.norm_heads = layer.norm_heads
+        self.norm_epsilon = NORM_EPSILON if layer.norm_epsilon is None else layer.norm_epsilon
+        self.norm_offset = float(layer.norm_offset)
+        self.gains: nn.ParameterList | None = None  # of queries and of keys
+        if layer.head_gains:
+            one = 0.0 if layer.norm_offset else 1.0
+            count = 1 if layer.shared_kv is not None else 2
+            self.gains = nn.ParameterList(torch.full((self.head_width,), one) for _ in range(count))
         self.drop = nn.Dropout(layer.dropout)  # of weights, within the score
         self._make_projections(settings, layer)
         each = self.merge.in_features // self.heads  # coordinates of a value
@@ -277,10 +290,11 @@ class HeadedAttention(nn.Module):
             self.residual = FirstValues(layer.layer)
 
     def _make_projections(self, settings: HeadSettings, layer: Layer) -> None:
-        bias, kv_heads = layer.linear_bias, 0 if layer.shared_kv is not None else self.kv_heads
+        kv_heads = 0 if layer.shared_kv is not None else self.kv_heads
         self.projected = self.heads, kv_heads, kv_heads  # q, k and v in one product
-        self.project = nn.Linear(layer.width, sum(self.projected) * self.head_width, bias=bias)
-        self.merge = nn.Linear(self.heads * self.head_width, layer.width, bias=bias)
+        inner = sum(self.projected) * self.head_width
+        self.project = nn.Linear(layer.width, inner, bias=layer.has_qkv_bias)
+        self.merge = nn.Linear(self.heads * self.head_width, layer.width, bias=layer.linear_bias)
 
     def forward(
         self,
@@ -394,8 +408,12 @@ class HeadedAttention(nn.Module):
         queries, keys, values = self.projected
         if self.norm_heads:
             compared, v = heads.split([queries + keys, values], dim=2)
-            compared = F.rms_norm(compared, (self.head_width,), eps=NORM_EPSILON)
+            compared = F.rms_norm(compared, (self.head_width,), eps=self.norm_epsilon)
             q, k = compared.split([queries, keys], dim=2)
+            if self.gains is not None:
+                q = q * (self.gains[0] + self.norm_offset)
+                if keys:
+                    k = k * (self.gains[1] + self.norm_offset)
         else:
             q, k, v = heads.split(self.projected, dim=2)
         return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)

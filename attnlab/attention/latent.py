@@ -24,13 +24,13 @@ from torch import Tensor, nn
 from attnlab.attention.cache import Cached, LayerCache
 from attnlab.attention.heads import (
     HEAD_WIDTH,
-    NORM_EPSILON,
     AttentionOptions,
     HeadedAttention,
     HeadSettings,
     Layer,
     head_width,
 )
+from attnlab.attention.norms import NORM_EPSILON
 from attnlab.attention.scores import ScaledDotScore
 from attnlab.config import setting, settings
 from attnlab.kernels import Request, rotate
@@ -68,7 +68,7 @@ class Latent:
 class LatentAttention(HeadedAttention):
     def __init__(self, settings: Latent, layer: Layer) -> None:
         layer.refuse(
-            ("norm_heads", "value_residual", "value_embedding", "shared_kv"),
+            ("norm_heads", "qkv_bias", "value_residual", "value_embedding", "shared_kv"),
             "latent attention makes keys and values of the vectors that its cache keeps, with "
             "nothing between, so that decoding can take both products at once",
         )

@@ -81,7 +81,7 @@ class OwnAttention(OwnCode):
         if _takes_qkv(made):
             return headed(self, OwnScoreModule(made, self, asked), layer)
         takes = _parameters(made)
-        # norm_heads is of our projections, which it replaces
+        # norm_heads and qkv_bias are of our projections, which it replaces
         for name in ("window", "chunk", "soft_cap", "sink", "dropout"):
             _refuse_lost(self.option, name, getattr(layer, name), asked | takes.keys())
         layer.refuse(

@@ -77,12 +77,23 @@ class ScoreSettings(Protocol):
 
 @settings
 class ScaledDot:
+    scale: float | None = setting(
+        None, above=0, because="scores are multiplied by it", none="1 / √d", about="factor of k·q"
+    )
+
     def build(self, heads: int, head_width: int) -> Score:
-        return ScaledDotScore()
+        return ScaledDotScore(self.scale)
 
 
 class ScaledDotScore(DotProduct):
-    """score = k·q / √d"""
+    """score = k·q / √d, or scale · k·q"""
+
+    def __init__(self, scale: float | None = None) -> None:
+        super().__init__()
+        self.scale = scale
+
+    def as_dot_product(self, request: Request) -> Request:
+        return request if self.scale is None else replace(request, scale=self.scale)
 
 
 @settings

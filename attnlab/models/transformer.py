@@ -7,19 +7,16 @@ Axes: b batch, t time, c width, v vocabulary.
     logits = head(norm(x))
 """
 
-import math
 from collections.abc import Mapping
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from attnlab import registry
 from attnlab.attention.cache import Cache, Cached, CacheSettings, LayerCache
 from attnlab.attention.heads import (
-    NORM_EPSILON,
     AttentionOptions,
     Gating,
     HeadedAttention,
@@ -31,21 +28,18 @@ from attnlab.attention.heads import (
     head_width,
     rotary_width,
 )
-from attnlab.attention.own import (
-    OwnAttention,
-    OwnLayer,
-    OwnPositionsModule,
-    OwnScore,
-    OwnScoreModule,
-    PlainModule,
-    headed,
-)
+from attnlab.attention.norms import Norm, make_norm
+from attnlab.attention.own import OwnAttention, OwnScore, headed
 from attnlab.attention.positions import Positions, PositionsSettings, Shape
 from attnlab.attention.scores import ScaledDot, ScoreSettings
-from attnlab.config import choice, setting, settings
+from attnlab.config import choice, refusal, setting, settings
 from attnlab.kernels import Segments, hardware
 from attnlab.kernels.request import check_segments
+from attnlab.models.feedforward import FeedForwardKind, make_feedforward
+from attnlab.models.initial import initialise
 from attnlab.models.model import Decoder
+
+NormPlace = Literal["before", "after", "both"]
 
 LARGEST, DEEPEST = 1 << 20, 1 << 12  # beyond these a width or depth is a slip of the finger
 PROBABILITY = "it is a probability"
@@ -123,19 +117,50 @@ class TransformerSettings:
         about="keys and values are those of the last layer that makes its own, with the same "
         "window; a list repeats over the layers (false,true: pairs, as in CLA)",
     )
-    norm: Literal["layer", "rms", "unit"] = setting(
-        "rms", about="before each part of a layer: LayerNorm, RMS-norm, or RMS-norm without gains"
+    norm: Norm = setting(
+        "rms", about="norm of the parts of a layer: LayerNorm, RMS-norm, or RMS-norm without gains"
+    )
+    norm_place: NormPlace = setting(
+        "before", about="before a part of a layer, after it (OLMo 2), or both (Gemma 2)"
+    )
+    norm_epsilon: float | None = setting(
+        None,
+        above=0,
+        because="norms divide by its root where a vector is 0",
+        none="2^-23, or 1e-5 in LayerNorm",
+        about="added to mean squares in norms of layers and heads",
+    )
+    norm_offset: bool = setting(
+        False, about="gains of RMS-norms of layers and heads are 1 + weight (Gemma)"
     )
     norm_heads: bool = setting(
         False, about="RMS-norm on every query and key, so that scores stay bounded"
     )
-    feedforward: Literal["gelu", "swiglu", "squared-relu"] = setting(
-        "gelu", about="activation of the feed-forward part"
+    head_gains: bool = setting(
+        False, about="learned gains of these norms, which all heads share (Qwen3)"
+    )
+    parallel: bool = setting(
+        False, about="attention and feed-forward read the same vectors (GPT-NeoX), not in turn"
+    )
+    feedforward: FeedForwardKind = setting(
+        "gelu",
+        about="activation of the feed-forward part; swiglu and geglu have a gate, geglu and "
+        "gelu-tanh the approximation with tanh",
     )
     expansion: float = setting(
         4.0, above=0, high=64, about="inner width of the feed-forward part, in widths"
     )
     bias: bool = setting(False, about="biases in the linear layers and in LayerNorm")
+    qkv_bias: bool | None = setting(
+        None, none="as bias says", about="biases of queries, keys and values (Qwen2)"
+    )
+    embedding_scale: float | None = setting(
+        None,
+        above=0,
+        because="token vectors are multiplied by it",
+        none="no factor",
+        about="factor of token vectors before the first layer (Gemma: √width)",
+    )
     tied: bool = setting(True, about="the output layer is the embedding table")
     initial: Literal["deep", "flat"] = setting(
         "deep",
@@ -158,6 +183,12 @@ class TransformerSettings:
 
     def check(self) -> None:
         head_width(self.attention, self.width)  # refuses heads that do not divide
+        if self.head_gains and not self.norm_heads:
+            raise refusal(self, "head_gains", "no query or key is normed; set norm_heads=true")
+        if self.norm_offset and self.norm == "layer":
+            raise refusal(self, "norm_offset", "it is of RMS-norms; use norm=rms")
+        if self.parallel and self.norm_place == "after":
+            raise refusal(self, "parallel", "there is no norm before both; use norm_place=before")
         for layer in range(self.depth):
             self.shares_with(layer)  # refuses layers with nothing to share
 
@@ -202,11 +233,14 @@ class Transformer(Decoder[Cache]):
         sources = {layer: settings.shares_with(layer) for layer in range(settings.depth)}
         self.shared = {source for source in sources.values() if source is not None}
         self._refuse_other_rotations(sources)
-        self.norm = make_norm(settings)
+        self.norm = norm_of(settings)
         self.head = nn.Linear(settings.width, settings.vocabulary, bias=False)
         if settings.tied:
             self.head.weight = self.embed.weight
-        self._initialise()
+        own: list[nn.Module] = []
+        if isinstance(settings.attention, OwnAttention):
+            own = [block.get_submodule("attention") for block in self.blocks]
+        initialise(self, settings.depth, flat=settings.initial == "flat", own=own)
 
     def forward(
         self,
@@ -237,7 +271,10 @@ class Transformer(Decoder[Cache]):
             stop = start + tokens.shape[1]
         if isinstance(prefix, int):
             prefix = torch.full((tokens.shape[0],), prefix, device=tokens.device)
-        x = self.drop(self.positions.add_to(self.embed(tokens), positions))
+        x = self.embed(tokens)
+        if self.settings.embedding_scale is not None:
+            x = x * self.settings.embedding_scale
+        x = self.drop(self.positions.add_to(x, positions))
         first = list[Tensor]()
         shared: dict[int, Cached | None] = dict.fromkeys(self.shared)
         options = [
@@ -344,39 +381,20 @@ class Transformer(Decoder[Cache]):
                 "raise context, or use positions that are not learned"
             )
 
-    def _initialise(self) -> None:
-        """Normal weights of 0.02; what adds to the residual stream is smaller the deeper it is.
-
-        With `flat`, as in the first minGPT, that is no smaller than the rest.
-        """
-        flat = self.settings.initial == "flat"
-        deep = 0.02 if flat else 0.02 / math.sqrt(2 * self.settings.depth)
-        own = isinstance(self.settings.attention, OwnAttention)
-        attentions = {block.attention for block in self.blocks}
-        theirs = [
-            inside
-            for module in self.modules()
-            if isinstance(module, PlainModule | OwnScoreModule | OwnPositionsModule)
-            or (own and module in attentions and not isinstance(module, HeadedAttention | OwnLayer))
-            for inside in module.modules()
-        ]
-        for name, module in self.named_modules():
-            if any(module is one for one in theirs):  # their code begins as it wants to
-                continue
-            if isinstance(module, nn.Linear | nn.Embedding):
-                into_stream = name.endswith(("merge", "down"))
-                nn.init.normal_(module.weight, std=deep if into_stream else 0.02)
-            if isinstance(module, nn.Linear) and module.bias is not None:
-                nn.init.zeros_(module.bias)
-
 
 class Block(nn.Module):
     def __init__(self, settings: TransformerSettings, layer: int) -> None:
         super().__init__()
-        self.attention_norm = make_norm(settings)
+        before, after = settings.norm_place != "after", settings.norm_place != "before"
+        self.attention_norm = norm_of(settings, before)
         self.attention = make_attention(settings, layer)
-        self.feedforward_norm = make_norm(settings)
-        self.feedforward = _FEEDFORWARDS[settings.feedforward](settings)
+        self.attended_norm = norm_of(settings, after)
+        self.feedforward_norm = norm_of(settings, before)
+        self.feedforward = make_feedforward(
+            settings.feedforward, settings.width, settings.expansion, bias=settings.bias
+        )
+        self.forwarded_norm = norm_of(settings, after)
+        self.parallel = settings.parallel
         self.drop = nn.Dropout(settings.dropout)
 
     def forward(
@@ -386,8 +404,10 @@ class Block(nn.Module):
         cache: LayerCache | None = None,
     ) -> Float[Tensor, "b t c"]:
         attended = self.attention(self.attention_norm(x), options=options, cache=cache)
-        x = x + self.drop(attended)
-        return x + self.drop(self.feedforward(self.feedforward_norm(x)))
+        attended = self.drop(self.attended_norm(attended))
+        between = x + attended
+        inner = self.feedforward(self.feedforward_norm(x if self.parallel else between))
+        return between + self.drop(self.forwarded_norm(inner))
 
 
 def make_attention(settings: TransformerSettings, layer: int) -> nn.Module:
@@ -407,11 +427,15 @@ def make_attention(settings: TransformerSettings, layer: int) -> nn.Module:
         value_embedding=settings.value_embedding[layer % len(settings.value_embedding)],
         shared_kv=settings.shares_with(layer),
         norm_heads=settings.norm_heads,
+        head_gains=settings.head_gains,
+        norm_epsilon=settings.norm_epsilon,
+        norm_offset=settings.norm_offset,
         dropout=settings.attention_dropout,
         linear_bias=settings.bias,
+        qkv_bias=settings.qkv_bias,
     )
     if isinstance(settings.attention, LayerSettings):
-        if not isinstance(settings.score, ScaledDot):
+        if settings.score != ScaledDot():
             name = registry.name_of("score", settings.score)
             raise ValueError(
                 f"{registry.name_of('attention', settings.attention)} stands for the score too, so "
@@ -424,52 +448,17 @@ def make_attention(settings: TransformerSettings, layer: int) -> nn.Module:
     return HeadedAttention(settings.attention, score, facts)
 
 
-class FeedForward(nn.Module):
-    """down(activation(up(x)))"""
-
-    def __init__(self, settings: TransformerSettings) -> None:
-        super().__init__()
-        inner = max(round(settings.expansion * settings.width), 1)
-        self.up = nn.Linear(settings.width, inner, bias=settings.bias)
-        self.down = nn.Linear(inner, settings.width, bias=settings.bias)
-
-
-class Gelu(FeedForward):
-    """down(gelu(up(x)))"""
-
-    def forward(self, x: Float[Tensor, "b t c"]) -> Float[Tensor, "b t c"]:
-        return self.down(F.gelu(self.up(x)))
-
-
-class SquaredRelu(FeedForward):
-    """down(relu(up(x))²)"""
-
-    def forward(self, x: Float[Tensor, "b t c"]) -> Float[Tensor, "b t c"]:
-        return self.down(F.relu(self.up(x)).square())
-
-
-class SwiGlu(nn.Module):
-    """down(silu(gate(x)) * up(x)); 2/3 of the inner width, so that it has Gelu's parameters."""
-
-    def __init__(self, settings: TransformerSettings) -> None:
-        super().__init__()
-        inner = max(round(settings.expansion * settings.width * 2 / 3), 1)
-        self.gate = nn.Linear(settings.width, inner, bias=settings.bias)
-        self.up = nn.Linear(settings.width, inner, bias=settings.bias)
-        self.down = nn.Linear(inner, settings.width, bias=settings.bias)
-
-    def forward(self, x: Float[Tensor, "b t c"]) -> Float[Tensor, "b t c"]:
-        return self.down(F.silu(self.gate(x)) * self.up(x))
-
-
-_FEEDFORWARDS = {"gelu": Gelu, "swiglu": SwiGlu, "squared-relu": SquaredRelu}
-
-
-def make_norm(settings: TransformerSettings) -> nn.Module:
-    if settings.norm != "layer":
-        affine = settings.norm == "rms"
-        return nn.RMSNorm(settings.width, eps=NORM_EPSILON, elementwise_affine=affine)
-    return nn.LayerNorm(settings.width, bias=settings.bias)
+def norm_of(settings: TransformerSettings, wanted: bool = True) -> nn.Module:
+    """A norm of the model's kind, or none."""
+    if not wanted:
+        return nn.Identity()
+    return make_norm(
+        settings.norm,
+        settings.width,
+        epsilon=settings.norm_epsilon,
+        offset=settings.norm_offset,
+        bias=settings.bias,
+    )
 
 
 def _shape(settings: TransformerSettings) -> Shape:

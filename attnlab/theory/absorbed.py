@@ -29,13 +29,13 @@ QUERIES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096)
 @settings
 class AbsorbedIsPlain(Claim):
     decoupled: bool = setting(True, about="positions turn a key of their own, not that of W_k")
-    heads: int = setting(3, low=1, high=16, about="heads")
+    heads: int = setting(3, low=1, high=16, about="query heads")
     rank: int = setting(7, low=1, high=64, about="l: width of a latent vector")
     head_width: int = setting(6, low=2, high=32, about="n: width of a key without its rotary part")
     value_width: int = setting(5, low=1, high=32, about="width of a value")
     rotary_width: int = setting(4, low=2, high=16, about="r: width of the rotary key")
     tokens: int = setting(17, low=2, high=64, about="tokens of a text")
-    texts: int = setting(8, low=1, high=32, about="texts", metadata={"live": 2})
+    texts: int = setting(8, low=1, high=32, about="random texts", metadata={"live": 2})
 
     about = About(
         statement="Latent attention has two forms that are one function, with the same gradients: "

@@ -10,7 +10,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from attnlab import config
 from attnlab.attention import delta
 from attnlab.attention.delta import GatedDelta, StateCache
-from attnlab.attention.heads import NORM_EPSILON, AttentionOptions, Layer
+from attnlab.attention.heads import AttentionOptions, Layer
+from attnlab.attention.norms import NORM_EPSILON
 from attnlab.kernels import LinearBias, Segments, rotation
 from attnlab.models.transformer import TransformerSettings
 from attnlab.page import inspection

@@ -9,6 +9,7 @@ from attnlab import config, registry
 from attnlab.attention import cache as caches
 from attnlab.attention import heads
 from attnlab.kernels import Request, hardware, request
+from attnlab.models.feedforward import KINDS
 from attnlab.models.transformer import TransformerSettings
 
 SCORES, SCHEMES, HEADS = (
@@ -175,7 +176,7 @@ def test_the_pattern_of_windows_repeats():
 
 
 @pytest.mark.parametrize("norm", ["layer", "rms", "unit"])
-@pytest.mark.parametrize("feedforward", ["gelu", "swiglu", "squared-relu"])
+@pytest.mark.parametrize("feedforward", KINDS)
 @pytest.mark.parametrize("bias", ["true", "false"])
 @pytest.mark.parametrize("tied", ["true", "false"])
 def test_every_kind_of_block_trains(norm, feedforward, bias, tied):
@@ -205,11 +206,67 @@ def test_every_kind_of_block_trains(norm, feedforward, bias, tied):
     assert loss() < first - 1  # 40 tokens of 2 texts are soon known by heart
 
 
-def test_the_squared_relu_is_its_formula():
-    model = build("feedforward=squared-relu")
-    part, x = model.blocks[0].feedforward, torch.randn(2, 3, 24, dtype=torch.float64)
-    up = x @ part.up.weight.T
-    torch.testing.assert_close(part(x), (up * (up > 0)) ** 2 @ part.down.weight.T)
+PLACES = {  # where the norms stand, as lines that a paper would print
+    "norm_place=before": lambda x, n, a, f: (x := x + a(n[0](x))) + f(n[2](x)),
+    "norm_place=after": lambda x, n, a, f: (x := x + n[1](a(x))) + n[3](f(x)),
+    "norm_place=both": lambda x, n, a, f: (x := x + n[1](a(n[0](x)))) + n[3](f(n[2](x))),
+    "parallel=true": lambda x, n, a, f: x + a(n[0](x)) + f(n[2](x)),
+    "parallel=true norm_place=both": lambda x, n, a, f: x + n[1](a(n[0](x))) + n[3](f(n[2](x))),
+}
+
+
+@pytest.mark.parametrize("words", PLACES)
+@torch.no_grad()
+def test_norms_stand_where_they_are_asked_for(words):
+    block = build(*words.split()).blocks[0]
+    x = torch.randn(2, 9, 24, dtype=torch.float64)
+    norms = [
+        block.attention_norm,
+        block.attended_norm,
+        block.feedforward_norm,
+        block.forwarded_norm,
+    ]
+    options = heads.AttentionOptions()
+    wanted = PLACES[words](x, norms, block.attention, block.feedforward)
+    torch.testing.assert_close(block(x, options), wanted)
+
+
+@torch.no_grad()
+def test_a_factor_of_token_vectors_leaves_the_output_layer_alone():
+    plain, scaled = build(), build("embedding_scale=2.5")
+    scaled.embed.weight[:] = plain.embed.weight / 2.5
+    scaled.head.weight = plain.head.weight
+    torch.testing.assert_close(scaled(text()), plain(text()))
+
+
+@torch.no_grad()
+def test_a_factor_of_scores_is_a_factor_of_queries():
+    plain, scaled = build("attention.heads=4"), build("score.scale=0.7")
+    for block in scaled.blocks:
+        block.attention.project.weight[:24] /= 0.7 * 6**0.5
+    torch.testing.assert_close(scaled(text()), plain(text()))
+
+
+@pytest.mark.parametrize(("bias", "qkv"), [("false", "true"), ("true", "false")])
+def test_biases_of_queries_keys_and_values_are_a_choice_of_their_own(bias, qkv):
+    attention = build(f"bias={bias}", f"qkv_bias={qkv}").blocks[0].attention
+    assert (attention.project.bias is not None) == (qkv == "true")
+    assert (attention.merge.bias is not None) == (bias == "true")
+
+
+@pytest.mark.parametrize("offset", ["false", "true"])
+@torch.no_grad()
+def test_gains_of_heads_are_those_of_all_heads_alike(offset):
+    words = ("norm_heads=true", f"norm_offset={offset}", "attention=grouped")
+    plain, gained = (
+        build(*words, f"head_gains={given}").blocks[0].attention for given in ("false", "true")
+    )
+    queries, keys = gained.gains
+    one = 1.0 if offset == "true" else 0.0
+    x = torch.randn(2, 9, gained.project.out_features, dtype=torch.float64)
+    wanted = [part * gain for part, gain in zip(plain._split(x), (queries, keys), strict=False)]
+    for got, scaled, part in zip(gained._split(x), wanted, plain._split(x), strict=False):
+        torch.testing.assert_close(got, scaled + one * part)
 
 
 @pytest.mark.parametrize(("kind", "score"), list(product(HEADS, SCORES)))
@@ -291,6 +348,15 @@ def test_bfloat16_where_it_would_crash_is_an_error(monkeypatch):
         (["dropout=1"], "dropout is 1.0; it is a probability, so use 0 to less than 1"),
         (["norm=batch"], "norm is 'batch'"),
         (["expansion=0"], "expansion is 0.0; use more than 0 and at most 64, such as 4.0"),
+        (["head_gains=true"], "head_gains.*no query or key is normed; set norm_heads=true"),
+        (["norm_offset=true", "norm=layer"], "norm_offset.*it is of RMS-norms; use norm=rms"),
+        (
+            ["parallel=true", "norm_place=after"],
+            "parallel.*no norm before both; use norm_place=before",
+        ),
+        (["norm_epsilon=0"], "norm_epsilon is 0.0; .* use more than 0"),
+        (["score.scale=-1"], "scale is -1.0; scores are multiplied by it"),
+        (["embedding_scale=0"], "embedding_scale is 0.0; token vectors are multiplied by it"),
     ],
 )
 def test_nonsense_is_refused(words, message):

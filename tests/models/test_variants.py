@@ -38,6 +38,15 @@ VARIANTS = {
         *("attention.q_rank=5", "attention.head_width=5", "attention.value_width=8"),
         *("gate=elementwise", "bias=true"),
     ],
+    "gains that are offsets": [
+        *("norm_offset=true", "norm_heads=true", "head_gains=true", "norm_epsilon=0.01"),
+        *("norm_place=both", "feedforward=geglu", "embedding_scale=4.9", "attention=grouped"),
+    ],
+    "norms after the parts": ["norm_place=after", "qkv_bias=true", "score.scale=0.3", "tied=false"],
+    "parts side by side": [
+        *("parallel=true", "norm=layer", "bias=true", "qkv_bias=false", "feedforward=gelu-tanh"),
+    ],
+    "gains of shared keys": ["shared_kv=false,false,true", "norm_heads=true", "head_gains=true"],
 }
 WINDOWS = ["window=none", "window=5", "window=5,none"]
 # of what stands beside a variant: each changes the scores in its own way
@@ -182,7 +191,7 @@ def test_a_model_of_each_learns_a_text_by_heart(name):
         return torch.nn.functional.cross_entropy(logits, tokens[:, 1:].flatten())
 
     first = loss()
-    for _ in range(30):
+    for _ in range(100):
         optimizer.zero_grad()
         loss().backward()
         optimizer.step()

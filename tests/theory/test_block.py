@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from attnlab.kernels.reference import masked_softmax
-from attnlab.models import transformer
+from attnlab.models import feedforward
 from attnlab.theory import block, draw
 from attnlab.theory.block import BlockEquivariant, SoftmaxPermutes
 from attnlab.theory.claim import EQUAL
@@ -111,7 +111,7 @@ def test_a_feed_forward_part_that_knows_the_place_is_noticed(monkeypatch):
     def forward(self, x):
         return self.down(torch.relu(self.up(x))) * torch.arange(x.shape[1])[:, None]
 
-    monkeypatch.setattr(transformer.Gelu, "forward", forward)
+    monkeypatch.setattr(feedforward.Gelu, "forward", forward)
     evidence = BlockEquivariant().run()
     assert evidence.verdict == "refuted"
     worst = {row[1]: row[2] for row in evidence.details[0].rows}
