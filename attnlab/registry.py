@@ -147,6 +147,8 @@ _TABLE = {
         "characters": ("data.tokens:Characters", "a token for each character of the text"),
         "bytes": ("data.tokens:Bytes", "a token for each byte of UTF-8"),
         "bpe": ("data.bpe:Bpe", "byte-level pairs, learned from the text; vocabulary"),
+        "huggingface": ("data.huggingface:HuggingFace",
+            "that of an imported model; with start=FOLDER"),
     },
     "objective": {
         "causal": ("data.objectives:Causal", "the next token"),

@@ -122,7 +122,7 @@ def attention(run: Run, text: str, *, runs: str | Path = "runs", device: str = "
 
         tick("opening the model")
         saved = open_saved(os.fspath(run), Path(runs), device)
-        ids = saved.tokenizer.encode(text).tolist()
+        ids = saved.tokenizer.prompt(text).tolist()
         if not ids:
             raise ValueError("the text is empty; give at least one character")
         if len(ids) > MOST_TOKENS:

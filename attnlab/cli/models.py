@@ -213,7 +213,7 @@ def generate(
     _name_skipped(saved.broken)
     shown = None
     if len(prompt) == 1 and not as_json:
-        shown = Stream(saved.tokenizer, saved.tokenizer.encode(prompt[0]).tolist())
+        shown = Stream(saved.tokenizer, saved.tokenizer.prompt(prompt[0]).tolist())
     texts = saved.write(prompt, tokens=tokens, sampling=sampling, on_token=shown)
     if shown:
         shown.end()

@@ -26,13 +26,13 @@ class Bpe:
     )
 
     def train(self, pieces: Iterable[str], special: bool) -> "BpeTokenizer":
-        library = _library()
-        blank = library.Tokenizer(library.models.BPE())
-        blank.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
-        trainer = library.trainers.BpeTrainer(
+        parts = library()
+        blank = parts.Tokenizer(parts.models.BPE())
+        blank.pre_tokenizer = parts.pre_tokenizers.ByteLevel(add_prefix_space=False)
+        trainer = parts.trainers.BpeTrainer(
             vocab_size=self.vocabulary,
             special_tokens=[PAD, MASK] if special else [],
-            initial_alphabet=sorted(library.pre_tokenizers.ByteLevel.alphabet()),
+            initial_alphabet=sorted(parts.pre_tokenizers.ByteLevel.alphabet()),
             show_progress=False,
         )
         texts = without_marks(pieces, special)
@@ -51,10 +51,10 @@ class BpeTokenizer(Tokenizer):
         self, vocabulary: dict[str, int], merges: list[tuple[str, str]], special: bool
     ) -> None:
         super().__init__(special)
-        library = _library()
-        self._inner = library.Tokenizer(library.models.BPE(vocab=vocabulary, merges=merges))
-        self._inner.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
-        self._inner.decoder = library.decoders.ByteLevel()
+        parts = library()
+        self._inner = parts.Tokenizer(parts.models.BPE(vocab=vocabulary, merges=merges))
+        self._inner.pre_tokenizer = parts.pre_tokenizers.ByteLevel(add_prefix_space=False)
+        self._inner.decoder = parts.decoders.ByteLevel()
         if special:
             self._inner.add_special_tokens([PAD, MASK])
         self.size = len(vocabulary)
@@ -88,7 +88,7 @@ def bpe_from_json(plain: Any, special: bool) -> BpeTokenizer:
         raise ValueError("tokenizers.model.vocab must number its words 0, 1, 2, … without a gap")
     if special and (vocabulary.get(PAD), vocabulary.get(MASK)) != (0, 1):
         raise ValueError(f"tokenizers.model.vocab must have {PAD} at 0 and {MASK} at 1")
-    missing = set(_library().pre_tokenizers.ByteLevel.alphabet()) - set(vocabulary)
+    missing = set(library().pre_tokenizers.ByteLevel.alphabet()) - set(vocabulary)
     if missing:
         raise ValueError(f"tokenizers.model.vocab lacks {len(missing)} of the 256 bytes")
     for merge in merges:
@@ -99,7 +99,7 @@ def bpe_from_json(plain: Any, special: bool) -> BpeTokenizer:
     return BpeTokenizer(vocabulary, [(left, right) for left, right in merges], special)
 
 
-def _library() -> Any:
+def library() -> Any:
     try:
         import tokenizers
         from tokenizers import decoders, models, pre_tokenizers, trainers  # noqa: F401

@@ -35,6 +35,10 @@ class Tokenizer(ABC):
     @abstractmethod
     def encode(self, text: str) -> Int64[np.ndarray, " t"]: ...
 
+    def prompt(self, text: str) -> Int64[np.ndarray, " t"]:
+        """The text as the beginning of a longer one."""
+        return self.encode(text)
+
     @abstractmethod
     def to_json(self) -> dict[str, Any]:
         """All there is to it, for `tokenizer_from_json`."""

@@ -72,7 +72,7 @@ def prepare(models: OpenModels, body: Mapping[str, Any]) -> Iterator[dict[str, A
         seed=whole(body, "seed", 0, 2**53, default=0),
     )
     saved = models.take(name)
-    ids = saved.tokenizer.encode(prompt).tolist()
+    ids = saved.tokenizer.prompt(prompt).tolist()
     taken = steps(saved.model, [ids], tokens=count, sampling=sampling)
     return _stream_text(taken, saved.tokenizer, ids)
 

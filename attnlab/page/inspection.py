@@ -65,7 +65,7 @@ class ModelInput:
     def of_run(cls, models: OpenModels, run: Any, written: str) -> "ModelInput":
         run = text({"run": run}, "run", 300)
         saved = models.take(run)
-        ids, note = cut(saved.tokenizer.encode(written).tolist(), saved.model.longest)
+        ids, note = cut(saved.tokenizer.prompt(written).tolist(), saved.model.longest)
 
         def name(token: int) -> str:
             return str(saved.tokenizer.decode([token]))

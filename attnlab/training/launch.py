@@ -13,6 +13,7 @@ from attnlab.data.corpora import Corpus
 from attnlab.training import checkpoint, parallel, runs
 from attnlab.training.lock import FolderGone
 from attnlab.training.loop import Result, train
+from attnlab.training.opened import with_model_of_start
 from attnlab.training.parallel import World
 from attnlab.training.recipe import Recipe
 from attnlab.training.report import Report, TensorBoard
@@ -24,7 +25,8 @@ from attnlab.training.text import load_text, names_text, recorded
 
 def recipe_for(preset: str, overrides: list[str], file: Path | None = None) -> Recipe:
     """Defaults < preset < file < overrides. `data=PATH` is short for the corpus of that path."""
-    return _with_file_and_overrides(registry.load("preset", preset)(), overrides, file)
+    recipe: Recipe = registry.load("preset", preset)()
+    return _with_file_and_overrides(with_model_of_start(recipe, overrides), overrides, file)
 
 
 def _with_file_and_overrides(recipe: Recipe, overrides: list[str], file: Path | None) -> Recipe:

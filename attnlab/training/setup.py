@@ -14,11 +14,11 @@ from attnlab.data.corpora import Corpus
 from attnlab.data.tokens import Tokenizer, tokenizer_from_json
 from attnlab.memory import machine_memory
 from attnlab.models.model import LanguageModel
-from attnlab.training import checkpoint, runs
+from attnlab.training import checkpoint
 from attnlab.training.average import weights_to_use
+from attnlab.training.opened import fingerprint, open_weights
 from attnlab.training.parallel import World
 from attnlab.training.recipe import Recipe
-from attnlab.training.start import fingerprint
 from attnlab.training.weights import build_model, load_weights, refuse_other_model
 
 
@@ -49,10 +49,10 @@ def prepare(
     if resume is not None:
         tokenizer = tokenizer_from_json(checkpoint.read_plain(resume, "tokenizer.json"))
     elif recipe.start is not None:
-        folder, skipped = runs.open_checkpoint(recipe.start, root, best=True)
-        for line in skipped:
+        opened = open_weights(recipe.start, root)
+        for line in opened.skipped:
             note(f"skipped: {line}")
-        begun, start = checkpoint.load(folder), fingerprint(folder)
+        begun, start = opened.kept, fingerprint(opened.folder)
         tokenizer = tokenizer_from_json(begun.tokenizer)
     else:
         tokenizer = recipe.tokenizer.train(corpus.alphabet(), special=recipe.objective.special)

@@ -9,15 +9,10 @@ the run. From the first checkpoint on, nothing but the run's own weights is read
 from collections.abc import Sequence
 from pathlib import Path
 
-from attnlab import files
 from attnlab.config import split_override
 from attnlab.training import runs
+from attnlab.training.opened import fingerprint_of
 from attnlab.training.recipe import Recipe
-
-
-def fingerprint(folder: Path) -> str:
-    """Of a checkpoint: its manifest has the hashes of all else."""
-    return files.sha256(folder / "manifest.json")
 
 
 def refuse_other_start(run: runs.Run, recipe: Recipe, root: Path, overrides: Sequence[str]) -> None:
@@ -30,7 +25,7 @@ def refuse_other_start(run: runs.Run, recipe: Recipe, root: Path, overrides: Seq
             f"{run.folder} names {recipe.start} to start from and has no record of it, so it may "
             "be any run of yours; if you want its weights to be used, say so: start=RUN"
         )
-    if known != fingerprint(runs.open_checkpoint(recipe.start, root, best=True)[0]):
+    if known != fingerprint_of(recipe.start, root):
         raise ValueError(
             f"{run.folder} did not start from {recipe.start} as it is now; name the run to start "
             "from: start=RUN"

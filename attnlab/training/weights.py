@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from attnlab import config, counter_rng
+from attnlab.kernels.hardware import HALVES, cpu_multiplies
 from attnlab.memory import machine_memory
 from attnlab.models.meta import measure
 from attnlab.models.model import LanguageModel, ModelSettings
@@ -56,7 +57,17 @@ def load_weights(model: nn.Module, weights: dict[str, torch.Tensor]) -> None:
 
     With them come buffers that steps change, if a model has any.
     """
-    own = dict(model.named_parameters())
+    own = refuse_other_weights(model, weights)
+    with torch.no_grad():
+        for name, parameter in own.items():
+            parameter.copy_(weights[name])
+
+
+def refuse_other_weights(
+    model: nn.Module, weights: dict[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    """What has a place for them: parameters, and buffers that are among them."""
+    own: dict[str, torch.Tensor] = dict(model.named_parameters())
     running = {name: one for name, one in model.named_buffers() if name in weights}
     for name in sorted(own.keys() ^ (weights.keys() - running.keys())):
         place = "has no place in this model" if name in weights else "is missing in the checkpoint"
@@ -69,9 +80,42 @@ def load_weights(model: nn.Module, weights: dict[str, torch.Tensor]) -> None:
             )
         if name in own and not weights[name].is_floating_point():
             raise ValueError(f"weight {name} has dtype {weights[name].dtype}; a weight has floats")
-    with torch.no_grad():
-        for name, parameter in {**own, **running}.items():
-            parameter.copy_(weights[name])
+    return {**own, **running}
+
+
+def build_with(
+    recipe: Recipe, weights: dict[str, torch.Tensor], device: torch.device
+) -> LanguageModel:
+    """A model to use, with these weights, in their dtype where the device multiplies it.
+
+    Weights in half precision take no more memory than they have: they become the model's own.
+    """
+    dtype = _half_of(weights, device)
+    if dtype is None:
+        model = build_model(recipe)
+        load_weights(model, weights)
+        return model
+    with torch.device("meta"):
+        model = recipe.model.build()
+    refuse_other_weights(model, weights)
+    model.load_state_dict({name: one.to(dtype) for name, one in weights.items()}, False, True)
+    if getattr(recipe.model, "tied", False):
+        model.head.weight = model.embed.weight  # type: ignore[union-attr, assignment]
+    lost = [name for name, one in model.named_buffers() if one.is_meta]
+    if lost:  # made by the code, not kept with the weights
+        model = build_model(recipe).to(dtype)
+        load_weights(model, weights)
+    return model
+
+
+def _half_of(weights: dict[str, torch.Tensor], device: torch.device) -> torch.dtype | None:
+    """The half precision that all weights have, if products run in it there."""
+    kinds = {one.dtype for one in weights.values()}
+    dtype = kinds.pop()
+    if kinds or dtype not in HALVES:
+        return None
+    name = str(dtype).removeprefix("torch.")
+    return dtype if device.type != "cpu" or cpu_multiplies(name) else None
 
 
 def refuse_other_model(recipe: Recipe, saved: dict[str, object]) -> None:

@@ -13,7 +13,8 @@ from attnlab import registry
 from attnlab.data.tokens import MASK, PAD, Bytes, Characters, tokenizer_from_json
 
 TEXT = "Zoë läuft,\n\x00 日本 🙂 nach Hause. Zoë läuft heim.\n"
-NAMES = [option.name for option in registry.options("tokenizer")]
+# one comes with a model and learns nothing: tests/interop/test_tokens.py
+NAMES = [option.name for option in registry.options("tokenizer") if option.name != "huggingface"]
 
 
 def trained(name, special=True, text=TEXT):

@@ -7,7 +7,7 @@ import pytest
 from training.recipes import begin, text_recipe
 
 from attnlab import config, json_files
-from attnlab.training import checkpoint, runs, start
+from attnlab.training import checkpoint, opened, runs
 from attnlab.training.launch import launch
 from attnlab.training.recipe import Recipe
 from attnlab.training.report import Report
@@ -53,7 +53,7 @@ def record(run, **changes):
 
 def test_a_run_of_ones_own_resumes_with_the_start_it_recorded(mine, unstarted):
     newest = checkpoint.newest_good(mine.checkpoints)[0]
-    assert unstarted.manifest()["start"] == start.fingerprint(newest)
+    assert unstarted.manifest()["start"] == opened.fingerprint(newest)
     assert resume(unstarted).ending == "finished"
 
 

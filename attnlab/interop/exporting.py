@@ -1,0 +1,112 @@
+"""Export: a trained model as a folder that `transformers` loads, and the proof of parity.
+
+The folder is made beside its place, proved there, and renamed: it is there whole or not at all.
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from attnlab import __version__, files, json_files
+from attnlab.interop import folder as folders
+from attnlab.interop import tokens, weights
+from attnlab.interop.card import card
+from attnlab.interop.families.catalogue import FAMILIES, choose
+from attnlab.interop.families.family import Family
+from attnlab.interop.families.own import CODE, OWN
+from attnlab.interop.fields import Unsupported
+from attnlab.interop.parity import NotProved, Parity, compare
+from attnlab.models.transformer import TransformerSettings
+from attnlab.registry import suggest
+from attnlab.training.saved import Saved
+
+MODELLING = Path(__file__).with_name(f"{CODE}.py")
+
+
+@dataclass(frozen=True)
+class Exported:
+    folder: Path
+    model_type: str
+    parity: Parity
+    bytes: int
+
+
+def export(
+    saved: Saved, place: Path, *, family: str = "auto", shard: int = folders.SHARD
+) -> Exported:
+    """`family` names a model type of transformers; auto: the plainest that can hold the model."""
+    if place.exists() and (not place.is_dir() or any(place.iterdir())):
+        raise ValueError(f"{place} is there already; name a folder that is not")
+    settings = saved.model.settings
+    if not isinstance(settings, TransformerSettings):
+        raise Unsupported(
+            f"{saved.folder} holds a {type(settings).__name__.removesuffix('Settings')} model; "
+            "transformers are exported"
+        )
+    chosen, plain = _family(settings, family)
+    temporary = place.absolute().with_name(f".{place.name}.{os.getpid()}.tmp")
+    files.remove_folder(temporary)
+    try:
+        files.make_folder(temporary)
+        _write(temporary, saved, settings, chosen, plain, shard)
+        own = chosen is OWN
+        if own:
+            _put(temporary / MODELLING.name, MODELLING.read_bytes())
+        parity = compare(temporary, saved.model, saved.tokenizer, trust=own)
+        if not parity.holds:
+            raise NotProved(f"nothing was exported: as {chosen.model_type}, {parity.complaint()}")
+        _put(temporary / "parity.json", json_files.as_json(parity.to_json()))
+        text = card(saved, chosen.model_type, parity, place.name, own_code=own)
+        _put(temporary / "README.md", text.encode())
+        size = sum(path.stat().st_size for path in temporary.iterdir())
+        files.sync_folder(temporary)
+        if place.exists():
+            place.rmdir()  # empty, as was seen
+        temporary.rename(place)
+    except BaseException:
+        files.remove_folder(temporary)
+        raise
+    return Exported(place, chosen.model_type, parity, size)
+
+
+def _family(settings: TransformerSettings, name: str) -> tuple[Family, dict[str, Any]]:
+    if name == "auto":
+        return choose(settings)
+    if name not in FAMILIES:
+        raise ValueError(f"{name!r} is no model type; {suggest(name, list(FAMILIES))}")
+    try:
+        return FAMILIES[name], FAMILIES[name].config(settings)
+    except Unsupported as error:
+        raise Unsupported(f"this model is no {name}: {error}") from None
+
+
+def _write(
+    place: Path,
+    saved: Saved,
+    settings: TransformerSettings,
+    family: Family,
+    plain: dict[str, Any],
+    shard: int,
+) -> None:
+    own = {name: one.detach().cpu() for name, one in saved.model.named_parameters()}
+    dtype = str(folders.dtype_of(own.values())).removeprefix("torch.")
+    pad = saved.tokenizer.pad
+    marks = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": pad}
+    config = {**plain, **marks, "dtype": dtype, "attnlab_version": __version__}
+    _put(place / folders.CONFIG, json_files.as_json(config))
+    generation = {"do_sample": True, **marks}
+    _put(place / "generation_config.json", json_files.as_json(generation))
+    found = tokens.tokenizer_json(saved.tokenizer)
+    _put(place / folders.TOKENIZER, json_files.as_json(found, indent=None))
+    context = saved.model.longest or settings.context
+    beside = tokens.tokenizer_config(saved.tokenizer, context)
+    _put(place / "tokenizer_config.json", json_files.as_json(beside))
+    with torch.no_grad():
+        folders.write_tensors(place, weights.to_theirs(family, settings, own), shard)
+
+
+def _put(path: Path, content: bytes) -> None:
+    files.write_new(path, content)

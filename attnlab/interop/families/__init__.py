@@ -1,0 +1,1 @@
+"""Architectures of `transformers` that our settings can express, one row each."""

@@ -1,0 +1,195 @@
+"""A folder as `transformers` saves models: its config, its tensors by name, its tokenizer.
+
+Nothing in it is executed: JSON and safetensors are read, and no pickle and no Python file is. What
+is missing, cut off or of another kind is refused in one line that names the file.
+
+Cost: a tensor is read when it is asked for and copied once, so a model takes the memory of its
+weights and that of one tensor.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import torch
+from torch import Tensor
+
+from attnlab import files, json_files
+
+CONFIG, TOKENIZER = "config.json", "tokenizer.json"
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+LARGEST_JSON = 64 << 20  # a tokenizer with 260,000 tokens has 33 MB
+
+
+class FolderError(ValueError):
+    """A folder that cannot be read: which file, and what is wrong with it."""
+
+
+def is_one(path: Path) -> bool:
+    """Whether a path is such a folder: its config names a type of model, and it is no run."""
+    if not (path / CONFIG).is_file() or (path / "checkpoints").is_dir():
+        return False
+    try:
+        return "model_type" in read_object(path / CONFIG)
+    except FolderError:
+        return False
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    try:
+        content = files.read_named(path, LARGEST_JSON)
+    except FileNotFoundError:
+        raise FolderError(
+            f"{path} is missing; a folder that save_pretrained has written has one"
+        ) from None
+    except OSError as error:
+        raise FolderError(f"{path} cannot be read: {error.strerror or error}") from None
+    try:
+        plain = json_files.parse_json(content, path)
+    except ValueError as error:
+        raise FolderError(str(error)) from None
+    if not isinstance(plain, dict):
+        raise FolderError(f"{path} is no JSON object; is it cut off?")
+    return plain
+
+
+@dataclass(frozen=True)
+class Found:
+    """Where a tensor is, and what its header says."""
+
+    path: Path
+    shape: tuple[int, ...]
+
+
+class Tensors(Mapping[str, Found]):
+    """The tensors of a folder by their names; a number is read when `read` asks for it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._found: dict[str, Found] = {}
+        for path in _shards(folder):
+            for name, shape in _header(path).items():
+                if name in self._found:
+                    raise FolderError(f"{path} has {name}, and so has {self._found[name].path}")
+                self._found[name] = Found(path, shape)
+        if not self._found:
+            raise FolderError(f"{folder} has no tensors")
+
+    def __getitem__(self, name: str) -> Found:
+        return self._found[name]
+
+    def __iter__(self) -> Any:
+        return iter(self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def read(self, name: str) -> Tensor:
+        """A copy: what is mapped would change with the file, and end the process if it is cut."""
+        path = self._found[name].path
+        try:
+            with safetensors.safe_open(path, framework="pt") as file:
+                tensor: Tensor = file.get_tensor(name).clone()
+        except (safetensors.SafetensorError, OSError) as error:
+            raise FolderError(f"{path}: {name} cannot be read: {error}") from None
+        if not tensor.is_floating_point():
+            raise FolderError(
+                f"{path}: {name} has dtype {str(tensor.dtype).removeprefix('torch.')}; weights are "
+                "floats: quantized models are not read"
+            )
+        if not bool(tensor.isfinite().all()):
+            raise FolderError(f"{path}: {name} holds NaN or Inf")
+        return tensor
+
+    def total(self) -> int:
+        """Bytes on the disk."""
+        return sum(path.stat().st_size for path in {one.path for one in self._found.values()})
+
+
+def _shards(folder: Path) -> list[Path]:
+    if (folder / INDEX).is_file():
+        where = read_object(folder / INDEX).get("weight_map")
+        if not isinstance(where, dict) or not where:
+            raise FolderError(f"{folder / INDEX} has no weight_map; save the model again")
+        names = sorted({str(name) for name in where.values()})
+        for name in names:
+            if Path(name).name != name:
+                raise FolderError(f"{folder / INDEX} names {name!r}, which is no file beside it")
+        return [folder / name for name in names]
+    if (folder / WEIGHTS).is_file():
+        return [folder / WEIGHTS]
+    pickled = sorted(path.name for kind in PICKLES for path in folder.glob(kind))
+    if pickled:
+        raise FolderError(
+            f"{folder} has its weights as a pickle ({pickled[0]}), which could run code; load it "
+            "where you trust it and save it with save_pretrained(..., safe_serialization=True)"
+        )
+    raise FolderError(f"{folder / WEIGHTS} is missing")
+
+
+def _header(path: Path) -> dict[str, tuple[int, ...]]:
+    if not path.is_file():
+        raise FolderError(f"{path} is missing; the index names it")
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+    except (safetensors.SafetensorError, OSError) as error:
+        raise FolderError(f"{path} is no safetensors file, or cut off: {error}") from None
+
+
+def sha256(path: Path) -> str:
+    """Of a file that a person has named, which may be a link, as in a cache of downloads."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+SHARD = 5_000_000_000  # bytes of a file of weights, as in save_pretrained
+
+
+def write_tensors(folder: Path, tensors: Iterable[tuple[str, Tensor]], most: int = SHARD) -> None:
+    """One file, or several of at most so many bytes and their index."""
+    shards: list[dict[str, Tensor]] = [{}]
+    size = total = 0
+    for name, tensor in tensors:
+        count = tensor.numel() * tensor.element_size()
+        if shards[-1] and size + count > most:
+            shards.append({})
+            size = 0
+        shards[-1][name] = tensor.detach().cpu().contiguous()
+        size, total = size + count, total + count
+    if len(shards) == 1:
+        _save(shards[0], folder / WEIGHTS)
+        return
+    names = [f"model-{n + 1:05d}-of-{len(shards):05d}.safetensors" for n in range(len(shards))]
+    where: dict[str, str] = {}
+    for file, shard in zip(names, shards, strict=True):
+        _save(shard, folder / file)
+        where |= dict.fromkeys(shard, file)
+    index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(where.items()))}
+    (folder / INDEX).write_bytes(json_files.as_json(index))
+
+
+def _save(tensors: dict[str, Tensor], path: Path) -> None:
+    import safetensors.torch
+
+    safetensors.torch.save_file(tensors, path, {"format": "pt"})
+    path.chmod(0o666 & ~_umask())  # the library leaves it to its owner
+    files.sync(path)
+
+
+def _umask() -> int:
+    """As it is; there is no way to look at it without setting it."""
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask
+
+
+def dtype_of(tensors: Iterable[Tensor]) -> torch.dtype:
+    """The one dtype of all; the widest if there are several."""
+    kinds = {tensor.dtype for tensor in tensors}
+    return max(kinds, key=lambda kind: (kind.itemsize, str(kind)))

@@ -1,0 +1,196 @@
+"""Families of transformers: the same logits here, and the same tensors on the way back."""
+
+import dataclasses
+
+import foreign
+import pytest
+import torch
+
+from attnlab import config
+from attnlab.attention.rotary_scaling import Llama3, Yarn
+from attnlab.interop import reading
+from attnlab.interop.families.catalogue import FAMILIES, choose, family_of
+from attnlab.interop.families.family import meaning
+from attnlab.interop.fields import Unsupported
+from attnlab.interop.weights import to_theirs
+from attnlab.models.transformer import TransformerSettings
+from attnlab.training.weights import load_weights
+
+pytestmark = foreign.needs_transformers
+
+
+def ours_of(read):
+    model = read.settings.build().double().eval()
+    load_weights(model, read.weights)
+    return model
+
+
+@pytest.mark.parametrize("name", foreign.MODELS)
+def test_a_model_gives_the_same_logits_here_and_its_tensors_go_back(name, tmp_path):
+    theirs = foreign.build(name)
+    read = reading.read(foreign.save(theirs, tmp_path))
+    ours, given = ours_of(read), foreign.tokens()
+    wanted = foreign.logits(theirs, given)
+    with torch.no_grad():
+        found = ours(given)
+    # float64, sums in another order
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12 * float(wanted.abs().max()))
+    there = dict(theirs.state_dict())
+    back = dict(to_theirs(read.family, read.settings, dict(ours.named_parameters())))
+    for key, tensor in back.items():
+        key = key.replace("embed_out", "lm_head")
+        assert torch.equal(tensor, there[key]), key
+
+
+@pytest.mark.parametrize("name", foreign.MODELS)
+def test_a_config_is_read_as_it_was_written(name):
+    plain = foreign.build(name).config.to_dict()
+    family = family_of(plain)
+    settings = family.settings(plain)
+    again = family.settings(family.config(settings))
+    assert meaning(again) == meaning(settings)
+
+
+def test_every_family_has_a_model_here():
+    assert {name.split()[0].strip(",") for name in foreign.MODELS} | {"attnlab"} == {
+        name.removesuffix("_text") for name in FAMILIES
+    }
+
+
+def small(*words):
+    base = TransformerSettings(
+        vocabulary=31, context=64, width=24, depth=3, norm="rms", feedforward="swiglu"
+    )
+    return config.override(base, words)
+
+
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [
+        ([], "llama"),
+        (["norm=unit", "attention=grouped", "tied=false", "bias=true"], "llama"),
+        (["positions.layout=interleaved", "attention=multi-query"], "llama"),
+        (["window=9"], "mistral"),
+        (["window=9,none"], "ministral"),
+        (["qkv_bias=true", "window=9,9,none"], "qwen2"),
+        (["norm_heads=true"], "qwen3"),
+        (["norm_heads=true", "head_gains=true", "window=9,none", "norm=unit"], "qwen3"),
+        (["positions.base=10000,none,10000"], "smollm3"),
+        (
+            ["norm_offset=true", "embedding_scale=4.898979485566356", "feedforward=geglu"],
+            "gemma",
+        ),
+        (["norm=layer", "bias=true", "feedforward=gelu-tanh", "positions=learned"], "gpt2"),
+        (["norm=layer", "bias=true", "feedforward=gelu", "parallel=true"], "gpt_neox"),
+        (
+            ["norm=layer", "bias=true", "feedforward=gelu-tanh", "attention=grouped", "window=7"],
+            "starcoder2",
+        ),
+        (["feedforward=squared-relu"], "attnlab"),
+        (["positions=alibi"], "attnlab"),
+        (["soft_cap=5"], "attnlab"),
+        (["sink=learned"], "attnlab"),
+        (["window=9,5"], "attnlab"),
+        (["score=additive"], "attnlab"),
+        (["norm_place=after"], "attnlab"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else value,
+)
+def test_settings_are_exported_as_the_plainest_architecture_that_is_the_same(words, kind):
+    family, plain = choose(small(*words))
+    assert family.model_type == plain["model_type"] == kind
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["attention=latent", "norm_heads=false"], "attention is latent, which the modelling file"),
+        (["positions=t5"], "positions is t5, which the modelling file does not have"),
+    ],
+)
+def test_what_no_architecture_holds_is_refused_with_the_setting(words, reason):
+    with pytest.raises(Unsupported, match=reason):
+        choose(small(*words))
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "reason"),
+    [
+        ("llama", ["soft_cap=5"], "soft_cap is 5.0, and a llama model of this kind has none"),
+        ("llama", ["window=9"], r"window is \[9, 9, 9\], and a llama"),
+        ("mistral", ["window=9,none"], "window is"),
+        ("gpt2", [], "feedforward is swiglu, and gelu or gelu-tanh there"),
+        ("gemma", [], "norm_offset is False|embedding_scale is none|feedforward is swiglu"),
+    ],
+)
+def test_a_family_says_what_it_has_not(kind, words, reason):
+    with pytest.raises(Unsupported, match=reason):
+        FAMILIES[kind].config(small(*words))
+
+
+def test_settings_that_are_the_same_function_mean_the_same():
+    plain = small()
+    assert meaning(plain) == meaning(dataclasses.replace(plain, dropout=0.3, initial="flat"))
+    assert meaning(plain) == meaning(small("norm=unit", "window=none,none"))
+    assert meaning(plain) == meaning(small("attention=grouped", "attention.kv_heads=4"))
+    for words in (["bias=true"], ["window=9"], ["positions.base=500"], ["norm_epsilon=1e-3"]):
+        assert meaning(plain) != meaning(small(*words))
+
+
+OLD = {  # as versions 3 and 4 wrote them
+    "model_type": "llama",
+    "hidden_size": 24,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 2,
+    "intermediate_size": 40,
+    "vocab_size": 31,
+    "rope_theta": 500.0,
+}
+
+
+def test_configs_of_older_versions_are_read():
+    llama = FAMILIES["llama"].settings(OLD | {"rope_scaling": None})
+    assert llama.positions.base == 500.0 and llama.norm_epsilon == 1e-6
+    scaling = {"type": "linear", "factor": 4.0}
+    assert FAMILIES["llama"].settings(OLD | {"rope_scaling": scaling}).positions.scaling.factor == 4
+    three = {name: value for name, value in foreign.LLAMA3.items() if name != "rope_theta"}
+    assert FAMILIES["llama"].settings(OLD | {"rope_scaling": three}).positions.scaling == Llama3(
+        factor=4.0, original=16
+    )
+    yarn = FAMILIES["llama"].settings(
+        OLD | {"rope_scaling": {"rope_type": "yarn", "factor": 2.0}, "max_position_embeddings": 64}
+    )
+    assert yarn.positions.scaling == Yarn(factor=2.0, original=64)
+    neox = FAMILIES["gpt_neox"].settings(
+        {**OLD, "model_type": "gpt_neox", "rotary_pct": 0.5, "rotary_emb_base": 300}
+        | {"rope_theta": None}
+    )
+    assert (neox.positions.fraction, neox.positions.base) == (0.5, 300.0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"model_type": "mixtral"}, "model_type is 'mixtral'; attnlab reads llama, mistral"),
+        ({"model_type": "x", "auto_map": {}}, "code in the folder is not run"),
+        ({"hidden_act": "relu"}, "hidden_act is 'relu' in this llama model; attnlab has silu"),
+        ({"attention_bias": True}, "attention_bias is True .* mlp_bias is False"),
+        ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope_type is 'dynamic'"),
+        ({"rope_scaling": {"type": "yarn", "mscale": 2.0}}, "rope_parameters.mscale is 2.0"),
+        ({"hidden_size": "many"}, "hidden_size is 'many'; it is a whole number above 0"),
+        ({"hidden_size": 25}, "num_attention_heads is 4 .* a width of 25 is no multiple"),
+        ({"num_key_value_heads": 3}, "num_key_value_heads is 3 .* do not divide"),
+        ({"rms_norm_eps": "small"}, "rms_norm_eps is 'small'; it is a number"),
+        ({"router_jitter": 0.1}, "router_jitter is 0.1 .* does not know this field"),
+        ({"quantization_config": {"bits": 4}}, "quantization_config"),
+        ({"vocab_size": None}, "vocab_size is None"),
+    ],
+)
+def test_what_cannot_be_expressed_is_refused_by_field_and_value(fields, said):
+    plain = OLD | fields
+    with pytest.raises(ValueError, match=said):
+        family_of(plain).settings(plain)
+
+
+def test_fields_that_are_off_are_no_reason_to_refuse():
+    FAMILIES["llama"].settings(OLD | {"new_thing": None, "other": False, "third": []})
