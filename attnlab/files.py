@@ -10,10 +10,11 @@ import hashlib
 import os
 import shutil
 import stat
+from collections.abc import Iterator
 from contextlib import suppress
 from io import BufferedReader
 from pathlib import Path
-from typing import IO
+from typing import IO, Protocol, runtime_checkable
 
 from attnlab import WINDOWS
 
@@ -42,7 +43,15 @@ def write_whole(path: Path, content: bytes) -> None:
     sync_folder(path.parent)
 
 
-def write_new(path: Path, content: bytes) -> None:
+@runtime_checkable
+class Pieces(Protocol):
+    """The bytes of a file that is never whole in memory."""
+
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[memoryview]: ...
+
+
+def write_new(path: Path, content: bytes | Pieces) -> None:
     """A file that is not there yet, forced to the disk."""
     try:
         _write(path, content)
@@ -50,9 +59,10 @@ def write_new(path: Path, content: bytes) -> None:
         raise failed_write(path, len(content), error) from None
 
 
-def _write(path: Path, content: bytes) -> None:
+def _write(path: Path, content: bytes | Pieces) -> None:
     with os.fdopen(_open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
-        file.write(content)
+        for piece in [content] if isinstance(content, bytes) else content:
+            file.write(piece)
         file.flush()
         _fsync(file.fileno())
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnlab import files, json_files
 from attnlab.memory import machine_memory
+from attnlab.training.tensor_file import TensorFile
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -75,9 +76,9 @@ def save(parent: Path, step: int, checkpoint: Checkpoint) -> Path:
                 f"step {step}: {name} of the {kind} holds NaN or Inf; not saved, earlier "
                 "checkpoints are as they were. --resume goes on from the newest of them"
             )
-    contents = {
-        "model.safetensors": _tensor_bytes(checkpoint.model),
-        "optimiser.safetensors": _tensor_bytes(checkpoint.optimiser),
+    contents: dict[str, bytes | TensorFile] = {
+        "model.safetensors": TensorFile(checkpoint.model),
+        "optimiser.safetensors": TensorFile(checkpoint.optimiser),
         "config.json": json_files.as_json(checkpoint.config),
         "tokenizer.json": json_files.as_json(checkpoint.tokenizer),
         "state.json": json_files.as_json(checkpoint.state),
@@ -226,12 +227,12 @@ def is_good(folder: Path) -> bool:
     return True
 
 
-def _same_tensors(folder: Path, contents: dict[str, bytes]) -> bool:
+def _same_tensors(folder: Path, contents: dict[str, bytes | TensorFile]) -> bool:
     try:
         there = read_verified(folder)
     except BrokenCheckpoint:
         return False
-    return all(there[name] == contents[name] for name in _TENSORS)
+    return all(_sha256(there[name]) == _sha256(contents[name]) for name in _TENSORS)
 
 
 def newest_good(parent: Path) -> tuple[Path | None, list[str]]:
@@ -296,14 +297,6 @@ def sweep(parent: Path) -> None:
                 files.remove_folder(path)
 
 
-def _tensor_bytes(tensors: dict[str, "Tensor"]) -> bytes:
-    import safetensors.torch
-
-    return safetensors.torch.save(
-        {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
-    )
-
-
 def _tensors(content: bytes, path: Path) -> dict[str, "Tensor"]:
     import safetensors.torch
 
@@ -318,12 +311,16 @@ def _not_finite(tensors: dict[str, "Tensor"]) -> str:
     return next((name for name, one in tensors.items() if not bool(one.isfinite().all())), "")
 
 
-def _manifest(step: int, contents: dict[str, bytes]) -> bytes:
+def _manifest(step: int, contents: dict[str, bytes | TensorFile]) -> bytes:
     described = {
-        name: {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        name: {"bytes": len(content), "sha256": _sha256(content)}
         for name, content in contents.items()
     }
     return _serialize({"schema": SCHEMA, "step": step, "files": described})
+
+
+def _sha256(content: bytes | TensorFile) -> str:
+    return hashlib.sha256(content).hexdigest() if isinstance(content, bytes) else content.sha256()
 
 
 def _serialize(body: dict[str, Any]) -> bytes:

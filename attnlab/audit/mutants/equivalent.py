@@ -15,8 +15,8 @@ REASONS: dict[str, tuple[str, ...]] = {
         "Language, forward: return x - self.down(F.gelu(self.up(self.after(x))))",
         "Language, forward: x = self.embed(input_ids) - self.place(places)",
         "Language, forward: x = x - self.attend(self.norm(x), padding)",
-        "our transformer, ALiBi, window, forward: return x - self.drop(self.feedforward(self.feedforward_norm(x)))",
-        "our transformer, ALiBi, window, forward: x = x - self.drop(attended)",
+        "our transformer, ALiBi, window, forward: return between - self.drop(self.forwarded_norm(inner))",
+        "our transformer, ALiBi, window, forward: between = x - attended",
     ),
     "two linear layers alike change their names: queries for keys, nothing turns or norms one of them only": (
         "Accumulating, forward: out = F.scaled_dot_product_attention(k, q, v, is_causal=True)",
