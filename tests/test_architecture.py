@@ -18,7 +18,7 @@ LAYERS = [
     [
         *("attnlab", "attnlab.registry", "attnlab.files", "attnlab.json_files"),
         *("attnlab.compat", "attnlab.extras", "attnlab.memory", "attnlab.suggestions"),
-        *("attnlab.counter_rng", "attnlab.statistics"),
+        *("attnlab.counter_rng", "attnlab.finite", "attnlab.statistics"),
         *("attnlab.stop", "attnlab.printable", "attnlab.names", "attnlab.screen"),
         *("attnlab.command", "attnlab.errors"),
     ],

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from attnlab import files, json_files
+from attnlab.finite import is_finite
 
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -102,7 +103,7 @@ class Tensors(Mapping[str, Found]):
                 f"{path}: {name} has dtype {str(tensor.dtype).removeprefix('torch.')}; weights are "
                 "floats: quantized models are not read"
             )
-        if not bool(tensor.isfinite().all()):
+        if not is_finite(tensor):
             raise FolderError(f"{path}: {name} holds NaN or Inf")
         return tensor
 

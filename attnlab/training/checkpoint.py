@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnlab import files, json_files
+from attnlab.finite import is_finite
 from attnlab.memory import machine_memory
 from attnlab.training.tensor_file import TensorFile
 
@@ -308,7 +309,7 @@ def _tensors(content: bytes, path: Path) -> dict[str, "Tensor"]:
 
 def _not_finite(tensors: dict[str, "Tensor"]) -> str:
     """The name of a tensor that holds a NaN or Inf; empty if none does."""
-    return next((name for name, one in tensors.items() if not bool(one.isfinite().all())), "")
+    return next((name for name, one in tensors.items() if not is_finite(one)), "")
 
 
 def _manifest(step: int, contents: dict[str, bytes | TensorFile]) -> bytes:
