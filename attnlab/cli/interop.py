@@ -93,3 +93,6 @@ def _show(parity: "Parity") -> None:
         f"largest in float64 ({parity.float32:.1e} in float32); {texts}{ids}"
     )
     screen.print(said, highlight=False, soft_wrap=True)
+    for one in parity.unreached:
+        more = f"texts beyond a {one} were not compared: they would take too long"
+        screen.print(more, highlight=False, soft_wrap=True)

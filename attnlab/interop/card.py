@@ -29,6 +29,7 @@ def card(
         "three prompts as a left-padded batch": said[parity.left_padded],
         "ids and text of the tokenizer": said[parity.tokenizer],
     }
+    rows |= {f"texts beyond a {one}": "not compared" for one in parity.unreached}
     lines = [
         "---",
         "library_name: transformers",

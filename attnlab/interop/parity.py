@@ -20,11 +20,13 @@ from attnlab.data.tokens import Tokenizer
 from attnlab.extras import missing
 from attnlab.generate import Sampling, generate, precise
 from attnlab.interop import proof, tokens
-from attnlab.models.model import LanguageModel
+from attnlab.models.model import LanguageModel, ModelSettings
+from attnlab.models.transformer import TransformerSettings
 
 LOGITS = 1e-10  # float64: rounding of sums in another order gives 1e-15 to 1e-12
 FLOAT32 = 1e-2  # of what float32 rounds; more is another function
-LENGTH, COUNT = 96, 64  # tokens of the compared text, and of the greedy ones
+LENGTH, COUNT = 96, 64  # tokens of the compared text, at least, and of the greedy ones
+LONGEST, BEYOND = 1024, 32  # what begins later is not reached; tokens behind where it begins
 PATIENCE = 1200  # seconds
 
 
@@ -43,6 +45,7 @@ class Parity:
     tokenizer: bool | None  # ids and text are the same; None: not compared
     tokens: int  # of the text whose logits were compared
     greedy: int  # tokens of each greedy text
+    unreached: tuple[str, ...]  # settings that act on longer texts only: not compared
     transformers: str
     torch: str
 
@@ -84,7 +87,10 @@ def compare(
     """
     exact = precise(model).cpu().eval()
     longest = model.longest or 1 << 20
-    length, vocabulary = min(LENGTH, longest), model.settings.vocabulary
+    far = reaches(model.settings)
+    near = [one for _, one in far if one <= LONGEST]
+    length = min(max([LENGTH, *(one + BEYOND for one in near)]), longest)
+    vocabulary = model.settings.vocabulary
     draws = torch.Generator().manual_seed(0)
     given = torch.randint(vocabulary, (2, length), generator=draws)
     prompts = [given[0, :9].tolist(), given[1, :4].tolist(), given[0, 9:10].tolist()]
@@ -111,9 +117,24 @@ def compare(
         tokenizer=found["tokenizer"],
         tokens=length,
         greedy=count,
+        unreached=tuple(f"{name} of {one:,}" for name, one in far if one >= length),
         transformers=found["transformers"],
         torch=torch.__version__,
     )
+
+
+def reaches(settings: ModelSettings) -> list[tuple[str, int]]:
+    """Settings that change something only after so many tokens."""
+    if not isinstance(settings, TransformerSettings):
+        return []
+    found = [
+        (name, one)
+        for name in ("window", "chunk")
+        for one in sorted({one for one in getattr(settings, name) if one is not None})
+    ]
+    if getattr(settings.positions, "temperature", None) is not None:
+        found.append(("temperature_step", settings.positions.temperature_step))
+    return found
 
 
 def _texts(tokenizer: Tokenizer) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ import pytest
 from attnlab.interop import exporting, importing
 from attnlab.interop.parity import Parity
 
-GOOD = Parity("LlamaForCausalLM", 1e-15, 1e-7, True, True, True, True, 96, 64, "5.0", "2.0")
+GOOD = Parity("LlamaForCausalLM", 1e-15, 1e-7, True, True, True, True, 96, 64, (), "5.0", "2.0")
 SMALL = ["model.width=16", "model.depth=1", "model.context=16", "model.attention.heads=2"]
 SMALL += ["batch=4", "steps=2", "evaluate_every=2", "save_every=2", "device=cpu"]
 

@@ -18,7 +18,7 @@ from attnlab.training.saved import open_saved
 
 pytestmark = foreign.needs_transformers
 LLAMA = ["model.norm=rms", "model.feedforward=swiglu", "model.norm_heads=false"]
-GOOD = Parity("Llama", 1e-15, 1e-7, True, True, True, True, 96, 64, "5", "2")
+GOOD = Parity("Llama", 1e-15, 1e-7, True, True, True, True, 96, 64, (), "5", "2")
 
 
 @pytest.fixture(scope="module")

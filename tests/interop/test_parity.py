@@ -6,8 +6,10 @@ import foreign
 import pytest
 import torch
 
+from attnlab import config
 from attnlab.interop import parity, proof, reading
 from attnlab.interop.parity import Parity
+from attnlab.models.transformer import TransformerSettings
 from attnlab.training.weights import load_weights
 
 pytestmark = foreign.needs_transformers
@@ -89,7 +91,7 @@ def test_other_ids_or_texts_of_the_tokenizer_are_found(tmp_path):
 
 
 def test_what_is_not_finite_does_not_hold():
-    good = Parity("L", 1e-15, 1e-7, True, True, True, None, 96, 64, "5", "2")
+    good = Parity("L", 1e-15, 1e-7, True, True, True, None, 96, 64, (), "5", "2")
     assert good.holds
     for name, value in (
         ("logits", float("nan")),
@@ -100,3 +102,34 @@ def test_what_is_not_finite_does_not_hold():
     ):
         bad = Parity(**{**good.__dict__, name: value})
         assert not bad.holds and bad.complaint()
+
+
+@pytest.mark.parametrize(
+    ("words", "tokens", "unreached"),
+    [
+        ([], 96, ()),
+        (["window=100,none"], 132, ()),
+        (["chunk=40,none"], 96, ()),
+        (["window=5000,none,300"], 332, ("window of 5,000",)),
+        (["positions.base=100,none", "positions.temperature=0.1"], 96, ("temperature_step of",)),
+        (["positions=learned", "window=100"], 64, ("window of 100",)),
+    ],
+)
+def test_the_text_goes_beyond_windows_and_chunks(words, tokens, unreached, monkeypatch, tmp_path):
+    model = config.override(
+        TransformerSettings(vocabulary=31, context=64, width=16, depth=1), words
+    ).build()
+    seen = {}
+
+    def here(folder, request, tensors):
+        seen["tokens"] = tensors["tokens"].shape[1]
+        same = dict.fromkeys(("cached", "uncached", "left padded"), True)
+        numbers = {"logits": 0.0, "float32": 0.0, "class": "L", "transformers": "5"}
+        return {**same, **numbers, "tokenizer": None}
+
+    monkeypatch.setattr(parity, "_in_child", here)
+    monkeypatch.setattr(parity, "COUNT", 2)
+    found = parity.compare(tmp_path, model, None)
+    assert seen["tokens"] == found.tokens == tokens
+    assert len(found.unreached) == len(unreached)
+    assert all(one in said for one, said in zip(unreached, found.unreached, strict=True))
