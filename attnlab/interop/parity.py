@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from attnlab import json_files
+from attnlab.attention.positions import Rotary
 from attnlab.data.tokens import Tokenizer
 from attnlab.extras import missing
 from attnlab.generate import Sampling, generate, precise
@@ -132,8 +133,9 @@ def reaches(settings: ModelSettings) -> list[tuple[str, int]]:
         for name in ("window", "chunk")
         for one in sorted({one for one in getattr(settings, name) if one is not None})
     ]
-    if getattr(settings.positions, "temperature", None) is not None:
-        found.append(("temperature_step", settings.positions.temperature_step))
+    positions = settings.positions
+    if isinstance(positions, Rotary) and positions.temperature is not None:
+        found.append(("temperature_step", positions.temperature_step))
     return found
 
 
