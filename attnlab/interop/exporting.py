@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from attnlab import __version__, files, json_files
+from attnlab.data.huggingface import HuggingFaceTokenizer
 from attnlab.interop import folder as folders
 from attnlab.interop import tokens, weights
 from attnlab.interop.card import card
@@ -46,7 +47,8 @@ def export(
             f"{saved.folder} holds a {type(settings).__name__.removesuffix('Settings')} model; "
             "transformers are exported"
         )
-    chosen, plain = _family(settings, family)
+    ours = not isinstance(saved.tokenizer, HuggingFaceTokenizer)
+    chosen, plain = _family(settings, family, ours)
     temporary = place.absolute().with_name(f".{place.name}.{os.getpid()}.tmp")
     files.remove_folder(temporary)
     try:
@@ -72,11 +74,17 @@ def export(
     return Exported(place, chosen.model_type, parity, size)
 
 
-def _family(settings: TransformerSettings, name: str) -> tuple[Family, dict[str, Any]]:
+def _family(settings: TransformerSettings, name: str, ours: bool) -> tuple[Family, dict[str, Any]]:
+    """`ours`: the tokenizer is of a kind that attnlab trains."""
     if name == "auto":
-        return choose(settings)
+        return choose(settings, our_tokenizer=ours)
     if name not in FAMILIES:
         raise ValueError(f"{name!r} is no model type; {suggest(name, list(FAMILIES))}")
+    if ours and FAMILIES[name].only_its_tokenizer:
+        raise Unsupported(
+            f"AutoTokenizer takes {name}'s own tokenizer whatever stands in the folder, and this "
+            "model has another; leave out --as"
+        )
     try:
         return FAMILIES[name], FAMILIES[name].config(settings)
     except Unsupported as error:

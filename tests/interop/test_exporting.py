@@ -117,6 +117,8 @@ def test_a_family_can_be_asked_for(saved, tmp_path, unproved):
     assert (tmp_path / "own/modeling_attnlab.py").is_file()
     with pytest.raises(ValueError, match="this model is no gpt2: feedforward is swiglu"):
         exporting.export(saved, tmp_path / "two", family="gpt2")
+    with pytest.raises(ValueError, match="AutoTokenizer takes qwen2's own tokenizer"):
+        exporting.export(saved, tmp_path / "four", family="qwen2")
     with pytest.raises(ValueError, match=r"'lama' is no model type.*llama"):
         exporting.export(saved, tmp_path / "three", family="lama")
 

@@ -72,7 +72,7 @@ def small(*words):
         (["positions.layout=interleaved", "attention=multi-query"], "llama"),
         (["window=9"], "mistral"),
         (["window=9,none"], "ministral"),
-        (["qkv_bias=true", "window=9,9,none"], "qwen2"),
+        (["qkv_bias=true", "window=9,9,none"], "attnlab"),  # see below
         (["norm_heads=true"], "qwen3"),
         (["norm_heads=true", "head_gains=true", "window=9,none", "norm=unit"], "qwen3"),
         (["positions.base=10000,none,10000"], "smollm3"),
@@ -99,6 +99,22 @@ def small(*words):
 def test_settings_are_exported_as_the_plainest_architecture_that_is_the_same(words, kind):
     family, plain = choose(small(*words))
     assert family.model_type == plain["model_type"] == kind
+
+
+def test_a_family_whose_tokenizer_is_fixed_is_for_models_that_have_it():
+    """AutoTokenizer would load another than ours, with other ids."""
+    from transformers.models.auto import tokenization_auto
+
+    settings = small("qkv_bias=true", "window=9,9,none")
+    assert choose(settings, our_tokenizer=False)[0].model_type == "qwen2"
+    fixed = {
+        name
+        for name in tokenization_auto.MODELS_WITH_INCORRECT_HUB_TOKENIZER_CLASS
+        if tokenization_auto.TOKENIZER_MAPPING_NAMES.get(name) != "TokenizersBackend"
+    }
+    assert {name for name, one in FAMILIES.items() if one.only_its_tokenizer} == fixed & set(
+        FAMILIES
+    )
 
 
 @pytest.mark.parametrize(

@@ -40,10 +40,14 @@ def family_of(plain: Mapping[str, Any]) -> Family:
     )
 
 
-def choose(settings: TransformerSettings) -> tuple[Family, dict[str, Any]]:
+def choose(
+    settings: TransformerSettings, *, our_tokenizer: bool = True
+) -> tuple[Family, dict[str, Any]]:
     """The first family that holds this model, and its config; Unsupported: not even ours does."""
     reason = ""
     for family in FAMILIES.values():
+        if our_tokenizer and family.only_its_tokenizer:
+            continue
         try:
             return family, family.config(settings)
         except Unsupported as error:

@@ -30,6 +30,7 @@ class Family:
     rules: Callable[[TransformerSettings], Iterator[Rule]]
     prefix: str = "model."  # of the names, which some folders leave out
     buffers: str = r".*rotary_emb\.inv_freq"  # what a folder may hold besides weights
+    only_its_tokenizer: bool = False  # AutoTokenizer takes the family's own, whatever is there
 
     def settings(self, plain: dict[str, Any]) -> TransformerSettings:
         """Of a config.json; Unsupported names the field that we cannot express."""

@@ -272,7 +272,9 @@ MINISTRAL = Family(
     lambda settings: write(settings) | layer_types(settings),
     rules,
 )
-QWEN2 = Family("qwen2", "Qwen2ForCausalLM", _read_qwen2, _write_qwen, rules)
+QWEN2 = Family(
+    "qwen2", "Qwen2ForCausalLM", _read_qwen2, _write_qwen, rules, only_its_tokenizer=True
+)
 QWEN3 = Family("qwen3", "Qwen3ForCausalLM", _read_qwen3, _write_qwen, rules)
 SMOLLM3 = Family("smollm3", "SmolLM3ForCausalLM", _read_smollm3, _write_smollm3, rules)
 PHI3 = Family("phi3", "Phi3ForCausalLM", _read_phi3, _write_phi3, partial(rules, fused=True))
