@@ -6,7 +6,12 @@ Cost: a step is one forward pass over one token of every row, through the model'
 Rows are padded on the left and never attend to each other. What a row reads depends on that row
 alone, so its answer does too: at temperature 0 everything is computed in float64, where the
 rounding that changes with the batch (1e-15) is far below what decides between two tokens (1e-9).
-Above 0 the model computes in its own precision, and each token takes one uniform number of its own.
+That takes a copy of the model, so a large one or one in half precision does it only if asked
+(`exact`): without it rounding may decide, and rounding differs from batch to batch. Above 0 the
+model computes in its own precision, and each token takes one uniform number of its own.
+
+A step of a standard transformer on the CPU is one call into C (models/decoding.py); of any other
+model it is the model's own forward pass.
 
 Where positions are limited, a row of n tokens is read from s(n), which moves on in halves of the
 limit; the cache is filled anew when it does.
@@ -22,13 +27,20 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 import torch
 from jaxtyping import Float, Int
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from attnlab import counter_rng
+from attnlab.attention.cache import Cache
 from attnlab.config import setting, settings
-from attnlab.models.model import Decoder, LanguageModel
+from attnlab.models.decoding import Plan, plan
+from attnlab.models.model import Decoder, LanguageModel, parameters
+from attnlab.models.transformer import Transformer
 
 M = TypeVar("M", bound=nn.Module)
+
+EXACT_PARAMETERS = 1 << 26  # a copy of so many in float64 is half a gigabyte
+DRAWN = 64  # uniform numbers of a row that are made at once
 
 TIE = 1e-9  # logits so near the top one are equal, and the lowest token wins
 
@@ -59,6 +71,12 @@ class Sampling:
         about="probability that the likeliest tokens to choose from reach together",
     )
     seed: int = setting(0, about="random seed")
+    exact: bool | None = setting(
+        None,
+        none="as the model's size allows",
+        about="whether temperature 0 computes in float64, so that no text depends on its batch; "
+        f"none: up to {EXACT_PARAMETERS:,} parameters, none of them in half precision",
+    )
 
 
 PLAIN = Sampling()
@@ -114,9 +132,31 @@ def steps(
     texts = _check_prompts(prompts, vocabulary)
     if stop is not None and not 0 <= stop < vocabulary:
         raise ValueError(f"stop is {stop}; it is a token: use 0 to {vocabulary - 1}")
-    if sampling.temperature == 0:
+    if sampling.temperature == 0 and is_exact(model, sampling):
         model = precise(model)
     return _steps(model, texts, tokens, sampling, stop, use_cache)
+
+
+def is_exact(model: nn.Module, sampling: Sampling) -> bool:
+    """Whether temperature 0 takes the model in float64."""
+    if sampling.exact is not None:
+        return sampling.exact
+    wide = all(one.dtype in (torch.float32, torch.float64) for one in model.parameters())
+    return wide and parameters(model) <= EXACT_PARAMETERS
+
+
+def warn_of_rounding(model: nn.Module, sampling: Sampling) -> str | None:
+    """What to tell a person whose text rounding may decide; None: it does not."""
+    if sampling.temperature > 0 or is_exact(model, sampling):
+        return None
+    dtypes = {str(one.dtype).removeprefix("torch.") for one in model.parameters()}
+    if dtypes == {"float64"}:
+        return None
+    return (
+        f"computed in {' and '.join(sorted(dtypes))} ({parameters(model):,} parameters): rounding "
+        "may decide between tokens, so the text may depend on its batch; with `exact` a copy in "
+        "float64 computes it"
+    )
 
 
 def precise(model: M) -> M:
@@ -148,6 +188,7 @@ def _steps(
 ) -> Generator[list[Picked], None, None]:
     going = list(range(len(texts)))
     reader = _Reader(model, texts, use_cache)
+    reader.expect(max(map(len, texts), default=0) + tokens)
     with evaluating(model):
         for number in range(tokens):
             if not going:
@@ -170,10 +211,19 @@ class _Reader:
         self.rows: list[int] = []  # those in the cache, also ended ones, which nobody looks at
         self.starts: dict[int, int] = {}  # the first token of each that the cache holds
         self.newest = self.positions = torch.empty(0)  # [b, 1], on the device
+        self.plan: Plan | None = None  # of a step of one token
+        self.planned = False
+        self.draws = _Draws()
+
+    def expect(self, length: int) -> None:
+        """The longest text will have so many tokens."""
+        if isinstance(self.cache, Cache):
+            self.cache.expect(length if self.longest is None else min(length, self.longest))
 
     def step(self, going: list[int], sampling: Sampling, number: int) -> list[Picked]:
         logits = self._logits(going)
-        chosen, logs = pick(logits, sampling, self.rows, number)
+        uniform = self.draws.of(sampling, self.rows, number, logits.device)
+        chosen, logs = _pick(logits, sampling, uniform)
         self.newest = chosen[:, None]
         # the one time in a step that the device is waited for; float64 holds a token exactly
         table = torch.stack((chosen.double(), logs), dim=1).tolist()
@@ -204,6 +254,10 @@ class _Reader:
         self.positions = self.positions + 1
         if self.longest is not None:  # a row that has ended is still read: any position will do
             self.positions = self.positions.clamp(max=self.longest - 1)
+        if not self.planned:
+            self.plan, self.planned = plan(self.model, self.cache), True
+        if self.plan is not None:
+            return self.plan(self.newest, self.positions)
         return self.model(self.newest, positions=self.positions, cache=self.cache)[:, -1]
 
     def _read_anew(self) -> Float[Tensor, "b v"]:
@@ -218,12 +272,15 @@ class _Reader:
         if self.cache is not None:
             self.cache.reset()
         self.positions = positions[:, -1:]
+        # logits of a whole prompt may be the largest thing there is
+        last = {"last": True} if isinstance(self.model, Transformer) else {}
         return self.model(
             tokens,
             positions=positions.clamp(min=0),
             # without padding attention needs no mask, now and at each step to come
             key_padding=positions < 0 if any(padding) else None,
             cache=self.cache,
+            **last,
         )[:, -1]
 
 
@@ -235,6 +292,38 @@ def first_seen(length: int, longest: int | None) -> int:
     return -(-(length - longest) // half) * half
 
 
+class _Draws:
+    """Uniform numbers, one for each row and token: functions of both, made for many tokens at once.
+
+    In float64, on the device of the logits.
+    """
+
+    def __init__(self) -> None:
+        self.rows: list[int] = []
+        self.first = 0
+        self.made = torch.empty(0, 0)
+
+    def of(
+        self, sampling: Sampling, rows: list[int], number: int, device: torch.device
+    ) -> Float[Tensor, " b"] | None:
+        """None where nothing is drawn."""
+        if sampling.temperature == 0:
+            return None
+        if rows != self.rows or not 0 <= number - self.first < self.made.shape[1]:
+            self.rows, self.first = list(rows), number
+            numbers = np.arange(number, number + DRAWN)
+            self.made = _uniform(sampling.seed, rows, numbers).to(device)
+        return self.made[:, number - self.first]
+
+
+def _uniform(
+    seed: int, rows: Sequence[int], numbers: NDArray[np.int64]
+) -> Float[Tensor, "{len(rows)} {len(numbers)}"]:
+    return torch.from_numpy(
+        counter_rng.uniform(seed, "sample", np.asarray(rows, dtype=np.int64)[:, None], numbers)
+    )
+
+
 def pick(
     logits: Float[Tensor, "b v"], sampling: Sampling, rows: Sequence[int], number: int
 ) -> tuple[Int[Tensor, " b"], Float[Tensor, " b"]]:
@@ -242,23 +331,29 @@ def pick(
 
     `rows` and `number` (of the token in its answer) choose the random numbers.
     """
+    return _pick(logits, sampling, _Draws().of(sampling, list(rows), number, logits.device))
+
+
+def _pick(
+    logits: Float[Tensor, "b v"], sampling: Sampling, uniform: Float[Tensor, " b"] | None
+) -> tuple[Int[Tensor, " b"], Float[Tensor, " b"]]:
     logits = logits.double()
-    if sampling.temperature == 0:
+    if uniform is None:
         top = logits.amax(-1, keepdim=True)
         near = logits >= top - TIE * top.abs().clamp(min=1)
         chosen = near.byte().argmax(-1)  # the first of them
     else:
         total = probabilities(logits, sampling).cumsum(-1)
-        uniform = counter_rng.uniform(sampling.seed, "sample", np.asarray(rows), [number])
-        level = torch.from_numpy(uniform).to(logits.device)[:, None] * total[:, -1:]
-        chosen = (total <= level).sum(-1)
+        chosen = (total <= uniform[:, None] * total[:, -1:]).sum(-1)
     return chosen, logits.log_softmax(-1).gather(-1, chosen[:, None])[:, 0]
 
 
 def probabilities(logits: Float[Tensor, "b v"], sampling: Sampling) -> Float[Tensor, "b v"]:
     """Temperature, then top_k, then top_p. What is left of the last need not add up to 1."""
     top = logits.amax(-1, keepdim=True)
-    scaled = (logits - top) / sampling.temperature  # so that a small temperature cannot overflow
+    scaled = logits - top  # so that a small temperature cannot overflow
+    if sampling.temperature != 1:
+        scaled = scaled / sampling.temperature
     if sampling.top_k is None and sampling.top_p is None:
         return scaled.softmax(-1)
     ranked, order = scaled.sort(dim=-1, descending=True, stable=True)  # a tie: the lower

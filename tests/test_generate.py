@@ -8,8 +8,22 @@ import pytest
 import torch
 
 from attnlab import config, counter_rng, registry
+from attnlab import generate as generation
+from attnlab.attention import cache as caches
+from attnlab.attention.cache import FullCache
 from attnlab.attention.heads import is_recurrent
-from attnlab.generate import Sampling, first_seen, generate, pick, precise, probabilities, steps
+from attnlab.generate import (
+    EXACT_PARAMETERS,
+    Sampling,
+    first_seen,
+    generate,
+    is_exact,
+    pick,
+    precise,
+    probabilities,
+    steps,
+    warn_of_rounding,
+)
 from attnlab.models.transformer import TransformerSettings
 
 VOCABULARY, CONTEXT = 13, 12
@@ -98,6 +112,76 @@ def test_greedy_tells_tokens_apart_that_float32_confuses():
     want = [plain_loop(model, text, 20) for text in PROMPTS]
     assert generate(model, PROMPTS, tokens=20, sampling=GREEDY) == want
     assert [generate(model, [text], tokens=20, sampling=GREEDY)[0] for text in PROMPTS] == want
+
+
+def test_only_small_models_in_full_precision_are_computed_in_float64(monkeypatch):
+    small = build("positions=none")
+    half = config.override(SMALL, []).build().bfloat16()
+    double = build("positions=none", dtype=torch.float64)
+    assert [is_exact(one, GREEDY) for one in (small, half, double)] == [True, False, True]
+    count = sum(parameter.numel() for parameter in small.parameters())
+    for most, exact in ((count, True), (count - 1, False)):
+        monkeypatch.setattr(generation, "EXACT_PARAMETERS", most)
+        assert is_exact(small, GREEDY) == exact
+    for asked in (True, False):
+        for model in (small, half):
+            assert is_exact(model, Sampling(temperature=0, exact=asked)) == asked
+    assert EXACT_PARAMETERS == 2**26
+
+
+@pytest.mark.parametrize("exact", [None, False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_model_is_copied_only_where_temperature_0_is_exact(exact, dtype, monkeypatch):
+    copied, model = [], config.override(SMALL, []).build().to(dtype)
+    monkeypatch.setattr(generation, "precise", lambda one: copied.append(one) or precise(one))
+    for temperature in (0, 1):
+        sampling = Sampling(temperature=temperature, exact=exact)
+        assert [
+            len(text) for text in generate(model, PROMPTS[:2], tokens=3, sampling=sampling)
+        ] == [3, 3]
+    want = exact if exact is not None else dtype == torch.float32
+    assert copied == [model] * want
+
+
+def test_whoever_gets_a_text_that_rounding_may_decide_is_told():
+    model = config.override(SMALL, []).build()
+    half = config.override(SMALL, []).build().bfloat16()
+    off = Sampling(temperature=0, exact=False)
+    assert warn_of_rounding(model, GREEDY) is None
+    assert warn_of_rounding(model, Sampling(exact=False)) is None  # sampled in any case
+    assert warn_of_rounding(model.double(), off) is None
+    told = warn_of_rounding(half, GREEDY)
+    assert told is not None and told.startswith("computed in bfloat16 (")
+    assert "may depend on its batch; with `exact`" in told
+    assert warn_of_rounding(model.float(), off).startswith("computed in float32 (")
+
+
+PLANNED = [*TRANSFORMERS[:12], ("attention=grouped", "window=3,none", "feedforward=swiglu")]
+
+
+@pytest.mark.parametrize("words", PLANNED, ids=" ".join)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+def test_the_text_is_that_of_the_plain_forward_pass(words, dtype, monkeypatch):
+    """With these seeds; in float32 a number that falls on a boundary could choose otherwise."""
+    model, sampling = build(*words, dtype=dtype), Sampling(seed=4, temperature=0.9, top_k=9)
+    texts = [generate(model, PROMPTS, tokens=15, sampling=one) for one in (sampling, GREEDY)]
+    monkeypatch.setattr(generation, "plan", lambda model, cache: None)
+    assert texts == [
+        generate(model, PROMPTS, tokens=15, sampling=one) for one in (sampling, GREEDY)
+    ]
+
+
+def test_numbers_are_drawn_as_if_each_were_drawn_alone(monkeypatch):
+    """Also beyond those that are made at once, and after rows have ended."""
+    model, sampling = build("positions=rotary", dtype=torch.float64), Sampling(seed=7)
+    monkeypatch.setattr(generation, "DRAWN", 5)
+    found = generate(model, PROMPTS[:4], tokens=33, sampling=sampling, stop=2)
+    assert len({len(text) for text in found}) > 1
+    monkeypatch.setattr(generation, "DRAWN", 1)
+    monkeypatch.setattr(generation, "plan", lambda model, cache: None)
+    assert found == generate(
+        model, PROMPTS[:4], tokens=33, sampling=sampling, stop=2, use_cache=False
+    )
 
 
 @EVERY
@@ -266,6 +350,26 @@ def test_what_is_read_fits_and_moves_on_in_halves(longest):
         first = first_seen(length, longest)
         allowed = [s for s in range(0, length, half) if length - s <= longest]
         assert first == allowed[0]
+
+
+def test_caches_are_made_once_for_all_tokens_that_will_come(monkeypatch):
+    made, grow = [], FullCache._grow
+
+    def count(cache, capacity, *given):
+        made.append(capacity)
+        grow(cache, capacity, *given)
+
+    monkeypatch.setattr(FullCache, "_grow", count)
+    model = build("positions=none", "window=none")
+    generate(model, [prompt(5), prompt(9)], tokens=40)
+    assert made == [49, 49]  # a buffer for each layer
+    made.clear()
+    generate(model, [prompt(5)], tokens=4)
+    assert made == [16, 16]
+    monkeypatch.setattr(caches, "MOST_EXPECTED", 20)
+    made.clear()
+    generate(model, [prompt(5)], tokens=40)
+    assert made == [20, 20, 40, 40, 80, 80]
 
 
 def test_a_step_reads_one_token_of_each_row():

@@ -19,6 +19,7 @@ from torch import Tensor
 from attnlab.config import settings
 
 FIRST_CAPACITY = 16  # positions that a full cache has room for at first
+MOST_EXPECTED = 4096  # positions to make room for before they come: a text may end early
 
 
 class Cached(NamedTuple):
@@ -28,6 +29,16 @@ class Cached(NamedTuple):
     v: Float[Tensor, "b g k e"]
     key_padding: Bool[Tensor, "b k"] | None = None
     padding_mask: Float[Tensor, "b 1 1 k"] | None = None  # 0, or minus infinity for padding
+
+
+class Place(NamedTuple):
+    """Where a new token goes in buffers of all positions, and what it attends to."""
+
+    first: int  # position in the buffers of the oldest key
+    last: int  # the new one's own
+    k: Float[Tensor, "b g n d"]
+    v: Float[Tensor, "b g n e"]
+    mask: Float[Tensor, "b 1 1 n"] | None  # of padding, if there was any
 
 
 @runtime_checkable
@@ -69,6 +80,13 @@ class LayerCache:
         v: Float[Tensor, "b g t e"],
         padding: Bool[Tensor, "b t"] | None = None,
     ) -> Cached:
+        raise NotImplementedError
+
+    def take_place(self) -> "Place":
+        """Room for one more token without padding, whose key and value the caller writes.
+
+        Only after `append`, which makes the buffers.
+        """
         raise NotImplementedError
 
     def check(self, batch: int) -> None:
@@ -118,6 +136,11 @@ class LayerCache:
             self._mask[..., :kept] = old_mask[..., last]
         self._stop = kept
 
+    def _take(self, first: int) -> Place:
+        assert self._k is not None and self._v is not None
+        self._stop += 1
+        return Place(first, self._stop - 1, self._k, self._v, self._mask)
+
     def _read(self, start: int) -> Cached:
         assert self._k is not None and self._v is not None
         count = self._stop - start
@@ -137,13 +160,24 @@ class Full:
 
 
 class FullCache(LayerCache):
+    expected = FIRST_CAPACITY  # positions that there will be room for from the beginning
+
     def append(self, k: Tensor, v: Tensor, padding: Tensor | None = None) -> Cached:
-        needed = self._stop + k.shape[2]
-        if self._k is None or needed > self._k.shape[2]:
-            # doubling: a token is moved a constant number of times, however long the text grows
-            self._grow(max(needed, 2 * self._stop, FIRST_CAPACITY), k, v, self._stop)
+        self._make_room(k, v, k.shape[2])
         self._write(k, v, padding)
         return self._read(0)
+
+    def take_place(self) -> Place:
+        assert self._k is not None and self._v is not None
+        self._make_room(self._k, self._v, 1)
+        return self._take(0)
+
+    def _make_room(self, k: Tensor, v: Tensor, new: int) -> None:
+        """For so many positions more, alike in shape and dtype."""
+        needed = self._stop + new
+        if self._k is None or needed > self._k.shape[2]:
+            # doubling: a token is moved a constant number of times, however long the text grows
+            self._grow(max(needed, 2 * self._stop, self.expected), k, v, self._stop)
 
 
 @settings
@@ -182,6 +216,12 @@ class RingCache(LayerCache):
         self._write(k, v, padding)
         return self._read(start)
 
+    def take_place(self) -> Place:
+        kept = min(self._stop, self.reach)
+        if self._stop + 1 > 2 * (self.reach + 1):
+            self._to_the_front(kept)
+        return self._take(self._stop - kept)
+
     def _to_the_front(self, kept: int) -> None:
         """The last `kept` positions go to the front of the same buffers."""
         first = self._stop - kept
@@ -216,6 +256,12 @@ class Cache:
         self.length = 0
         for layer in self.layers:
             layer.reset()
+
+    def expect(self, length: int) -> None:
+        """So many positions will come: buffers that are made for them need not grow."""
+        for layer in self.layers:
+            if isinstance(layer, FullCache):
+                layer.expected = min(max(length, FIRST_CAPACITY), MOST_EXPECTED)
 
     def check(self, batch: int) -> None:
         """A ValueError for new tokens of another number of texts; all layers hold the same ones."""

@@ -26,7 +26,8 @@ from attnlab.files import CacheWarning, cache_folder, read, sha256, write_whole
 from attnlab.kernels.band import Band
 from attnlab.kernels.hardware import machine_id
 
-SOURCES = [Path(__file__).with_name(name) for name in ("banded.c", "vectors.h")]
+NAMES = ("banded.c", "step.c", "vectors.h")  # step.c is kernels/step.py's, in the same library
+SOURCES = [Path(__file__).with_name(name) for name in NAMES]
 FLAGS = ["-O3", "-fPIC", "-shared", "-std=gnu11"]
 MACHINES: tuple[list[str], ...] = (
     ["-march=native"],
@@ -310,7 +311,8 @@ def _compile(compiler: str, flags: list[str], target: Path) -> None:
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         built = Path(folder) / target.name
         for machine in MACHINES:
-            command = [compiler, *flags, *machine, str(SOURCES[0]), "-o", str(built)]
+            programs = [str(source) for source in SOURCES if source.suffix == ".c"]
+            command = [compiler, *flags, *machine, *programs, "-o", str(built)]
             command += ["-lm", "-lpthread"]
             answer = subprocess.run(command, capture_output=True, check=False, text=True)
             if answer.returncode == 0:
@@ -329,10 +331,10 @@ def _compile(compiler: str, flags: list[str], target: Path) -> None:
         write_whole(_seal(target), sha256(target).encode())
 
 
-# Every vector instruction of the library is in its forward and backward passes: if they run in a
-# child process, they run here.
+# Every vector instruction of the library is in what these run: if they run in a child process, they
+# run here.
 _TRIAL = """
 import ctypes, sys
 library = ctypes.CDLL(sys.argv[1])
-sys.exit(library.attnlab_trial())
+sys.exit(library.attnlab_trial() or library.attnlab_step_trial())
 """

@@ -251,8 +251,9 @@ class Transformer(Decoder[Cache]):
         prefix: int | Int[Tensor, " b"] | None = None,
         segments: Int[Tensor, "#b t"] | None = None,
         cache: Cache | None = None,
-    ) -> Float[Tensor, "b t v"]:
-        """Logits for the token after each one.
+        last: bool = False,
+    ) -> Float[Tensor, "b _t v"]:
+        """Logits for the token after each one, or after the `last` alone.
 
         All tokens attend to the first `prefix` ones of their row. `segments` numbers documents in
         a row: tokens attend to their own, and its positions begin at 0.
@@ -299,7 +300,7 @@ class Transformer(Decoder[Cache]):
             x = block(x, given, None if cache is None else cache.layers[layer])
         if cache is not None:
             cache.length += tokens.shape[1]
-        logits = self.head(self.norm(x))
+        logits = self.head(self.norm(x[:, -1:] if last else x))
         cap = self.settings.logit_cap
         return logits if cap is None else cap * torch.tanh(logits / cap)
 

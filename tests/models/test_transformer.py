@@ -127,6 +127,14 @@ def test_decoding_goes_on_past_the_context(scheme):
     torch.testing.assert_close(got, model(tokens), atol=1e-9, rtol=0)
 
 
+@torch.no_grad()
+def test_logits_after_the_last_token_alone_are_those_of_all():
+    model, tokens = build("logit_cap=3"), text()
+    alone, whole = model(tokens, last=True), model(tokens)
+    assert alone.shape == (2, 1, 13)
+    torch.testing.assert_close(alone, whole[:, -1:], atol=1e-12, rtol=0)
+
+
 @pytest.mark.parametrize("scheme", SCHEMES)
 @torch.no_grad()
 def test_a_row_padded_on_the_left_is_read_as_if_alone(scheme):
