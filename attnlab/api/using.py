@@ -74,6 +74,7 @@ class Texts(Shown):
     prompts: tuple[str, ...]
     texts: tuple[str, ...]  # without their prompts
     skipped: tuple[str, ...] = ()  # checkpoints that were passed over, and why
+    rounding: str | None = None  # what is to be said where rounding may decide the text
 
     def __str__(self) -> str:
         """The prompts with their continuations."""
@@ -97,8 +98,9 @@ class Texts(Shown):
     def section(self) -> Section:
         both = zip(self.prompts, self.texts, strict=True)
         samples = [Sample(title=repr(prompt), text=prompt + text) for prompt, text in both]
-        skipped = "\n\n".join(f"skipped: {reason}" for reason in self.skipped)
-        return Section(heading=f"Written by {self.path}", text=skipped, blocks=samples)
+        notes = [f"skipped: {reason}" for reason in self.skipped]
+        notes += [self.rounding] if self.rounding else []
+        return Section(heading=f"Written by {self.path}", text="\n\n".join(notes), blocks=samples)
 
 
 def generate(
@@ -110,19 +112,23 @@ def generate(
     top_k: int | None = None,
     top_p: float | None = None,
     seed: int = 0,
+    exact: bool | None = None,
     runs: str | Path = "runs",
     device: str = "auto",
 ) -> Texts:
     """Continue a prompt, or several side by side, as `attnlab generate` does.
 
-    At temperature 0 the text never depends on the batch; the same seed gives the same text.
+    The same seed gives the same text. At temperature 0, if `exact`, it never depends on the batch;
+    None: as the model's size allows, and `rounding` of the answer says where it does not.
     """
     prompts = [prompt] if isinstance(prompt, str) else list(prompt)
     with calling(["generate", os.fspath(run)]), ticking() as tick:
-        from attnlab.generate import Sampling
+        from attnlab.generate import Sampling, warn_of_rounding
         from attnlab.training.saved import open_saved
 
-        sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+        sampling = Sampling(
+            temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, exact=exact
+        )
         saved = open_saved(os.fspath(run), Path(runs), device)
         written = 0
 
@@ -132,4 +138,5 @@ def generate(
             tick(f"{written:,} of {tokens * len(prompts):,} tokens written")
 
         texts = saved.write(prompts, tokens=tokens, sampling=sampling, on_token=count)
-    return Texts(saved.folder, tuple(prompts), tuple(texts), tuple(saved.broken))
+    rounding = warn_of_rounding(saved.model, sampling)
+    return Texts(saved.folder, tuple(prompts), tuple(texts), tuple(saved.broken), rounding)

@@ -200,17 +200,26 @@ def generate(
         typer.Option(help="Sample among the likeliest tokens that hold this probability."),
     ] = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same text.")] = 0,
+    exact: Annotated[
+        bool | None,
+        typer.Option(
+            help="Whether temperature 0 computes in float64.",
+            show_default="as the model's size allows",
+        ),
+    ] = None,
     root: Runs = Path("runs"),
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Continue a prompt; at temperature 0 the text never depends on the batch."""
-    from attnlab.generate import Sampling
+    """Continue a prompt; at temperature 0, if exact, the text never depends on the batch."""
+    from attnlab.generate import Sampling, warn_of_rounding
     from attnlab.training.saved import open_saved
 
-    sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+    sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, exact=exact)
     saved = open_saved(run, root, device)
     _name_skipped(saved.broken)
+    if told := warn_of_rounding(saved.model, sampling):
+        errors.print(told, highlight=False, soft_wrap=True)
     shown = None
     if len(prompt) == 1 and not as_json:
         shown = Stream(saved.tokenizer, saved.tokenizer.prompt(prompt[0]).tolist())

@@ -36,7 +36,9 @@ def test_texts_are_those_of_the_command_line(training, command):
     assert [{"prompt": p, "text": t} for p, t in zip(prompts, found, strict=True)] == said
     assert len(found) == 2 and str(found).startswith("the ") and found[1] == said[1]["text"]
     alone = attnlab.generate(training.path, "the ", tokens=7, temperature=0)
-    assert alone.prompts == ("the ",) and len(alone.texts[0]) == 7
+    assert alone.prompts == ("the ",) and len(alone.texts[0]) == 7 and alone.rounding is None
+    told = attnlab.generate(training.path, "the ", tokens=7, temperature=0, exact=False)
+    assert told.rounding is not None and told.rounding in told.section().text
 
 
 @pytest.mark.parametrize(
