@@ -336,6 +336,8 @@ _TABLE = {
         "window": ("bench.window:WindowBench", "sliding-window attention against its peers"),
         "decode": ("bench.decode:DecodeBench", "attention of one query against PyTorch's own"),
         "packed": ("bench.packed:PackedBench", "documents packed in a row against one by one"),
+        "generate": ("bench.generate:GenerateBench",
+            "tokens a second against transformers with the same weights"),
         "train": ("bench.train:TrainBench",
             "time to a given quality against a well-known recipe; data=PATH"),
     },

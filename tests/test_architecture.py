@@ -68,6 +68,7 @@ EXTRAS = {
     "tokenizers": {"attnlab.data.bpe"},
     "transformers": {
         "attnlab.audit.plugins.callback",
+        "attnlab.bench.generate",
         "attnlab.audit.hf.families",
         "attnlab.audit.hf.models",
         "attnlab.audit.hf.running",
