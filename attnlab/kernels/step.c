@@ -266,7 +266,7 @@ static void attend(const struct step *s, const struct layer *l, long row, long h
         real score = l->scale * dot(q, k + j * width, width);
         if (l->cap > 0) score = l->cap * (real)tanh((double)(score / l->cap));
         if (l->slopes) score -= l->slopes[head] * (real)(keys - 1 - j);
-        score = score > LARGEST ? LARGEST : score; /* infinity would give NaN */
+        score = score > LARGEST ? LARGEST : score < -LARGEST ? -LARGEST : score; /* inf - inf is NaN */
         if (mask) score += mask[j];
         scores[j] = score;
         largest = score > largest ? score : largest;

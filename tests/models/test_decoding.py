@@ -208,9 +208,9 @@ def test_weights_that_change_in_place_are_read_anew():
 
 @torch.no_grad()
 def test_scores_too_large_for_the_dtype_are_the_largest_number():
-    model = build("positions=none", dtype=torch.float32)
+    model = build("positions=none", "score.scale=1000", dtype=torch.float32)
     for block in model.blocks:
-        block.attention.project.weight[:48] *= 1e18
+        block.attention.project.weight[:48] *= 1e18  # products of them are finite, scores are not
     (ours, theirs), positions = read(model)
     plan, tokens = decoding.plan(model, ours), torch.tensor([[3], [4]])
     want = model(tokens, positions=positions, cache=theirs)[:, -1]
