@@ -55,7 +55,7 @@ Work = Callable[[], object]
 @settings
 class GenerateBench:
     width: int = setting(256, low=1, about="width of the model")
-    depth: int = setting(4, low=1, about="layers")
+    depth: int = setting(4, low=1, about="layers of the model")
     heads: int = setting(4, low=1, about="query heads; they divide width")
     kv_heads: int | None = setting(
         None, low=1, none="as many as heads", about="key/value heads; they divide heads"

@@ -102,7 +102,8 @@ def test_every_kind_of_block_is_computed(norm, feedforward, bias):
 
 
 MORE = [
-    ["positions.layout=interleaved", "positions.fraction=0.6", "soft_cap=1.5", "logit_cap=3"],
+    ["positions.layout=interleaved", "positions.fraction=0.6", "attention.head_width=12"],
+    ["soft_cap=1.5", "logit_cap=3"],
     ["positions.base=100,none", "sink=fixed", "window=none,6"],
     ["sink=learned", "norm_heads=true", "head_gains=true", "score.scale=0.4"],
     ["positions.scaling=linear", "attention.head_width=7", "attention.heads=3"],
@@ -146,6 +147,7 @@ def test_any_number_of_threads_gives_the_same_bits(batch, threads, monkeypatch):
 @pytest.mark.parametrize("kind", ["full", "ring"])
 def test_a_window_is_a_window_in_either_cache(kind):
     compare(build("window=5"), kind=kind, steps=40, padded=True)
+    compare(build("window=5"), kind=kind, steps=9, length=2)
     compare(build("window=1"), kind=kind, steps=6)
 
 
