@@ -27,9 +27,14 @@ ESTABLISHED_BY: Mapping[str, tuple[str, ...]] = {
     "rope_layout": ("positions",),
     "rope_base": ("positions",),
     "rope_fraction": ("positions",),
+    "rope_scaling": ("positions",),
+    "rope_factor": ("positions",),
     "scale": ("scale",),
+    "soft_cap": ("soft-cap",),
+    "sink": ("sink",),
     "dtype": ("precision", "positions"),  # whose angles are what a half precision rounds
     "layout": ("batch", "heads"),  # time taken for rows fails the one, for heads the other
+    "segments": ("packing",),
     "cache": ("cache",),
     "padding": ("padding",),
 }
@@ -62,12 +67,27 @@ class Contract:
     rope_fraction: float | None = setting(
         None, above=0, high=1, about="fraction of a head's coordinates that rotates"
     )
+    rope_scaling: Literal["none", "linear", "ntk", "yarn", "llama3"] | None = setting(
+        None, about="which rotations are slower, so that longer texts can be read"
+    )
+    rope_factor: float | None = setting(
+        None, low=1, because="rates are divided by it", about="how much slower they are"
+    )
     scale: float | None = setting(None, above=0, about="factor on query · key")
+    soft_cap: float | None = setting(
+        None, above=0, about="bound on scores: soft_cap · tanh(score / soft_cap)"
+    )
+    sink: Literal["none", "fixed", "learned"] | None = setting(
+        None, about="one more score a head, which takes weight: 0, or what a parameter holds"
+    )
     dtype: Literal["bfloat16"] | None = setting(
         None, about="dtype that must work besides float32 and float64"
     )
     layout: Literal["btc", "tbc", "bhtd", "bthd"] | None = setting(
         None, about="order of the axes of x, or of q, k and v"
+    )
+    segments: Literal["apart", "alone"] | None = setting(
+        None, about="texts in one row that it is told of: apart, or each as if it were alone"
     )
     cache: bool | None = setting(None, about="it decodes with a KV cache")
     padding: bool | None = setting(None, about="it takes a padding mask")

@@ -197,6 +197,11 @@ FIELDS = {
     "rope_fraction": (0.5, "positions"),
     "scale": (0.5, "scale"),
     "dtype": ("bfloat16", "positions"),
+    "rope_scaling": ("yarn", "positions"),
+    "rope_factor": (4.0, "positions"),
+    "soft_cap": (50.0, "soft-cap"),
+    "sink": ("fixed", "sink"),
+    "segments": ("apart", "packing"),
     "layout": ("tbc", "batch"),
     "cache": (True, "cache"),
     "padding": (True, "padding"),
@@ -234,10 +239,11 @@ def test_every_field_of_a_contract_is_held_to(field):
     examined = registry.load("property", name)()
     assert examined.examine(Probe(subject, Contract())).verdict in ("pass", "not applicable")
     found = examined.examine(Probe(subject, Contract(**{field: wrong})))
-    assert found.verdict == ("cannot tell" if field in ("cache", "padding") else "fail")
+    unseen = {"cache": "cannot tell", "padding": "cannot tell", "segments": "not applicable"}
+    assert found.verdict == unseen.get(field, "fail")
 
 
-# for each field: what is right of the same code; of a transformer with a cache for the last three
+# for each field: what is right of the same code; of a transformer where that has none
 RIGHT = {
     "causal": True,
     "window": 5,
@@ -247,7 +253,12 @@ RIGHT = {
     "rope_layout": "half-split",
     "rope_base": 1e4,
     "rope_fraction": 1.0,
+    "rope_scaling": "none",
+    "rope_factor": 1.0,
     "scale": 8**-0.5,
+    "soft_cap": 20.0,
+    "sink": "none",
+    "segments": "alone",
     "layout": "btc",
     "dtype": "bfloat16",
     "cache": True,
@@ -264,8 +275,9 @@ def test_every_field_of_a_contract_can_be_established(field):
         code = HeadedAttention(
             registry.load("attention", "multi-head")(), made, Layer(width=32, window=5)
         )
-    elif field in ("dtype", "cache", "padding"):
-        code = config.override(settings, ["positions=rotary"]).build()
+    elif field in ("dtype", "cache", "padding", "soft_cap", "segments"):
+        more = ["soft_cap=20"] if field == "soft_cap" else []
+        code = config.override(settings, ["positions=rotary", *more]).build()
     else:
         code = Rotary(causal=True)
     needed = [registry.load("property", name)() for name in ESTABLISHED_BY[field]]

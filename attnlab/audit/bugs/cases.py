@@ -20,7 +20,7 @@ from attnlab.config import from_dict
 
 FAMILIES = (
     *("causality", "lengths", "caching", "windows", "positions", "heads", "padding", "contexts"),
-    *("training", "mutations"),
+    *("scores", "rates", "packed", "training", "mutations"),
 )
 CAUSAL = {"causal": True}  # declared of most
 

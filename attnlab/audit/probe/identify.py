@@ -9,19 +9,19 @@ computes them in a kernel of its own shows nothing, and then nothing is claimed.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from attnlab.audit.errors import SubjectError
 from attnlab.audit.probe.probe import SAFETY, Probe
-from attnlab.audit.repro.prelude import CannotTell, Shape, Tool, uncompiled
-from attnlab.audit.subject.base import Attention, Subject, Tokens, normal
+from attnlab.audit.repro.prelude import CannotTell, Shape, Tool, sample, uncompiled
+from attnlab.audit.subject.base import Tokens
 
 UNSEEN = "queries and keys are compared where it cannot be seen"
+NO_SOFTMAX = "weights are no softmax of products of queries and keys"
 OTHER_HEADS = "it gives another number of heads than that of its queries"
 SEEN_LENGTH = 7  # of watched texts: no head is so narrow, so a product's shape tells what it is
 WIDEST = 64  # head width up to which every pair of coordinates of a function is tried
@@ -39,10 +39,19 @@ class Applied:
     linear: tuple[Tensor, ...]  # results of the linear layers before it, [rows, width]
 
 
-def observe(run: Tool, x: Tensor, heads: Shape | None, watch: Any, first: int = 0) -> list[Applied]:
+def observe(
+    run: Tool,
+    x: Tensor,
+    heads: Shape | None,
+    watch: Any,
+    first: int = 0,
+    gain: float = 1.0,
+    layer: int = 0,
+) -> list[Applied]:
     """Every application of attention: of a function by values that are unit vectors, of a module by
     watching it, row after row so that rows and heads are not taken for each other. Of a function
-    the weights are those of keys from `first` on."""
+    the weights are those of keys from `first` on. With a `gain` those of a layer are what they are
+    when its products of queries and keys are so many times larger."""
     length = x.shape[1]
     if heads is not None:
         h, g, d = heads
@@ -51,7 +60,7 @@ def observe(run: Tool, x: Tensor, heads: Shape | None, watch: Any, first: int = 
         for start in range(first, length, d):
             unit, count = torch.zeros_like(v), min(d, length - start)
             unit[:, :, start : start + count, :count] = torch.eye(count, dtype=x.dtype)
-            out = run(torch.cat((q, k, unit), dim=1).transpose(1, 2).flatten(2))
+            out = run(torch.cat((gain * q, k, unit), dim=1).transpose(1, 2).flatten(2))
             if out.shape[-1] != h * d:
                 raise CannotTell(OTHER_HEADS)
             shown.append(out.unflatten(-1, (-1, d)).transpose(1, 2)[..., :count])
@@ -64,6 +73,10 @@ def observe(run: Tool, x: Tensor, heads: Shape | None, watch: Any, first: int = 
             noted = watch(length)
             with sdpa_kernel(SDPBackend.MATH), uncompiled(), noted:
                 run(row)
+            if gain != 1 and layer < len(noted.found):
+                noted = watch(length, gain, noted.numbers[layer])
+                with sdpa_kernel(SDPBackend.MATH), uncompiled(), noted:
+                    run(row)
             rows.append((noted.found, noted.linear_before))
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
@@ -98,27 +111,10 @@ def join(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return torch.cat((q, k, v), dim=1).transpose(1, 2).flatten(2)
 
 
-def attend(subject: Attention, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """What the function gives, [b, h, t, d]."""
-    with torch.no_grad():
-        out = subject.run(join(q, k, v).to(subject.dtype))
-    if out.shape[-1] % subject.head_width:
-        raise SubjectError(
-            f"{subject.name} gave heads of another width than the values', {subject.head_width}"
-        )
-    return out.unflatten(-1, (-1, subject.head_width)).transpose(1, 2)
-
-
-def weights_of(subject: Attention, q: Tensor, k: Tensor) -> Tensor:
-    """The weights [b, h, t, t] of a function: its outputs when values are unit vectors."""
-    rows, _, length, width = q.shape
-    shown = []
-    for start in range(0, length, width):
-        v = torch.zeros(rows, k.shape[1], length, width, dtype=q.dtype)
-        count = min(width, length - start)
-        v[:, :, start : start + count, :count] = torch.eye(count, dtype=q.dtype)
-        shown.append(attend(subject, q, k, v)[..., :count])
-    return torch.cat(shown, dim=-1).double()
+def weights_of(run: Tool, q: Tensor, k: Tensor, heads: Shape, dtype: torch.dtype) -> Tensor:
+    """The weights [b, h, t, t] of a function."""
+    x = join(q, k, torch.zeros_like(k)).to(dtype)
+    return observe(run, x, heads, None)[0].weights.double()
 
 
 @dataclass(frozen=True)
@@ -133,25 +129,26 @@ class Forms:
     floor: float  # what they are exact to
 
 
-def forms_of(subject: Attention, length: int = SEEN_LENGTH) -> Forms | None:
+def forms_of(
+    run: Tool, heads: Shape, dtype: torch.dtype, length: int = SEEN_LENGTH
+) -> Forms | None:
     """Of a function: from its weights for all pairs of unit vectors; None if it has no such form.
 
     Every second key is 0, and each other key is compared with its neighbour, so that windows
     hide nothing.
     """
-    width = subject.head_width
-    assert subject.heads is not None and subject.kv_heads is not None
+    h, g, width = heads
     if width > WIDEST:
         return None
     unit = torch.eye(width, dtype=torch.float64)
     pairs = width * width
-    q = unit.repeat_interleave(width, 0)[:, None, None].expand(-1, subject.heads, length, -1)
-    k = unit.repeat(width, 1)[:, None, None].expand(-1, subject.kv_heads, length, -1)
+    q = unit.repeat_interleave(width, 0)[:, None, None].expand(-1, h, length, -1)
+    k = unit.repeat(width, 1)[:, None, None].expand(-1, g, length, -1)
     odd = (torch.arange(length) % 2).double()[:, None]
     queries = torch.cat((q, q, q[:1] * 0))
     keys = torch.cat((k * odd, k * (1 - odd), k[:1] * 0))
-    weights = weights_of(subject, queries, keys)
-    logs, floor = weights.log(), grain(weights, floor_of(subject))
+    weights = weights_of(run, queries, keys, heads, dtype)
+    logs, floor = weights.log(), grain(weights, floor_of(dtype))
     plain = logs[-1]
     beside = torch.tensor([1, *range(length - 1)])
     against = (logs - logs[..., beside]) - (plain - plain[..., beside])
@@ -160,24 +157,24 @@ def forms_of(subject: Attention, length: int = SEEN_LENGTH) -> Forms | None:
     matrix = torch.where(matrix.isfinite(), matrix, torch.nan)
     bias = plain - plain.diagonal(dim1=-2, dim2=-1)[..., None]
     forms = Forms(matrix, torch.where(bias.isfinite(), bias, torch.nan), floor)
-    return forms if _holds(subject, forms, length) else None
+    return forms if _holds(run, heads, dtype, forms, length) else None
 
 
-def _holds(subject: Attention, forms: Forms, length: int) -> bool:
+def _holds(run: Tool, heads: Shape, dtype: torch.dtype, forms: Forms, length: int) -> bool:
     """Whether other queries and keys have the scores that the form says."""
-    assert subject.heads is not None and subject.kv_heads is not None
-    q = normal(21, 2, 1, length, subject.head_width).expand(-1, subject.heads, -1, -1)
-    k = normal(22, 2, 1, length, subject.head_width).expand(-1, subject.kv_heads, -1, -1)
-    logs = weights_of(subject, q, k).log()
+    h, g, width = heads
+    one, other = (sample((2, 1, length, width), None, seed, torch.float64) for seed in (21, 22))
+    q, k = one.expand(-1, h, -1, -1), other.expand(-1, g, -1, -1)
+    logs = weights_of(run, q, k, heads, dtype).log()
     said = torch.einsum("bid,hijde,bje->bhij", q[:, 0], forms.matrix, k[:, 0]) + forms.bias
     off = (logs - logs[..., :, :1]) - (said - said[..., :, :1])
     off = off[off.isfinite()]
     return bool(off.numel()) and float(off.abs().max()) < 10 * forms.floor
 
 
-def floor_of(subject: Subject) -> float:
+def floor_of(dtype: torch.dtype) -> float:
     """What is left of a precision after logarithms, differences and quotients."""
-    return math.sqrt(torch.finfo(subject.dtype).eps)
+    return math.sqrt(torch.finfo(dtype).eps)
 
 
 def grain(weights: Tensor, floor: float) -> float:
@@ -192,8 +189,10 @@ def least(floor: float) -> float:
     return floor**1.5
 
 
-def scale_seen(one: Applied, floor: float) -> float | str:
-    """From what the linear layers gave, what was multiplied, and what the weights say."""
+def scale_seen(one: Applied, floor: float, slope: float | None = None) -> float | str:
+    """From what the linear layers gave, what was multiplied, and what the weights say.
+
+    A `slope` is between products and scores, where it was measured otherwise."""
     stretched = [
         [
             _stretch(part[row, head, 0], one.linear, floor)
@@ -210,9 +209,9 @@ def scale_seen(one: Applied, floor: float) -> float | str:
         if max(known) - min(known) > 100 * floor * max(known):
             return "queries or keys are normalised: their products have no scale of their own"
         factor *= known[0]
-    after = _after(one, grain(one.weights, floor))
+    after = _after(one, grain(one.weights, floor)) if slope is None else slope
     if after is None:
-        return "weights are no softmax of products of queries and keys"
+        return NO_SOFTMAX
     return factor * after
 
 
@@ -405,6 +404,26 @@ def strip_weights(maps: Tensor) -> Tensor:
     cosines = maps.diagonal(dim1=1, dim2=2).diag_embed()
     sines = maps - cosines
     return cosines + sines.sign() * (sines.abs() * sines.abs().mT).sqrt()
+
+
+def turned_heads(
+    one: Applied, start: int, floor: float
+) -> tuple[list[Turning | None], bool, int | None]:
+    """How queries and keys turn from position `start` on, head by head, and whether a weight for
+    each coordinate came after; a head whose vectors do not turn ends it, and is given."""
+    turned: list[Turning | None] = []
+    bent = False
+    for head in range(one.q.shape[1]):
+        queries, keys = (maps_seen(part[:, head, start:], floor) for part in (one.q, one.k))
+        if queries is None or keys is None:
+            return turned, bent, head
+        wrong = unlike(queries, keys)
+        if not wrong:
+            plain, queries, keys = queries, strip_weights(queries), strip_weights(keys)
+            bent |= float((plain - queries).abs().max()) > CLOSE / 4
+        form = turning(torch.einsum("imd,jme->ijde", queries, keys), floor)
+        turned.append(form and replace(form, paired=wrong))
+    return turned, bent, None
 
 
 def slack(length: int) -> float:

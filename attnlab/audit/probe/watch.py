@@ -16,6 +16,8 @@ class _Watch(TorchDispatchMode):
     """Notes products of [t, d] with [d, t], and those of [t, t] with [t, e] that follow.
 
     Queries may come in chunks, one after another: [a, d] with [d, t], then [a, t] with [t, e].
+    Products whose numbers are `at`, counted from 0 as they come, are made larger by `gain` on the
+    way: so scores of any size are seen, whatever norms are before them.
     Whole in itself: scripts that repeat a failure bring it along.
     """
 
@@ -25,9 +27,12 @@ class _Watch(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         return False  # PyTorch's compiler takes seconds to import, only to be told to stay away
 
-    def __init__(self, length: int) -> None:
+    def __init__(self, length: int, gain: float = 1.0, at: Any = ()) -> None:
         super().__init__()
-        self.length = length
+        self.length, self.gain, self.at = length, gain, at
+        self.count = 0  # of products that compare, or look like it
+        self.numbers: list[tuple[int, ...]] = []  # of those that were found to, by application
+        self.parts: tuple[int, ...] = ()  # the same of the chunks so far
         self.linear: list[Tensor] = []
         self.compared: tuple[Tensor, Tensor] | None = None
         self.found: list[tuple[Tensor, ...]] = []
@@ -37,10 +42,13 @@ class _Watch(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
+        before = self.count
         try:
             self._see(func, args, out)
         except Exception as error:  # a mistake of ours is not raised inside the person's code
             self.mistake = self.mistake or error
+        if self.count > before and before in self.at:
+            out = out + (self.gain - 1) * (args[-2] @ args[-1]) * (kwargs or {}).get("alpha", 1)
         return out
 
     def __exit__(self, *error: Any) -> None:
@@ -63,7 +71,7 @@ class _Watch(TorchDispatchMode):
         t = self.length
         square = out.shape[1:] == (t, t)
         if out.shape[2] == t and out.shape[1] <= t and left.shape[2] != t:
-            self.compared = (left.clone(), right.mT.clone())
+            self.compared, self.count = (left.clone(), right.mT.clone()), self.count + 1
         elif left.shape[2] == t and left.shape[1] < t and self.compared is not None:
             self._add_chunk(*self.compared, right.clone(), left.clone())
             self.compared = None
@@ -71,19 +79,21 @@ class _Watch(TorchDispatchMode):
             q, k = self.compared
             if len(q) == len(left):
                 self.found.append((q, k, right.clone(), left.clone()))
+                self.numbers.append((self.count - 1,))
                 self.linear_before.append(tuple(self.linear))
             self.compared, self.linear = None, []
 
     def _add_chunk(self, q: Tensor, k: Tensor, v: Tensor, weights: Tensor) -> None:
         """Chunks that share their keys and values and make up all queries are one application."""
         if q.shape[:2] != weights.shape[:2]:
-            self.chunks = []
+            self.chunks, self.parts = [], ()
             return
         same = self.chunks and all(
             one.shape == other.shape and torch.equal(one, other)
             for one, other in zip((k, v), self.chunks[-1][1:3], strict=True)
         )
         self.chunks = [*(self.chunks if same else []), (q, k, v, weights)]
+        self.parts = (*(self.parts if same else ()), self.count - 1)
         if sum(one[0].shape[1] for one in self.chunks) != self.length:
             return
         q, weights = (torch.cat([one[n] for one in self.chunks], 1) for n in (0, 3))
@@ -91,6 +101,7 @@ class _Watch(TorchDispatchMode):
         # in another order than that of time they would show nothing but that
         if bool((weights != 0).all()) or not bool(weights.triu(1).any()):
             self.found.append((q, k, v, weights))
+            self.numbers.append(self.parts)
             self.linear_before.append(tuple(self.linear))
         self.linear = []
 
@@ -111,16 +122,18 @@ class Einsums(TorchFunctionMode):
             except Exception as error:  # likewise
                 self.watch.mistake = self.watch.mistake or error
         try:
-            return func(*args, **(kwargs or {}))
+            out = func(*args, **(kwargs or {}))
         finally:
-            self.watch.quiet = False
+            larger, self.watch.larger, self.watch.quiet = self.watch.larger, False, False
+        return out * self.watch.gain if larger else out
 
 
 class Watch(_Watch):
     """Sees einsums as they were written, too: inside, heads that share a key become rows."""
 
-    def __init__(self, length: int) -> None:
-        super().__init__(length)
+    def __init__(self, length: int, gain: float = 1.0, at: Any = ()) -> None:
+        super().__init__(length, gain, at)
+        self.larger = False  # what the einsum gives that was noted last
         self.folded: Folded | None = None  # of the einsum that compared last
         self.folds = False  # whether there was one
         self.quiet = False  # the products inside an einsum that was noted as a whole
@@ -149,6 +162,7 @@ class Watch(_Watch):
         compares = folding(letters, left, right, self.length)
         if compares is not None:
             self.compared, self.folded, self.folds = (compares.q, compares.k), compares, True
+            self.larger, self.count = self.count in self.at, self.count + 1
             return True
         if self.folded is None:
             return False

@@ -3,8 +3,9 @@
 Axes: b batch (1 here), t time, n length of one text.
 
 How code is told which text a position belongs to: by numbers of texts, by where each begins, or by
-a mask of who sees whom, with positions that start anew where it takes them. Positions alone are not
-enough: most code counts with them and hides nothing. Code of a `Subject` of one's own has
+a mask of who sees whom, with positions that start anew where it takes them. Positions alone are
+tried last, and count only where they hide the texts before: most code counts with them and hides
+nothing. Code of a `Subject` of one's own has
 
     packed(x, lengths) -> outputs        x [1, t, …], texts of these lengths one after another
 """
@@ -43,6 +44,7 @@ KINDS = 16  # a table of so few is one of kinds of tokens, as first and second s
 ALONE = 23  # positions that a mask must be able to keep apart; blocks are seldom longer here
 PIECES = ((5, 4), (1, 6), (4, 3, 5))  # lengths of texts that share a row
 FAR = ("none", "relative", "rotary", "alibi")  # positions that do not care where a text begins
+PLACES = ("position_ids", "positions")  # that may begin anew with each text
 NOT_GIVEN = "it is not given which text a position belongs to"
 Way = tuple[str, str, int]  # a name, the form of a mask and its axes; "" and 0 if it is none
 
@@ -72,10 +74,10 @@ def arguments(
         starts = torch.cat((each.new_zeros(1), ends)).to(torch.int32)
         given = {one: starts for one in takes if one.startswith("cu_s")}
         given |= {one: max(lengths) for one in takes if one.startswith("max_")}
-    else:
+    elif name not in PLACES:
         given[name] = (number + 1)[None]  # from 1: to some, 0 is padding
     for place in takes:
-        if place in ("position_ids", "positions"):
+        if place in PLACES:
             given[place] = (torch.arange(len(number)) - begins)[None]
     return given
 
@@ -130,12 +132,13 @@ def fails(
 class Packing(Property):
     """Texts in one row, separated by segments, `cu_seqlens` or a mask.
 
-    Needs: one of these.
+    Needs: one of these, or positions that hide the texts before where they begin anew.
     Fails: a text that moves with its neighbours; declared causal: an output that moves with later
-      inputs.
+      inputs; declared `alone`: a text that is not as alone, as where positions run on.
     """
 
     name = "packing"
+    field = "segments"
 
     def excuse(self, probe: Probe) -> Finding | None:
         names = any(True for _ in _ways(_takes(probe.subject), probe.subject.module))
@@ -148,6 +151,8 @@ class Packing(Property):
         own = hasattr(subject, "packed")
         way = None if own else way_of(probe)
         if way is None and not own:
+            if any(one in PLACES for one in _takes(subject)) and self.declared(probe):
+                raise CannotTell(f"{NOT_GIVEN}, and positions that begin anew hide nothing")
             return
         how: dict[str, Any] = {
             "way": way,
@@ -164,6 +169,13 @@ class Packing(Property):
     def on_failure(self, probe: Probe, case: Case, result: Result) -> Finding | None:
         """A later text may differ from alone where nothing tells the code that it begins anew."""
         sizes, far = case.sizes, probe.contract.positions in FAR
+        declared = self.declared(probe)
+        if sizes["way"] is not None and sizes["way"][0] in PLACES and declared is None:
+            return self.finding("not applicable", NOT_GIVEN)
+        if declared == "apart" and sizes["change"] == "alone":
+            return None
+        if declared == "alone":
+            return super().on_failure(probe, case, result)
         later = sizes["change"] == "alone" and sizes["text"] > 0
         restarts = sizes["way"] is None or far or any(one in POSITIONS for one in sizes["takes"])
         return None if later and not restarts else super().on_failure(probe, case, result)
@@ -171,12 +183,16 @@ class Packing(Property):
     def on_pass(self, probe: Probe, tried: list[tuple[Case, Result]]) -> Finding:
         if not tried:
             return self.finding("not applicable", NOT_GIVEN)
-        way = tried[0][0].sizes["way"]
+        way, takes = tried[0][0].sizes["way"], _takes(probe.subject)
         worst = max(size for _, (wrong, _, size) in tried if not wrong)
         name = "its own packed" if way is None else way[0]
         detail = f"texts in one row, separated by {name}, are as alone: off by {worst:.1e}"
         if any(wrong for _, (wrong, _, _) in tried):
-            detail += "; later texts stand elsewhere, and may differ from alone"
+            detail = f"texts in one row, separated by {name}, are apart: off by {worst:.1e}"
+            detail += "; a later one is not as alone, as where positions run on"
+        if way is not None and way[0] not in PLACES and any(one in PLACES for one in takes):
+            both = "separate them too" if positions_separate(probe) else "do not separate them"
+            detail += f"; positions alone that begin anew {both}"
         return self.finding("pass", detail, measured=worst)
 
 
@@ -185,7 +201,7 @@ def way_of(probe: Probe) -> Way | None:
     call, takes = Tools(probe).run_with, _takes(probe.subject)
     for way in _ways(takes, probe.subject.module):
         try:
-            if not way[1] or _shuts_out(probe, call, takes, way):
+            if _tells_apart(probe, call, takes, way):
                 call(probe.draw(1, 5), **arguments(way, (3, 2), takes, False, probe.subject.dtype))
                 return way
         except (SubjectError, CannotTell):  # it takes something else by this name
@@ -203,12 +219,39 @@ def _ways(takes: list[str], module: nn.Module | None) -> Iterator[Way]:
     for name in takes:
         if name in MASKS:
             yield from ((name, form, axes) for form in FORMS for axes in (2, 4, 3))
+    yield from ((name, "", 0) for name in takes if name in PLACES)
+
+
+def positions_separate(probe: Probe) -> bool:
+    """Whether positions that begin anew are enough: texts do not move with their neighbours."""
+    tools, takes = Tools(probe), _takes(probe.subject)
+    way = next((name, "", 0) for name in takes if name in PLACES)
+    how: dict[str, Any] = {"way": way, "takes": [way[0]], "change": "others", "seed": 0}
+    how |= {"causal": False, "dtype": str(probe.subject.dtype)[6:], "tolerance": probe.tolerance}
+    try:
+        if not _shuts_out(probe, tools.run_with, takes, way):
+            return False
+        first = list(PIECES[0])
+        return not any(
+            fails(tools.run_with, tools.draw, text=text, pieces=first, **how)[0]
+            for text in range(len(first))
+        )
+    except (SubjectError, CannotTell):
+        return False
+
+
+def _tells_apart(probe: Probe, call: Callable[..., Tensor], takes: list[str], way: Way) -> bool:
+    """Whether it is a way at all: whether texts are really apart is for the check."""
+    if way[0] in PLACES:
+        return _hides(probe, call, way)
+    return not way[1] or _shuts_out(probe, call, takes, way)
 
 
 def _shuts_out(probe: Probe, call: Callable[..., Tensor], takes: list[str], way: Way) -> bool:
     """Whether texts of one position each, told apart so, are apart: else it is another mask, or
     the code has other ways from one position to another, of which a mask tells nothing."""
-    takes = [one for one in takes if one not in POSITIONS]  # of the mask, and nothing else
+    # of the mask, and nothing else
+    takes = [one for one in takes if one not in POSITIONS or one == way[0]]
     given = arguments(way, (1,) * ALONE, takes, False, probe.subject.dtype)
     x, other = probe.draw(1, ALONE), probe.draw(1, ALONE, 1)
     before = call(x, **given)
@@ -222,6 +265,23 @@ def _shuts_out(probe: Probe, call: Callable[..., Tensor], takes: list[str], way:
     # one that sees nothing at all, or everything, would be told apart by any mask
     whole = arguments(way, (ALONE,), takes, False, probe.subject.dtype)
     return apart(call(x, **whole), before) > probe.tolerance
+
+
+def _hides(probe: Probe, call: Callable[..., Tensor], way: Way) -> bool:
+    """Whether positions that begin anew cut what texts have to do with each other: code that
+    counts with them hides nothing."""
+    half, dtype = ALONE // 2 + 1, probe.subject.dtype
+    x, other = probe.draw(1, ALONE), probe.draw(1, ALONE, 1)
+    for source, target in ((3, half + 8), (8, half + 2)):
+        moved = []
+        for lengths in ((half, ALONE - half), (ALONE,)):
+            given = arguments(way, lengths, [way[0]], False, dtype)
+            changed = replace_inputs(x, other, source, source)
+            before, after = (call(one, **given)[:, target : target + 1] for one in (x, changed))
+            moved.append(apart(after, before))
+        if moved[0] > probe.tolerance or moved[1] <= probe.tolerance:
+            return False
+    return True
 
 
 def _takes(subject: Subject) -> list[str]:

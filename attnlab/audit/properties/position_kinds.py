@@ -9,7 +9,7 @@ what the outputs betray is claimed. What is measured here is reported; whether i
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -18,7 +18,6 @@ from torch import Tensor
 from attnlab.attention.positions import alibi_slopes
 from attnlab.audit.errors import SubjectError
 from attnlab.audit.probe.identify import (
-    CLOSE,
     SEEN_LENGTH,
     Applied,
     Turning,
@@ -27,14 +26,13 @@ from attnlab.audit.probe.identify import (
     floor_of,
     forms_of,
     grain,
-    maps_seen,
     observe,
     slack,
-    strip_weights,
+    turned_heads,
     turning,
-    unlike,
 )
 from attnlab.audit.probe.probe import Probe
+from attnlab.audit.probe.rates import Rates, read_rates
 from attnlab.audit.probe.tools import Tools
 from attnlab.audit.repro.prelude import CannotTell, Tool, movement, replace_inputs
 from attnlab.audit.subject.base import Attention
@@ -64,6 +62,9 @@ class Found:
             facts["layout"], facts["base"] = self.turned.layout, self.turned.base
             facts["fraction"] = self.turned.fraction
             facts["frequencies"] = list(self.turned.frequencies)
+            rates = rates_of(self.turned)
+            if rates is not None and rates.scaling:
+                facts["scaling"] = asdict(rates)
         if self.slopes:
             facts["slopes"] = list(self.slopes)
         return facts
@@ -106,7 +107,9 @@ def _observe(probe: Probe, x: Tensor) -> list[Applied]:
 
 
 def _of_function(probe: Probe, subject: Attention) -> Found:
-    forms = forms_of(subject)
+    tools = Tools(probe)
+    assert tools.heads is not None
+    forms = forms_of(tools.run, tools.heads, subject.dtype)
     if forms is None:
         if blind(probe):
             return Found("none", "the order of earlier inputs does not matter")
@@ -127,26 +130,17 @@ def _edge(probe: Probe, x: Tensor, before: Applied) -> int:
 
 
 def _of_layer(probe: Probe, one: Applied, layer: int, start: int) -> Found:
-    floor = floor_of(probe.subject)
+    floor = floor_of(probe.subject.dtype)
     if not _steady(one.v[:, :, start:], floor):
         if layer:
             return Found(None, "what comes before this layer tells positions apart")
         return Found("absolute", "positions are added to what attention reads")
-    turned: list[Turning | None] = []
-    bent = False
-    for head in range(one.q.shape[1]):
-        queries, keys = (maps_seen(part[:, head, start:], floor) for part in (one.q, one.k))
-        if queries is None or keys is None:
-            moved = one.q[:, head] - one.q[:, head, :1]
-            if _steady(moved.transpose(0, 1)[None], floor, one.q):
-                return Found("absolute", "positions are added to queries and keys")
-            return Found(None, "queries or keys depend on positions in a way of their own")
-        wrong = unlike(queries, keys)
-        if not wrong:
-            plain, queries, keys = queries, strip_weights(queries), strip_weights(keys)
-            bent |= float((plain - queries).abs().max()) > CLOSE / 4
-        form = turning(torch.einsum("imd,jme->ijde", queries, keys), floor)
-        turned.append(form and replace(form, paired=wrong))
+    turned, bent, other = turned_heads(one, start, floor)
+    if other is not None:
+        moved = one.q[:, other] - one.q[:, other, :1]
+        if _steady(moved.transpose(0, 1)[None], floor, one.q):
+            return Found("absolute", "positions are added to queries and keys")
+        return Found(None, "queries or keys depend on positions in a way of their own")
     if (one.weights < 0).any() and all(form is not None and form.still for form in turned):
         return Found(None, "weights below 0 are no softmax, and show no bias")
     logs = one.weights[0, :, start:, start:].double().log()
@@ -181,9 +175,20 @@ def _name_kind(turned: list[Turning | None], bias: Tensor, floor: float) -> Foun
         return Found("relative", "scores depend on the distance of query and key")
     what = {"half-split": "coordinates n and n + half", "interleaved": "coordinates 2n and 2n + 1"}
     layout = f"{one.layout} ({what[one.layout]})" if one.layout else "in pairs"
-    base = f"base {base_of(one)}" if one.base else f"frequencies {_list(one.frequencies)}"
-    detail = f"rotary: {layout}, {base}, {one.fraction:.3g} of the head width"
+    detail = f"rotary: {layout}, {_speed(one)}, {one.fraction:.3g} of the head width"
     return Found("rotary", detail, wrong=growing(one), turned=one)
+
+
+def rates_of(turned: Turning) -> Rates | None:
+    """By what base and scaling it turns, if there is one."""
+    return read_rates(turned.frequencies, turned.count, turned.limit)
+
+
+def _speed(turned: Turning) -> str:
+    rates = rates_of(turned)
+    if rates is not None and rates.scaling:
+        return rates.text
+    return f"base {base_of(turned)}" if turned.base else f"frequencies {_list(turned.frequencies)}"
 
 
 def growing(turned: Turning) -> str:

@@ -31,6 +31,13 @@ from attnlab.audit.properties.position_kinds import (
     shift_moves,
     wrong_slopes,
 )
+from attnlab.audit.properties.position_rates import (
+    asks_for_rates,
+    held_to,
+    rates_fail,
+    slowed,
+    temperature,
+)
 from attnlab.audit.properties.position_steps import (
     CLOSE,
     against_own,
@@ -38,6 +45,7 @@ from attnlab.audit.properties.position_steps import (
     unevenness,
 )
 from attnlab.audit.properties.property import Case, Property
+from attnlab.audit.properties.scale import Scale
 from attnlab.audit.repro.prelude import CannotTell, Result, Shape, Tool, in_precision
 from attnlab.audit.subject.adapters import HEADS, LAYERS
 
@@ -231,7 +239,7 @@ class Positions(Property):
                 continue  # it was asked for less before
             wrong, sentence, seen = self.run(probe, case)
             if wrong:
-                detail = f"{sentence}; {suspect}" if suspect else sentence
+                detail = f"{sentence}; {suspect}" if suspect not in ("", sentence) else sentence
                 return self.finding("fail", detail, measured=measured, example=case)
             counted = sentence if seen else counted
         unknown = find_doubt(probe.contract, found)
@@ -240,7 +248,8 @@ class Positions(Property):
         if unknown:
             return self.finding("cannot tell", unknown, measured=measured)
         note = self._note(probe, found)
-        detail = f"{found.detail}; {counted}" if counted else found.detail
+        warmer = self._temperature(probe, found)
+        detail = "; ".join(one for one in (found.detail, warmer, counted) if one)
         detail = f"{detail}; {ROUNDED}{note}" if note else detail
         return self.finding("pass", detail, measured=measured)
 
@@ -267,6 +276,11 @@ class Positions(Property):
     def _suspects(self, probe: Probe, found: Found) -> Iterator[Case]:
         """The checks that would show what is suspected."""
         contract = probe.contract
+        if asks_for_rates(contract) and found.kind == "rotary":
+            declared: dict[str, Any] = {"kind": contract.rope_scaling}
+            declared |= {"factor": contract.rope_factor, "base": contract.rope_base}
+            at = {"layer": found.layer, "start": found.start, "length": LENGTH}
+            yield self.case(probe, rates_fail, **declared, **at, seed=3)
         slopes = alibi_slopes(found.heads).tolist()
         how: dict[str, Any] = {"slopes": slopes, "layer": found.layer}
         how["rotary"] = (contract.rope_layout, contract.rope_base, contract.rope_fraction)
@@ -300,6 +314,18 @@ class Positions(Property):
         for begin in STARTS if placed else STARTS[:1]:
             how = {"begin": begin, "placed": placed, "dtype": dtype, "layer": found.layer}
             yield replace(self.case(probe, drift_fails, **how), fixed=())
+
+    def _temperature(self, probe: Probe, found: Found) -> str:
+        """Of rotations that are slower: what they do to the size of scores."""
+        if not slowed(found):
+            return ""
+        try:
+            scale = Scale().examine(probe)
+        except (SubjectError, CannotTell):
+            return ""
+        assert found.turned is not None
+        known = scale.verdict == "pass" and isinstance(scale.measured, float)
+        return temperature(found, scale.measured, found.turned.width) if known else ""
 
     def _note(self, probe: Probe, found: Found) -> str:
         """What would be wrong in bfloat16, in which nobody said that it would run."""
@@ -335,7 +361,8 @@ def find_breach(contract: Contract, found: Found) -> str:
     if contract.positions == "alibi":
         return wrong_slopes(found.slopes)
     layout, base, fraction = contract.rope_layout, contract.rope_base, contract.rope_fraction
-    if layout is None and base is None and fraction is None:
+    scaled = asks_for_rates(contract)
+    if layout is None and base is None and fraction is None and not scaled:
         return ""
     turned = found.turned
     if found.kind != "rotary" or turned is None:
@@ -344,6 +371,8 @@ def find_breach(contract: Contract, found: Found) -> str:
         return f"pairs are {turned.layout}, and {layout} is declared"
     if fraction is not None and abs(2 * turned.count - turned.width * fraction) >= 2:
         return f"a fraction of {turned.fraction:.3g} turns, and {fraction} is declared"
+    if scaled:
+        return held_to(contract, found)[0]
     seen = len(turned.frequencies)
     if base is None or seen < 2:
         return ""
@@ -360,6 +389,7 @@ def kind_unseen(contract: Contract, found: Found) -> bool:
     """Whether outputs show that positions are relative, and not of which kind."""
     rotary = (contract.rope_layout, contract.rope_base, contract.rope_fraction)
     wanted = contract.positions in ("rotary", "alibi") or any(one is not None for one in rotary)
+    wanted |= asks_for_rates(contract)
     return found.outside and found.kind == "relative" and wanted
 
 
@@ -375,6 +405,9 @@ def find_doubt(contract: Contract, found: Found) -> str:
         return f"the layout shows only where two pairs or more turn; {found.detail}"
     if contract.rope_base is not None and len(found.turned.pairs) < 2:
         return f"one pair of coordinates turns alike for every base; {found.detail}"
+    doubt = held_to(contract, found)[1]
+    if doubt:
+        return f"the scaling that is declared cannot be told: {doubt}"
     if contract.dtype is not None and found.bent:
         return f"weights after the rotation hide how angles are rounded; {found.detail}"
     return ""
@@ -389,6 +422,7 @@ def checks(contract: Contract, found: Found) -> list[str]:
     if found.outside:
         return ["unmoved"] if found.kind == "absolute" else ["ordered"]
     turns = any((contract.rope_layout, contract.rope_base, contract.rope_fraction))
+    turns |= asks_for_rates(contract)
     usual = "rotary" if turns else "relative"
     declared = contract.positions if contract.positions in ("none", "alibi", "rotary") else usual
     if found.kind == "absolute":

@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnlab.audit.probe.identify import SEEN_LENGTH, grain, observe, scale_seen
+from attnlab.audit.probe.identify import NO_SOFTMAX, SEEN_LENGTH, grain, observe, scale_seen
 from attnlab.audit.probe.probe import Probe
+from attnlab.audit.probe.scores import bent_scores
 from attnlab.audit.properties.property import Case, Property
 from attnlab.audit.repro.prelude import CannotTell, Result, Shape, Tool
 from attnlab.audit.subject.adapters import HEADS, WIDTHS
@@ -30,6 +31,7 @@ def fails(
     wanted: float | None,
     chosen: list[float],
     count: int,
+    causal: bool,
     length: int,
     seed: int,
     tolerance: float,
@@ -41,6 +43,9 @@ def fails(
     else:
         one = observe(run, x, heads, watch)[0]
         seen = scale_seen(one, torch.finfo(one.q.dtype).eps ** 0.5)
+        if seen == NO_SOFTMAX:  # as it is where scores are bent: small ones are not
+            slope = slope_seen(run, x, watch, causal)
+            seen = scale_seen(one, torch.finfo(one.q.dtype).eps ** 0.5, slope)
         if isinstance(seen, str):
             raise CannotTell(seen)
         found, h, d = seen, one.q.shape[1], one.q.shape[3]
@@ -56,12 +61,21 @@ def fails(
     return wrong, text, found
 
 
+def slope_seen(run: Tool, x: Tensor, watch: Any, causal: bool) -> float:
+    """The factor between small products and scores, if it is one for all rows."""
+    bent = bent_scores(run, x[:1], None, watch, causal)
+    known = bent.slopes[bent.slopes.isfinite()]
+    if float(known.max() - known.min()) > 100 * bent.fine * float(known.abs().max()):
+        raise CannotTell("scores are products of queries and keys times a factor for each row")
+    return float(known.median())
+
+
 def scale_of_function(run: Tool, x: Tensor, heads: Shape) -> float:
     """The factor, or that of small scores where large ones are bent."""
-    known = [factor_at(run, x, heads, size) for size in (1.0, 2.0**-8)]
+    known = [factor_at(run, x, heads, size) for size in (1.0, 2.0**-8, 2.0**-12)]
     found = next((one for one in known if one is not None), None)
     if found is None:
-        raise CannotTell("weights are no softmax of products of queries and keys")
+        raise CannotTell(NO_SOFTMAX)
     return found
 
 
@@ -120,6 +134,7 @@ class Scale(Property):
 
     def cases(self, probe: Probe) -> Iterator[Case]:
         how = {"wanted": self.declared(probe), "chosen": settings_of(probe)}
+        how["causal"] = bool(probe.contract.causal)
         count = probe.subject.heads or 1
         yield self.case(probe, fails, **how, count=count, length=SEEN_LENGTH)
 
