@@ -37,6 +37,7 @@ class Applied:
     v: Tensor  # [b, h, t, e]
     weights: Tensor  # [b, h, t, t]
     linear: tuple[Tensor, ...]  # results of the linear layers before it, [rows, width]
+    numbers: tuple[int, ...] = ()  # of its products of queries and keys, as a watch counts them
 
 
 def observe(
@@ -46,12 +47,12 @@ def observe(
     watch: Any,
     first: int = 0,
     gain: float = 1.0,
-    layer: int = 0,
+    at: tuple[int, ...] = (),
 ) -> list[Applied]:
     """Every application of attention: of a function by values that are unit vectors, of a module by
     watching it, row after row so that rows and heads are not taken for each other. Of a function
-    the weights are those of keys from `first` on. With a `gain` those of a layer are what they are
-    when its products of queries and keys are so many times larger."""
+    the weights are those of keys from `first` on. With a `gain` products of queries and keys are so
+    many times larger: of a module those whose numbers are `at`."""
     length = x.shape[1]
     if heads is not None:
         h, g, d = heads
@@ -70,14 +71,11 @@ def observe(
     torch.backends.mha.set_fastpath_enabled(False)  # it would be one opaque operation
     try:
         for row in x.split(1):
-            noted = watch(length)
+            noted = watch(length, gain, at)
             with sdpa_kernel(SDPBackend.MATH), uncompiled(), noted:
                 run(row)
-            if gain != 1 and layer < len(noted.found):
-                noted = watch(length, gain, noted.numbers[layer])
-                with sdpa_kernel(SDPBackend.MATH), uncompiled(), noted:
-                    run(row)
             rows.append((noted.found, noted.linear_before))
+            numbers = noted.numbers
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
     shapes = {tuple(part.shape for one in found for part in one) for found, _ in rows}
@@ -88,7 +86,7 @@ def observe(
         every = (torch.stack([one[layer][n] for one, _ in rows]).cpu() for n in range(4))
         q, k, v, weights = every
         linear = tuple(one.cpu() for _, before in rows for one in before[layer])
-        seen.append(Applied(q=q, k=k, v=v, weights=weights, linear=linear))
+        seen.append(Applied(q=q, k=k, v=v, weights=weights, linear=linear, numbers=numbers[layer]))
     return seen
 
 

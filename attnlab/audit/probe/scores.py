@@ -43,21 +43,24 @@ class Bent:
     fine: float  # what measured scores are exact to, as a part
 
     @cached_property
-    def curves(self) -> tuple[tuple[Tensor, Tensor, Tensor, Tensor, Tensor], ...]:
-        """By gain: scores of keys and of one they are compared with, their biases, and what the
-        weights say of the difference, all [n]."""
+    def curves(self) -> tuple[tuple[Tensor, Tensor, Tensor], ...]:
+        """By gain: scores of keys and of one they are compared with, and what the weights say of
+        the difference, all [n]."""
         found = []
         silent = logarithms(self.silent)
         for gain, weights in self.larger:
             moved = logarithms(weights) - silent
             # against the likeliest key, whose weight is known best
-            known = moved.isfinite() & self.scores.isfinite() & self.bias.isfinite()
+            known = moved.isfinite() & self.scores.isfinite()
             best = torch.where(known, weights, -1.0).argmax(-1, keepdim=True)
             known &= known.gather(-1, best)
-            parts = (gain * self.scores, self.bias, moved)
-            score, bias, seen = (one[known] for one in parts)
-            there = [one.gather(-1, best).expand_as(one)[known] for one in parts]
-            found.append((score, there[0], bias, there[1], seen - there[2]))
+            parts = (gain * self.scores, moved)
+            score, seen = (one[known] for one in parts)
+            other, beside = (one.gather(-1, best).expand_as(one)[known] for one in parts)
+            if score.numel():
+                found.append((score, other, seen - beside))
+        if not found:
+            raise CannotTell("with larger products no two weights are seen")
         return tuple(found)
 
     @property
@@ -65,26 +68,24 @@ class Bent:
         """Of the scores that were tried."""
         return max(float(torch.cat(one[:2]).abs().max()) for one in self.curves)
 
-    def off(self, cap: float, inside: bool = False) -> float:
-        """How far weights are from those of a cap, as a part of the scores; inf for none at all.
+    @property
+    def biased(self) -> bool:
+        """Whether keys have scores where all products are 0."""
+        known = self.bias[self.bias.isfinite()]
+        return known.numel() == 0 or float(known.abs().max()) > self.fine
 
-        With `inside` a bias is part of what is bent.
-        """
+    def off(self, cap: float) -> float:
+        """How far weights are from those of a cap, as a part of the scores; inf for none at all."""
         worst = 0.0
-        for score, other, bias, beside, seen in self.curves:
-            added = (bias, beside) if inside else (0 * bias, 0 * beside)
-            one, two = (bend(a, b, cap) for a, b in zip((score, other), added, strict=True))
+        for score, other, seen in self.curves:
+            one, two = bend(score, cap), bend(other, cap)
             size = 1 + min(float(torch.cat((score, other)).abs().max()), cap)
             worst = max(worst, float((seen - (one - two)).abs().max()) / size)
         return worst
 
 
-def bend(score: Tensor, bias: Tensor, cap: float) -> Tensor:
-    """What a score adds to a bias: cap · tanh((score + bias) / cap), the bias as it comes out."""
-    if cap == math.inf:
-        return score
-    before = cap * torch.atanh((bias / cap).clamp(-1 + 1e-12, 1 - 1e-12))
-    return cap * torch.tanh((score + before) / cap) - bias
+def bend(score: Tensor, cap: float) -> Tensor:
+    return score if cap == math.inf else cap * torch.tanh(score / cap)
 
 
 def logarithms(weights: Tensor) -> Tensor:
@@ -99,16 +100,22 @@ def narrow(weights: Tensor) -> bool:
 
 
 def bent_scores(
-    run: Tool, x: Tensor, heads: Shape | None, watch: Any, causal: bool, layer: int = 0
+    run: Tool,
+    x: Tensor,
+    heads: Shape | None,
+    watch: Any,
+    causal: bool,
+    plain: list[Applied],
+    layer: int = 0,
 ) -> Bent:
-    """Of one application of attention, from runs with products of several sizes.
+    """Of an application of attention in `plain` runs, from runs with products of several sizes.
 
     Of causal code the weights of later keys are kept apart: a mask that is no longer one shows.
     """
     text, later = x.clone(), [0.0]
 
     def at_gain(gain: float) -> Applied:
-        found = observe(run, text, heads, watch, gain=gain, layer=layer)
+        found = observe(run, text, heads, watch, gain=gain, at=plain[layer].numbers)
         if layer >= len(found):
             raise CannotTell("attention is applied another number of times")
         weights = found[layer].weights
@@ -204,7 +211,6 @@ class Cap:
 
     value: float | None  # None: scores are as they were, up to `tried`
     error: float = 0.0
-    inside: bool = False  # a bias is part of what is bent
     tried: float = 0.0
     beyond: float = 0.0  # a cap that is higher could not be seen
 
@@ -213,26 +219,25 @@ def find_cap(bent: Bent) -> Cap | None:
     """The cap that weights show; None if they are bent in another way."""
     limit = 8 * bent.fine
     tried = bent.largest
-    for inside in (False, True):
-        cap = best_cap(bent, inside)
-        off = bent.off(cap, inside)
-        if off <= limit and cap < CAPS[1] / 2 and bent.off(math.inf) > limit:
-            # how far another cap may be until the weights are no longer these
-            apart = max(bent.off(cap * (1 + FINE), inside) - off, off, 1e-300)
-            return Cap(cap, cap * FINE * max(off, 1e-16) / apart, inside, tried)
-        if bent.off(math.inf) <= limit:
-            # a cap bends a score by score³ / 3 cap²
-            beyond = math.sqrt(tried**3 / (3 * limit * (1 + tried)))
-            return Cap(None, tried=tried, beyond=beyond)
-    return None
+    if bent.off(math.inf) <= limit:
+        # a cap bends a score by score³ / 3 cap²
+        beyond = math.sqrt(tried**3 / (3 * limit * (1 + tried)))
+        return Cap(None, tried=tried, beyond=beyond)
+    cap = best_cap(bent)
+    off = bent.off(cap)
+    if off > limit or cap > CAPS[1] / 2:
+        return None
+    # how far another cap may be until the weights are no longer these
+    apart = max(bent.off(cap * (1 + FINE)) - off, off, 1e-300)
+    return Cap(cap, cap * FINE * max(off, 1e-16) / apart, tried)
 
 
-def best_cap(bent: Bent, inside: bool) -> float:
+def best_cap(bent: Bent) -> float:
     """The cap that comes nearest, by halving the grid that is looked through."""
     low, high = (math.log(one) for one in CAPS)
     for _ in range(12):
         grid = torch.linspace(low, high, 33, dtype=torch.float64).exp().tolist()
-        found = min(range(33), key=lambda n: bent.off(grid[n], inside))
+        found = min(range(33), key=lambda n: bent.off(grid[n]))
         low, high = math.log(grid[max(found - 2, 0)]), math.log(grid[min(found + 2, 32)])
     return grid[found]
 
@@ -267,7 +272,7 @@ def find_sink(bent: Bent, cap: float) -> Sink | None:
     for gain, weights in ((0.0, bent.silent), bent.larger[0]):
         rest, score = 1 - weights.sum(-1), gain * bent.scores
         score = torch.where(score.isnan() & (gain == 0), 0.0, score)
-        own = bend(score, 0 * score, cap).diagonal(dim1=-2, dim2=-1)
+        own = bend(score, cap).diagonal(dim1=-2, dim2=-1)
         logs = logarithms(weights).diagonal(dim1=-2, dim2=-1)
         known = (rest > least) & logs.isfinite() & own.isfinite()
         shown.append(torch.where(known, rest.clamp(min=1e-300).log() - logs + own, torch.nan))
@@ -279,11 +284,10 @@ def find_sink(bent: Bent, cap: float) -> Sink | None:
     spread = (every - torch.tensor(first)[:, None].double()).abs()[known].max()
     # of what is missing from 1, the last bits are those of 1
     error = max(float(spread), least)
-    shift = bent.bias[bent.bias.isfinite()].abs().max()
     lies = (
         (float(every[known].min()), float(every[known].max())) if error > 1e3 * bent.fine else None
     )
-    return Sink(tuple(first), error, lies, bool(shift > bent.fine))
+    return Sink(tuple(first), error, lies, bent.biased)
 
 
 def exact(value: float, error: float) -> str:

@@ -191,8 +191,7 @@ class Packing(Property):
             detail = f"texts in one row, separated by {name}, are apart: off by {worst:.1e}"
             detail += "; a later one is not as alone, as where positions run on"
         if way is not None and way[0] not in PLACES and any(one in PLACES for one in takes):
-            both = "separate them too" if positions_separate(probe) else "do not separate them"
-            detail += f"; positions alone that begin anew {both}"
+            detail += positions_alone(probe)
         return self.finding("pass", detail, measured=worst)
 
 
@@ -222,22 +221,22 @@ def _ways(takes: list[str], module: nn.Module | None) -> Iterator[Way]:
     yield from ((name, "", 0) for name in takes if name in PLACES)
 
 
-def positions_separate(probe: Probe) -> bool:
+def positions_alone(probe: Probe) -> str:
     """Whether positions that begin anew are enough: texts do not move with their neighbours."""
     tools, takes = Tools(probe), _takes(probe.subject)
     way = next((name, "", 0) for name in takes if name in PLACES)
     how: dict[str, Any] = {"way": way, "takes": [way[0]], "change": "others", "seed": 0}
     how |= {"causal": False, "dtype": str(probe.subject.dtype)[6:], "tolerance": probe.tolerance}
+    pieces = list(PIECES[0])
     try:
-        if not _shuts_out(probe, tools.run_with, takes, way):
-            return False
-        first = list(PIECES[0])
-        return not any(
-            fails(tools.run_with, tools.draw, text=text, pieces=first, **how)[0]
-            for text in range(len(first))
+        kept = not any(
+            fails(tools.run_with, tools.draw, text=text, pieces=pieces, **how)[0]
+            for text in range(len(pieces))
         )
     except (SubjectError, CannotTell):
-        return False
+        return ""
+    both = "separate them too" if kept else "do not separate them"
+    return f"; {way[0]} alone that begin anew {both} (texts of {pieces})"
 
 
 def _tells_apart(probe: Probe, call: Callable[..., Tensor], takes: list[str], way: Way) -> bool:

@@ -63,7 +63,8 @@ def fails(
 
 def slope_seen(run: Tool, x: Tensor, watch: Any, causal: bool) -> float:
     """The factor between small products and scores, if it is one for all rows."""
-    bent = bent_scores(run, x[:1], None, watch, causal)
+    plain = observe(run, x[:1], None, watch)
+    bent = bent_scores(run, x[:1], None, watch, causal, plain)
     known = bent.slopes[bent.slopes.isfinite()]
     if float(known.max() - known.min()) > 100 * bent.fine * float(known.abs().max()):
         raise CannotTell("scores are products of queries and keys times a factor for each row")

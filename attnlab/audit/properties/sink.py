@@ -57,10 +57,16 @@ def fails(
             if wanted in ("fixed", "learned"):
                 return True, f"{text} is added, and a sink gives nothing", None
             raise CannotTell(f"{text} is added")
-    found = [
-        sink_of(run, x, heads, watch, causal, layer)
-        for layer in range(len(observe(run, x, heads, watch)))
-    ]
+    plain, found = observe(run, x, heads, watch), list[Sink | None]()
+    for layer, one in enumerate(plain):
+        if not missing(one.weights):
+            found.append(None)
+            continue
+        bent = bent_scores(run, x, heads, watch, causal, plain, layer)
+        cap = find_cap(bent)
+        if cap is None:
+            raise CannotTell("scores are bent in a way of their own, and rows do not add up to 1")
+        found.append(find_sink(bent, cap.value or math.inf))
     sinks = [one for one in found if one is not None]
     if not sinks:
         return wanted in ("fixed", "learned"), NOTHING, None
@@ -100,19 +106,6 @@ def named(model: nn.Module | None, sinks: list[Sink]) -> tuple[str, str]:
         text = f"learned sinks, in {', '.join(dict.fromkeys(names))}: as keys of score {scores}"
         return "learned", text
     return "unknown", f"sinks: as keys of score {scores}"
-
-
-def sink_of(
-    run: Tool, x: Any, heads: Shape | None, watch: Any, causal: bool, layer: int
-) -> Sink | None:
-    """Of one layer; None if rows add up to 1."""
-    if not missing(observe(run, x, heads, watch)[layer].weights):
-        return None
-    bent = bent_scores(run, x, heads, watch, causal, layer)
-    cap = find_cap(bent)
-    if cap is None:
-        raise CannotTell("scores are bent in a way of their own, and what is missing from 1 too")
-    return find_sink(bent, cap.value or math.inf)
 
 
 def numbers_by_head(model: nn.Module | None, heads: int) -> dict[str, torch.Tensor]:

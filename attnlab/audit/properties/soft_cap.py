@@ -36,10 +36,10 @@ def fails(
 ) -> Result:
     """Scores are bent by the cap that is declared, in every layer, and masked ones stay masked."""
     x = draw(1 if heads is None else 2, length, seed)
-    count = len(observe(run, x, heads, watch))
+    plain = observe(run, x, heads, watch)
     caps: list[Cap] = []
-    for layer in range(count):
-        bent = bent_scores(run, x, heads, watch, causal, layer)
+    for layer in range(len(plain)):
+        bent = bent_scores(run, x, heads, watch, causal, plain, layer)
         cap = find_cap(bent)
         if wanted is not None:
             text = other_curve(bent, cap, wanted)
@@ -66,8 +66,6 @@ def fails(
         shown = ("none" if one is None else exact(one, error) for one in values)
         text = f"soft caps of {', '.join(shown)} (± {error:.1g}) by layer"
         measured = values
-    if any(cap.inside for cap in caps):
-        text += ", on the sum of score and bias"
     return False, f"{text}, measured with scores of up to {caps[0].tried:.3g}", measured
 
 
@@ -76,12 +74,13 @@ def other_curve(bent: Bent, cap: Cap | None, wanted: float) -> str:
     known = None if cap is None else cap.value
     if known is not None and abs(known / wanted - 1) <= NEAR:
         return ""
-    off = min(bent.off(wanted), bent.off(wanted, inside=True))
-    if known is None and off <= FAR:
+    # another bend may be that of a cap on the sum of score and bias
+    unclear = bent.off(wanted) <= FAR or (cap is None and bent.biased)
+    if known is None and unclear:
         return ""
-    score, other, _, _, seen = bent.curves[-1]
+    score, other, seen = bent.curves[-1]
     least = int((score - other).abs().argmax())
-    one, two = (bend(part[least], 0 * part[least], wanted) for part in (score, other))
+    one, two = bend(score[least], wanted), bend(other[least], wanted)
     apart = f"two scores of {float(score[least]):.3g} and {float(other[least]):.3g}"
     right = f"are as if {abs(float(seen[least])):.3g} apart, and with a cap of {wanted:.6g}"
     text = f"{apart} {right} they are {abs(float(one - two)):.3g} apart"

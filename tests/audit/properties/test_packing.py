@@ -10,6 +10,7 @@ from attnlab.audit.probe.probe import Probe
 from attnlab.audit.properties.packing import FORMS, Packing, arguments
 from attnlab.audit.subject.adapters import subject_for
 from attnlab.audit.subject.base import Subject
+from attnlab.models.transformer import TransformerSettings
 
 
 class Code(nn.Module):
@@ -92,6 +93,22 @@ class Masked(Code):
         return self.attend(x, mask if self.form == "seen" else ~mask)
 
 
+class Restarting(Code):
+    """A text begins wherever a position is 0."""
+
+    def __init__(self, fault=None, places=False):
+        super().__init__(places)
+        self.fault = fault
+
+    def forward(self, x, position_ids=None):
+        if position_ids is None:
+            return self.attend(x)
+        number = (position_ids == 0).cumsum(-1)
+        if self.fault == "first border only":
+            number = number.clamp(max=2)
+        return self.attend(x, number[:, :, None] == number[:, None], places=position_ids)
+
+
 def found(code, **declared):
     return Packing().examine(Probe(subject_for(code, {}, "code"), Contract(**declared)))
 
@@ -106,7 +123,7 @@ def faulty(fault):
 def test_texts_that_are_kept_apart_pass(code):
     finding = found(code, causal=True)
     assert finding.verdict == "pass", finding.detail
-    assert ("stand elsewhere" in finding.detail) == isinstance(code, Running)
+    assert ("not as alone" in finding.detail) == isinstance(code, Running)
 
 
 @pytest.mark.parametrize("fault", ["ignored", "positions"])
@@ -157,3 +174,39 @@ def test_a_subject_of_ones_own_says_how():
         subject = Own(how)
         finding = Packing().examine(Probe(subject, Contract(causal=True)))
         assert finding.verdict == verdict, finding.detail
+
+
+def test_positions_that_hide_the_texts_before_are_enough():
+    for places in (False, True):
+        finding = found(Restarting(places=places), causal=True, segments="alone")
+        assert finding.verdict == "pass" and "separated by position_ids" in finding.detail
+
+
+def test_those_that_hide_nothing_are_said_to():
+    """Declared it cannot be told; and beside another way it is measured."""
+    assert found(Placed(places=True), segments="apart").verdict == "cannot tell"
+    finding = found(Documents(places=True), causal=True)
+    assert "position_ids alone that begin anew do not separate them" in finding.detail
+
+
+def test_a_leak_between_restarting_positions_fails_only_where_texts_are_declared_apart():
+    code = Restarting("first border only")
+    assert found(code, causal=True).verdict == "not applicable"
+    finding = found(code, causal=True, segments="apart")
+    assert finding.verdict == "fail" and "of text 2 moves" in finding.detail
+
+
+def test_positions_that_run_on_fail_only_where_texts_are_declared_as_alone():
+    code = Running(places=True)
+    assert found(code, causal=True, segments="apart").verdict == "pass"
+    finding = found(code, causal=True, segments="alone")
+    assert finding.verdict == "fail" and "when it stands alone" in finding.detail
+    assert found(Running(), causal=True, segments="alone").verdict == "pass"
+
+
+@pytest.mark.parametrize("declared", ["apart", "alone"])
+def test_our_own_models_keep_texts_apart(declared):
+    torch.manual_seed(0)
+    model = TransformerSettings(vocabulary=31, context=64, width=32, depth=1).build()
+    finding = found(model, causal=True, segments=declared)
+    assert finding.verdict == "pass" and "separated by segments" in finding.detail

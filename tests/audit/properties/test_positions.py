@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from attnlab import config
 from attnlab.attention import mistakes, positions
 from attnlab.attention.heads import Grouped
 from attnlab.attention.positions import alibi_slopes
@@ -343,3 +344,50 @@ def test_a_temperature_by_the_querys_own_position_is_no_turning_and_no_rounding(
 
     assert found(attend, positions="rotary").verdict == "pass"
     assert found(lambda q, k, v: attend(q, k, v, False)).measured == {"kind": "none"}
+
+
+SCALED = {
+    "linear": (["scaling=linear"], 4.0, "all rates divided by 4"),
+    "yarn": (["scaling=yarn", "scaling.factor=32", "scaling.original=4096"], 32.0, "YaRN's ramp"),
+    "none": ([], 1.0, "base 10000, 1 of"),
+}
+
+
+def scaled(kind):
+    """Our own, with heads that are wide enough to see a ramp."""
+    words = [f"positions.{one}" for one in SCALED[kind][0]]
+    settings = TransformerSettings(vocabulary=31, context=64, width=64, depth=1)
+    torch.manual_seed(0)
+    return config.override(settings, ["attention.heads=2", "positions=rotary", *words]).build()
+
+
+@pytest.mark.parametrize("kind", SCALED)
+def test_the_scaling_of_our_own_rotations_is_named(kind):
+    _, factor, named = SCALED[kind]
+    finding = found(scaled(kind), rope_scaling=kind, rope_factor=factor, rope_base=1e4)
+    assert finding.verdict == "pass" and named in finding.detail, finding.detail
+    temperature = "1.3466 times as long" in finding.detail
+    assert temperature == (kind == "yarn"), finding.detail
+
+
+@pytest.mark.parametrize(("kind", "declared"), [("yarn", "linear"), ("linear", "none")])
+def test_another_scaling_than_the_declared_one_fails(kind, declared):
+    finding = found(scaled(kind), rope_scaling=declared)
+    assert finding.verdict == "fail" and finding.example is not None
+
+
+def test_the_rates_of_a_function_are_held_to_a_scaling():
+    def slower(t, d):
+        found = angles(t, d // 2) / 4
+        found = torch.cat((found, found), -1)
+        return found.cos(), found.sin()
+
+    code = rotary(slower)
+    finding = found(code, positions="rotary", rope_scaling="linear", rope_factor=4.0)
+    assert finding.verdict == "pass" and "all rates divided by 4" in finding.detail
+    finding = found(code, positions="rotary", rope_scaling="linear", rope_factor=2.0)
+    assert finding.verdict == "fail" and "0.25 a position" in finding.detail
+
+
+def test_a_scaling_of_rotations_that_are_not_there_fails():
+    assert found(causal, rope_scaling="yarn").verdict == "fail"
