@@ -1,11 +1,11 @@
 """Our own attentions and models, to be audited: with the same weights every time."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
 
-from attnlab import registry
+from attnlab import config, registry
 from attnlab.attention.heads import HeadedAttention, Layer, LayerSettings
 from attnlab.audit.subject.adapters import subject_for
 from attnlab.audit.subject.base import Subject
@@ -43,15 +43,19 @@ def own_model(
     vocabulary: int = 61,
     width: int = WIDTH,
     context: int = CONTEXT,
+    words: Sequence[str] = (),
 ) -> Subject:
-    """A transformer of two layers with a KV cache, by the name of its positions."""
+    """A transformer of two layers with a KV cache, by the name of its positions.
+
+    `words` set what else it has, as on the command line."""
     with seed_rng():
-        module = TransformerSettings(
+        settings = TransformerSettings(
             vocabulary=vocabulary,
             context=context,
             width=width,
             depth=2,
             positions=registry.load("positions", positions)(),
             window=window,
-        ).build()
+        )
+        module = config.override(settings, words).build()
     return subject_for(module, {}, f"transformer, {positions}")

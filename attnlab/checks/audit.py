@@ -42,6 +42,22 @@ KINDS = {
     "alibi": "alibi",
 }
 WINDOW = 5
+# what our transformer may have besides, in its settings and in a contract
+WIDE = "attention.heads=1"  # pairs enough to see a ramp
+MECHANISMS: Mapping[str, tuple[tuple[str, ...], Mapping[str, Any]]] = {
+    "soft cap": (("soft_cap=20",), {"soft_cap": 20.0, "segments": "alone"}),
+    "learned sink": (("sink=learned",), {"sink": "learned", "segments": "alone"}),
+    "fixed sink, soft cap": (("sink=fixed", "soft_cap=5"), {"sink": "fixed", "soft_cap": 5.0}),
+    "linear scaling": (
+        ("positions.scaling=linear",),
+        {"rope_scaling": "linear", "rope_factor": 4.0, "rope_base": 1e4},
+    ),
+    "YaRN": (
+        (WIDE, "positions.scaling=yarn", "positions.scaling.original=4096"),
+        {"rope_scaling": "yarn", "rope_factor": 4.0},
+    ),
+    "chunks": (("chunk=8",), {"segments": "alone"}),
+}
 
 
 @dataclass(frozen=True)
@@ -238,4 +254,10 @@ def own_trials() -> list[Trial]:
                     contract,
                 )
             )
+    for name, (words, declared) in MECHANISMS.items():
+        contract = Contract(
+            **{"causal": True, "cache": True, "padding": True, "positions": "rotary", **declared}
+        )
+        make = partial(own_model, "rotary", (None,), words=words)
+        found.append(Trial(f"our transformer, {name}", make, contract))
     return found

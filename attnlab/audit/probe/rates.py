@@ -15,6 +15,7 @@ from itertools import pairwise
 NEAR = 1e-3  # rates that agree so well, as a part: tables may be in float32
 ON_RAMP = 5e-3  # how near to its ramp a pair is; the whole is 1
 OFF_RAMP = 4 * ON_RAMP
+SMALLEST = 1e-200  # of rates: no base in use is so large
 ENOUGH = 3  # pairs on a ramp that tell which it is
 
 
@@ -74,6 +75,8 @@ def read_rates(rates: Sequence[float], count: int, limit: float = 0.0) -> Rates 
         return None
     fast = abs(rates[0] - 1) < NEAR
     step = (rates[-1] / rates[0]) ** (1 / (seen - 1))
+    if step**count < SMALLEST:
+        return None
     if step < 1 and all(near(one, rates[0] * step**n) for n, one in enumerate(rates)):
         base, slowest = step**-count, rates[0] * step**seen
         still = count - seen if slowest > 100 * limit else 0
@@ -89,12 +92,12 @@ def read_ramp(rates: Sequence[float], count: int) -> Rates | None:
     """Rates that begin as a base has it and end slower."""
     seen = len(rates)
     step = rates[1] / rates[0]
-    if not 0 < step < 1:
+    if not SMALLEST < step**count < 1:
         return None
     parts = [one / step**n for n, one in enumerate(rates)]  # 1: as the base has it
     kept = next((n for n, one in enumerate(parts) if not near(one, 1)), seen)
     falling = all(two <= one * (1 + NEAR) for one, two in pairwise(parts))
-    if not falling or kept == seen:
+    if not falling or kept == seen or parts[-1] > 1 - NEAR:
         return None
     base, slower = step**-count, 1 / parts[-1]
     scaled = next((n for n, one in enumerate(reversed(parts)) if not near(one * slower, 1)), 0)

@@ -22,6 +22,8 @@ from torch import Tensor
 from attnlab.audit.probe.identify import NO_SOFTMAX, Applied, observe
 from attnlab.audit.repro.prelude import CannotTell, Shape, Tool
 
+LEAST = 5  # positions
+TOO_SHORT = "of so few positions too few scores can be compared"
 SCORES = (4.0, 16.0, 64.0, 256.0)  # the largest in their texts: caps in use are between 5 and 100
 CAPS = (0.05, 2e5)  # that are looked for
 FINE = 2.0**-6  # a measured bend may be off by this part of the scores
@@ -112,6 +114,8 @@ def bent_scores(
 
     Of causal code the weights of later keys are kept apart: a mask that is no longer one shows.
     """
+    if x.shape[1] < LEAST:
+        raise CannotTell(TOO_SHORT)
     text, later = x.clone(), [0.0]
 
     def at_gain(gain: float) -> Applied:

@@ -25,7 +25,7 @@ def rates_fail(
     watch: Any,
     *,
     kind: str | None,
-    factor: float | None,
+    slower: float | None,
     base: float | None,
     layer: int,
     start: int,
@@ -39,7 +39,7 @@ def rates_fail(
     one = turning_seen(run, x, heads, watch, layer, start)
     if one is None or not one.frequencies:
         raise CannotTell("nothing is seen to turn")
-    wrong, doubt = other_rates(one.frequencies, one.count, one.limit, kind, factor, base)
+    wrong, doubt = other_rates(one.frequencies, one.count, one.limit, kind, slower, base)
     if doubt:
         raise CannotTell(doubt)
     return bool(wrong), wrong or "pairs turn as it is declared", list(one.frequencies)

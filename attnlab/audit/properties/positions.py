@@ -278,7 +278,7 @@ class Positions(Property):
         contract = probe.contract
         if asks_for_rates(contract) and found.kind == "rotary":
             declared: dict[str, Any] = {"kind": contract.rope_scaling}
-            declared |= {"factor": contract.rope_factor, "base": contract.rope_base}
+            declared |= {"slower": contract.rope_factor, "base": contract.rope_base}
             at = {"layer": found.layer, "start": found.start, "length": LENGTH}
             yield self.case(probe, rates_fail, **declared, **at, seed=3)
         slopes = alibi_slopes(found.heads).tolist()

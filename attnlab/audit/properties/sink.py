@@ -19,6 +19,8 @@ from attnlab.audit.contract import Finding
 from attnlab.audit.probe.identify import SEEN_LENGTH, observe
 from attnlab.audit.probe.probe import Probe
 from attnlab.audit.probe.scores import (
+    LEAST,
+    TOO_SHORT,
     Sink,
     bent_scores,
     exact,
@@ -47,6 +49,8 @@ def fails(
     tolerance: float,
 ) -> Result:
     """What is missing from 1 goes to a sink of the kind that is declared, in every layer."""
+    if length < LEAST:
+        raise CannotTell(TOO_SHORT)
     x = draw(1 if heads is None else 2, length, seed)
     if heads is not None:
         blank = x.clone()

@@ -10,6 +10,8 @@ compared with the curves of caps. A cap bends scores before the mask: behind it 
 from collections.abc import Iterator
 from typing import Any
 
+import torch
+
 from attnlab.audit.contract import Finding
 from attnlab.audit.probe.identify import SEEN_LENGTH, observe
 from attnlab.audit.probe.probe import Probe
@@ -78,11 +80,11 @@ def other_curve(bent: Bent, cap: Cap | None, wanted: float) -> str:
     unclear = bent.off(wanted) <= FAR or (cap is None and bent.biased)
     if known is None and unclear:
         return ""
-    score, other, seen = bent.curves[-1]
-    least = int((score - other).abs().argmax())
-    one, two = bend(score[least], wanted), bend(other[least], wanted)
-    apart = f"two scores of {float(score[least]):.3g} and {float(other[least]):.3g}"
-    right = f"are as if {abs(float(seen[least])):.3g} apart, and with a cap of {wanted:.6g}"
+    score, other, seen = torch.cat([torch.stack(one) for one in bent.curves], -1)
+    at = int((seen - bend(score, wanted) + bend(other, wanted)).abs().argmax())
+    one, two = bend(score[at], wanted), bend(other[at], wanted)
+    apart = f"two scores of {float(score[at]):.3g} and {float(other[at]):.3g}"
+    right = f"are as if {abs(float(seen[at])):.3g} apart, and with a cap of {wanted:.6g}"
     text = f"{apart} {right} they are {abs(float(one - two)):.3g} apart"
     if cap is None:
         return f"{text}; {OTHERWISE}"

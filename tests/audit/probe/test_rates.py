@@ -88,6 +88,14 @@ def test_slow_pairs_that_could_not_be_seen_are_not_called_still():
     assert read_rates(every, 8, 1e-12).still == 0
 
 
+@pytest.mark.parametrize(
+    "every",
+    [[1.0, 1e-9, 1e-18], [1.0, 1e-9, 1e-12, 1e-13], [1.0, 1.001, 1.0025], [1.0], [0.5, 0.7], []],
+)
+def test_numbers_that_are_no_rates_of_a_base_are_not_named(every):
+    assert read_rates(every, 64) is None
+
+
 def test_factors_by_pair_are_not_named():
     factors = tuple(1 + (n * 7 % 5) / 3 for n in range(32))
     assert read(LongRope(long=factors, original=4096)) is None
