@@ -67,3 +67,51 @@ def test_a_mistake_in_reading_an_einsum_is_ours_too(monkeypatch):
     x = torch.ones(2, 3, 4)
     with pytest.raises(ZeroDivisionError, match="ours"), Watch(3):
         assert torch.einsum("bid,bjd->bij", x, x).shape == (2, 3, 3)
+
+
+class Written(torch.nn.Module):
+    """Scores of four heads that share two keys, written in one of several ways."""
+
+    def __init__(self, way):
+        super().__init__()
+        self.width, self.way, self.project = 32, way, torch.nn.Linear(32, 64)
+
+    def forward(self, x):
+        # of the size and form of a product that compares, and none
+        places = torch.bmm(torch.ones(1, 4, 1).to(x), torch.arange(x.shape[1]).to(x).view(1, 1, -1))
+        q, k, v = self.project(x + places.mean((0, 1))[:, None]).split([32, 16, 16], -1)
+        q, k, v = (one.unflatten(-1, (-1, 8)).transpose(1, 2) for one in (q, k, v))
+        if self.way == "einsum":
+            grouped = q.unflatten(1, (2, 2))
+            weights = torch.einsum("bgnid,bgjd->bgnij", grouped, k).softmax(-1)
+            y = torch.einsum("bgnij,bgjd->bgnid", weights, v).flatten(1, 2)
+            return y.transpose(1, 2).flatten(2)
+        k, v = (one.repeat_interleave(2, 1) for one in (k, v))
+        if self.way == "chunks":
+            parts = [(one @ k.mT).softmax(-1) @ v for one in q.split(3, 2)]
+            y = torch.cat(parts, 2)
+        elif self.way == "baddbmm":
+            bias = torch.arange(x.shape[1]).to(x).expand(4 * len(x), x.shape[1], -1)
+            scores = torch.baddbmm(bias, q.flatten(0, 1), k.flatten(0, 1).mT, beta=2, alpha=0.5)
+            y = torch.bmm(scores.softmax(-1), v.flatten(0, 1)).unflatten(0, (len(x), 4))
+        else:
+            y = (q @ k.mT).softmax(-1) @ v
+        return y.transpose(1, 2).flatten(2)
+
+
+@pytest.mark.parametrize("way", ["matmul", "einsum", "baddbmm", "chunks"])
+def test_products_of_queries_and_keys_are_made_larger_and_nothing_else_is(way):
+    given = Probe(subject_for(Written(way), {}, "code"), Contract())
+    tools, x = Tools(given), given.draw(1, 7)
+    (plain,) = observe(tools.run, x, None, tools.watch)
+    (larger,) = observe(tools.run, x, None, tools.watch, gain=3.0, at=plain.numbers)
+    torch.testing.assert_close(larger.q, plain.q)
+    products = plain.q @ plain.k.mT
+    wanted = {
+        "baddbmm": 2 * torch.arange(7) + 1.5 * products,
+        "chunks": 3 * products,
+        "einsum": 3 * products,
+        "matmul": 3 * products,
+    }[way].softmax(-1)
+    torch.testing.assert_close(larger.weights, wanted)
+    assert not torch.allclose(plain.weights, wanted)
