@@ -66,9 +66,10 @@ def test_llama_3_is_named_by_its_ramp(original):
     assert (found.ramp, found.slower) == ("llama3", pytest.approx(8))
 
 
-def test_of_few_pairs_on_a_ramp_only_what_is_seen_is_said():
-    found = read(Llama3(factor=8.0, original=8192), 16)
-    assert found.ramp == "" and found.slower == pytest.approx(8) and found.between == 2
+@pytest.mark.parametrize(("pairs", "original", "between"), [(16, 8192, 2), (8, 256, 1)])
+def test_of_few_pairs_on_a_ramp_only_what_is_seen_is_said(pairs, original, between):
+    found = read(Llama3(factor=8.0, original=original), pairs)
+    assert found.ramp == "" and found.slower == pytest.approx(8) and found.between == between
     assert "too few to tell which ramp" in found.text
 
 
@@ -88,10 +89,21 @@ def test_slow_pairs_that_could_not_be_seen_are_not_called_still():
     assert read_rates(every, 8, 1e-12).still == 0
 
 
-@pytest.mark.parametrize(
-    "every",
-    [[1.0, 1e-9, 1e-18], [1.0, 1e-9, 1e-12, 1e-13], [1.0, 1.001, 1.0025], [1.0], [0.5, 0.7], []],
-)
+NO_RATES = {
+    "of a base beyond all": [1.0, 1e-9, 1e-18],
+    "growing": [1.0, 1.001, 1.0025],
+    "alone": [1.0],
+    "none": [],
+    "two that do not begin at 1": [0.5, 0.7],
+    "less slow at the end": [
+        one * 0.5**n for n, one in enumerate([1.0, 1.0, 1.0, 1.0, 0.25, 0.25, 0.5, 0.5])
+    ],
+    "flat behind a fall": [1.0] + 39 * [1e-9],
+    "faster at the end": [*(0.5**n for n in range(5)), 1.0009 * 0.5**5, 1.0018 * 0.5**6],
+}
+
+
+@pytest.mark.parametrize("every", NO_RATES.values(), ids=NO_RATES)
 def test_numbers_that_are_no_rates_of_a_base_are_not_named(every):
     assert read_rates(every, 64) is None
 

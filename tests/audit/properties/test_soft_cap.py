@@ -132,8 +132,9 @@ def test_code_that_compares_in_a_kernel_of_its_own_is_not_judged():
 
 
 def test_the_scale_is_seen_through_a_cap():
+    """The smallest scores that are made are bent by more than what is asked."""
     finding = Scale().examine(Probe(subject_for(Module(), {}, "code"), Contract(causal=True)))
-    assert finding.verdict == "pass" and finding.measured == pytest.approx(8**-0.5, rel=1e-6)
+    assert finding.verdict == "pass" and finding.measured == pytest.approx(8**-0.5, rel=1e-9)
 
 
 class Module(nn.Module):
@@ -147,7 +148,7 @@ class Module(nn.Module):
 
     def forward(self, x):
         q, k, v = self.project(x).unflatten(-1, (3, 4, 8)).permute(2, 0, 3, 1, 4)
-        return capped(1.0, slope=0)(q, k, v).transpose(1, 2).flatten(2)
+        return capped(0.02, slope=0)(q, k, v).transpose(1, 2).flatten(2)
 
 
 @pytest.mark.parametrize("cap", [2.5, 50.0])
