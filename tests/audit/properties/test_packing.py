@@ -210,3 +210,9 @@ def test_our_own_models_keep_texts_apart(declared):
     model = TransformerSettings(vocabulary=31, context=64, width=32, depth=1).build()
     finding = found(model, causal=True, segments=declared)
     assert finding.verdict == "pass" and "separated by segments" in finding.detail
+
+
+def test_texts_that_are_declared_apart_need_not_be_as_alone():
+    """It takes positions, and does not use them."""
+    assert found(faulty("positions"), causal=True).verdict == "fail"
+    assert found(faulty("positions"), causal=True, segments="apart").verdict == "pass"
