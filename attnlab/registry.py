@@ -342,6 +342,8 @@ _TABLE = {
         "packed": ("bench.packed:PackedBench", "documents packed in a row against one by one"),
         "generate": ("bench.generate:GenerateBench",
             "tokens a second against transformers with the same weights"),
+        "transformers": ("bench.transformers:TransformersBench",
+            "our attention in models of transformers against theirs"),
         "train": ("bench.train:TrainBench",
             "time to a given quality against a well-known recipe; data=PATH"),
     },

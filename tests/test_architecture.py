@@ -75,6 +75,9 @@ EXTRAS = {
         "attnlab.audit.hf.sizes",
         "attnlab.audit.hf.stage",
         "attnlab.interop.proof",
+        "attnlab.bench.transformers",
+        "attnlab.integrations.mask_terms",
+        "attnlab.integrations.transformers",
     },
     "uvicorn": {"attnlab.page.connections", "attnlab.page.server"},
 }

@@ -140,8 +140,9 @@ def _save(ctx, inputs, output):  # type: ignore[no-untyped-def]
 
 
 def _differentiate(ctx, grad_out, _):  # type: ignore[no-untyped-def]
-    learned, sunk = ctx.needs_input_grad[3], ctx.saved_tensors[6] is not None
-    *grads, of_table, of_sinks = _backward(grad_out, *ctx.saved_tensors, *ctx.rest, learned)
+    saved = ctx.saved_tensors  # once: gradient checkpointing computes them when they are asked for
+    learned, sunk = ctx.needs_input_grad[3], saved[6] is not None
+    *grads, of_table, of_sinks = _backward(grad_out, *saved, *ctx.rest, learned)
     rest = (None,) * 6
     return *grads, of_table if learned else None, of_sinks if sunk else None, *rest
 

@@ -43,9 +43,11 @@ from attnlab.audit.subject.calls import evaluate
 from attnlab.audit.subject.convention import Convention, Form, Mask
 from attnlab.audit.subject.guard import guard_method
 from attnlab.audit.subject.tensors import first_tensor, loss_in
+from attnlab.kernels.dispatch import record_choices
 
 Kind = TypeVar("Kind", bound="Model")
-BACKENDS = ("eager", "sdpa")
+OURS = "attnlab"
+BACKENDS = ("eager", "sdpa", OURS)
 SOURCE = "encoder "  # before the name of a property that is of the encoder's text
 # These take an attention mask so that they can be called like the others, and say so.
 NO_MASK = ("cpmant", "rwkv")
@@ -428,8 +430,13 @@ def _other_backends(known: ModelConvention, made: "type[Model]") -> tuple[str, .
         if backend == known.backend or not getattr(known.code, f"_supports_{backend}", True):
             continue
         other = usual.by(backend)
+        if backend == OURS:  # importing it makes it known to the library
+            import attnlab.integrations.transformers  # noqa: F401
         try:
-            other.run(x)
+            with record_choices() as calls:
+                other.run(x)
+            if backend == OURS and not calls:  # its attention does not come by the interface
+                continue
             if other.caches:
                 other.step(x, other.new_cache())
         except SubjectError:  # it does not have this one

@@ -1,0 +1,1 @@
+"""Our attention inside other libraries."""
