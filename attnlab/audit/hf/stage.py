@@ -29,7 +29,7 @@ from attnlab.audit.hf.running import (
     running,
     step_logits,
 )
-from attnlab.audit.hf.subject import Model
+from attnlab.audit.hf.subject import OURS, Model
 from attnlab.audit.properties import precision
 from attnlab.audit.properties.property import Case
 from attnlab.audit.repro.prelude import prepare
@@ -83,6 +83,7 @@ class ModelStage(Stage):
     encoder_text: Mapping[str, str] = field(default_factory=dict)  # what a decoder attends to
     implementation: str | None = None
     usual: str | None = None  # the backend that others are compared with
+    other: str | None = None  # the one that is compared
     masked: bool = False
     prepares: bool = True
     drawn_in: torch.dtype = torch.float64  # the precision in which its weights were made
@@ -110,7 +111,7 @@ class ModelStage(Stage):
             yield plain.again(), replace(case, tolerance=case.tolerance * wider)
 
     def for_case(self, case: Case) -> Stage:
-        return replace(self, usual=case.sizes.get("usual"))
+        return replace(self, usual=case.sizes.get("usual"), other=case.sizes.get("backend"))
 
     def again(self) -> "ModelStage":
         how = {"attn_implementation": self.implementation, "dtype": self.drawn_in}
@@ -133,6 +134,7 @@ class ModelStage(Stage):
         import transformers
 
         version = f"transformers {transformers.__version__}"
+        packages = "torch, attnlab" if self.other == OURS else "torch"
         wide = self.drawn_in is torch.float64
         what = f"the model in {self.folder}" if self.folder else f"{self.name} of {version}"
         sizes = pprint.pformat(dict(self.options), width=WIDTH, compact=True, sort_dicts=False)
@@ -147,7 +149,7 @@ class ModelStage(Stage):
         return Heading(
             title=what,
             usage="[folder of another saved model]",
-            needs=f"torch and transformers; seen with {version}",
+            needs=f"{packages} and transformers; seen with {version}",
             constants="\n".join(constants),
             making="\n".join(making),
         )
@@ -159,6 +161,8 @@ class ModelStage(Stage):
         lines = []
         for name in (name for name in calls if name in tools):
             body = ["with torch.compiler.set_stance('force_eager'):  # faster for so few inputs"]
+            if self.other == OURS:
+                body += ["    import attnlab.integrations.transformers  # which makes it known"]
             body += ["    code.set_attn_implementation(backend)", "    try:"]
             body += [f"        return {inner[name]}", "    finally:"]
             body += [f"        code.set_attn_implementation({self.usual!r})"]

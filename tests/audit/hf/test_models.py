@@ -141,17 +141,21 @@ def test_steps_in_pieces_of_any_size_are_the_whole_text(llama: hf.HuggingFace) -
 
 
 def test_backends_that_agree_pass_and_one_that_differs_is_named(llama: hf.HuggingFace) -> None:
-    assert list(llama.backends) == ["sdpa", "eager"]
+    assert list(llama.backends) == ["sdpa", "eager", "attnlab"]
     probe = Probe(llama, Contract())
     assert Backends().examine(probe).verdict == "pass"
 
-    class Odd(hf.HuggingFace):
-        def run(self, x: torch.Tensor, **how: Any) -> torch.Tensor:
-            factor = 1.01 if self.convention.backend == "eager" else 1.0
-            return factor * super().run(x, **how)
+    for odd in ("eager", "attnlab"):
 
-    found = Backends().examine(Probe(Odd(llama.convention), Contract()))
-    assert found.verdict == "fail" and "eager differs from sdpa" in found.detail
+        class Odd(hf.HuggingFace):
+            wrong = odd
+
+            def run(self, x: torch.Tensor, **how: Any) -> torch.Tensor:
+                factor = 1.01 if self.convention.backend == self.wrong else 1.0
+                return factor * super().run(x, **how)
+
+        found = Backends().examine(Probe(Odd(llama.convention), Contract()))
+        assert found.verdict == "fail" and f"{odd} differs from sdpa" in found.detail
 
 
 def test_backends_do_not_apply_to_code_that_has_one_way() -> None:

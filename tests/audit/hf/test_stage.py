@@ -12,9 +12,10 @@ pytest.importorskip("transformers")
 from attnlab.audit.contract import Contract
 from attnlab.audit.hf import models as hf
 from attnlab.audit.hf.stage import for_model
-from attnlab.audit.hf.subject import Model
+from attnlab.audit.hf.subject import OURS, Model
 from attnlab.audit.probe.probe import Probe
 from attnlab.audit.probe.tools import Tools
+from attnlab.audit.properties.backends import Backends
 from attnlab.audit.properties.cache import Cache
 from attnlab.audit.repro.smallest import example_of
 
@@ -67,7 +68,7 @@ def assert_alike(subject: Model, arch: str) -> None:
     if subject.pads:
         padding = torch.tensor([[False] * 5 + [True] * 2, [False] * 7])
         assert torch.equal(here.run(x, padding), there.run(x, padding))
-    assert len(subject.backends) == 2
+    assert len(subject.backends) == 3
     for backend in list(subject.backends)[1:]:
         assert torch.equal(here.run_by(backend, x), there.run_by(backend, x))
 
@@ -92,3 +93,17 @@ def test_a_script_shows_what_is_wrong_with_a_decoder_and_not_with_another(tmp_pa
         command = [sys.executable, "-I", one.file, *folder]
         run = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
         assert (run.returncode, run.stdout[: len(word)]) == (code, word), run.stderr
+
+
+def test_a_script_about_our_backend_imports_it() -> None:
+    """Any other needs torch and transformers alone."""
+    subject = hf.subject_of("llama")
+    case = next(
+        one for one in Backends().cases(Probe(subject, Contract())) if one.sizes["backend"] == OURS
+    )
+    stage = for_model(subject, "hf:llama", {}).for_case(case)
+    (defined,) = [line for line in stage._other(["run_by"]) if "import attnlab" in line]
+    assert defined.startswith("    ")
+    assert "attnlab" in stage.heading(["run_by"]).needs
+    other = for_model(subject, "hf:llama", {})
+    assert not any("import attnlab" in line for line in other._other(["run_by"]))
