@@ -18,6 +18,7 @@ import shlex
 import signal
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -220,6 +221,23 @@ def sweep(
             pool.end()
     kept = [rows[line] for line in by_line if line in rows]
     return Sweep(rows=kept, left=len(by_line) - len(kept), signal=stop.signal)
+
+
+def by_backend(rows: Sequence[Row]) -> dict[str, str]:
+    """Of each way in which models compute attention, how many agree with the others in it."""
+    agree: Counter[str] = Counter()
+    differ: Counter[str] = Counter()
+    for row in rows:
+        for check in (one for one in row.get("checks", ()) if one["name"] == "backends"):
+            if check["verdict"] == "pass":
+                agree.update(check["detail"].partition(" agree")[0].split(", "))
+            elif check["verdict"] == "fail":
+                differ[check["detail"].partition(" differs from")[0]] += 1
+    names = sorted({*agree, *differ}, key=lambda name: (-agree[name], name))
+    return {
+        name: f"{agree[name]} agree" + (f", {differ[name]} differ" if differ[name] else "")
+        for name in names
+    }
 
 
 def row_of(

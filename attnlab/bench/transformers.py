@@ -37,6 +37,7 @@ class TransformersBench:
     lengths: tuple[int, ...] = setting((2048, 8192, 32768), low=2, about="tokens to read at once")
     steps: tuple[int, ...] = setting((2048,), low=2, about="tokens of a training step")
     window: int = setting(512, low=1, about="keys of the model with a window")
+    full: bool = setting(True, about="measure the model without a window too")
     layers: int = setting(4, low=1, about="layers")
     width: int = setting(512, low=2, about="width of token vectors")
     heads: int = setting(8, low=1, about="query heads")
@@ -135,7 +136,7 @@ class TransformersBench:
     def cases(self) -> Iterator["Case"]:
         for what, lengths in (("prefill", self.lengths), ("step", self.steps)):
             for length in lengths:
-                for window in (self.window, None):
+                for window in (self.window, None) if self.full else (self.window,):
                     yield Case(what=what, length=length, window=window)
 
     def model(self, window: int | None, name: str) -> Any:

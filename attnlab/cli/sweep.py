@@ -61,9 +61,13 @@ def _time(seconds: float) -> str:
 def _show(rows: list[dict[str, Any]]) -> None:
     """Counts by family, then the rows that are no pass."""
     from attnlab.audit.rows import by_family
+    from attnlab.audit.sweep import by_backend
 
     for family, counts in by_family(rows).items():
         screen.print(Text(f"{family:10} {counts}"), soft_wrap=True)
+    if ways := by_backend(rows):
+        listed = "; ".join(f"{name}: {counts}" for name, counts in ways.items())
+        screen.print(Text(f"backends   {listed}"), soft_wrap=True)
     for row in (row for row in rows if row["verdict"] != "pass"):
         verdict = (f"{row['verdict']:12} ", COLOURS.get(row["verdict"], "yellow"))
         reason = row.get("reason") or row.get("detail", "")

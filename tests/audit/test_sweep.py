@@ -120,6 +120,25 @@ def test_the_exit_code_is_that_of_the_worst_row(verdicts: list[str], code: int) 
     assert rows.exit_code({"verdict": verdict} for verdict in verdicts) == code
 
 
+def test_backends_that_agree_are_counted_and_those_that_differ() -> None:
+    def row(verdict: str, detail: str, name: str = "backends") -> dict[str, Any]:
+        return {"checks": [{"name": name, "verdict": verdict, "detail": detail}]}
+
+    every = [
+        row("pass", "sdpa, eager, attnlab agree, whole and in pieces: off by 3.1e-15"),
+        row("pass", "eager, attnlab agree, whole and in pieces: off by 3.1e-15; more"),
+        row("fail", "attnlab differs from sdpa by 0.1 at output 3 of 7"),
+        row("not applicable", "attention is computed in one way only"),
+        row("pass", "sdpa, eager agree", "encoder backends"),
+        {"detail": "not built"},
+    ]
+    assert sweep.by_backend(every) == {
+        "attnlab": "2 agree, 1 differ",
+        "eager": "2 agree",
+        "sdpa": "1 agree",
+    }
+
+
 def test_counts_are_by_family_and_of_all() -> None:
     every = [{"family": "a", "verdict": "pass"}, {"family": "b", "verdict": "fail"}]
     assert rows.by_family(every) == {"a": "1 pass", "b": "1 fail", "all": "1 pass, 1 fail"}

@@ -22,6 +22,7 @@ from attnlab.audit.hf.inputs import unseen_inputs
 from attnlab.audit.hf.running import in_float64, quiet, without_logs
 from attnlab.audit.hf.sizes import HEADS, KV_HEADS, tiny
 from attnlab.audit.hf.subject import (
+    OURS,
     SOURCE,
     HuggingFace,
     Model,
@@ -87,6 +88,7 @@ def _build(
     options: Mapping[str, Any],
 ) -> ModelConvention:
     """The model, and how it is called."""
+    _make_known(attn_implementation)
     if arch in UNFIT:
         raise InputError(f"{arch} is not built: {UNFIT[arch]}")
     reason = ""
@@ -105,6 +107,7 @@ def model_in(
     options: Mapping[str, Any] | None = None,
 ) -> nn.Module:
     """A saved model: config.json and safetensors; nothing is unpickled, no code run."""
+    _make_known(attn_implementation)
     if not (folder / "config.json").is_file():
         raise InputError(f"{folder} holds no config.json; give a folder that save_pretrained made")
     for path in folder.iterdir():
@@ -138,6 +141,11 @@ def model_in(
             first = str(error.__cause__).strip().partition("\n")[0][:LONGEST]
             raise InputError(f"{folder} cannot be loaded: {first}") from error
     return model
+
+
+def _make_known(attn_implementation: str | None) -> None:
+    if attn_implementation == OURS:  # the library learns of it by this import
+        import attnlab.integrations.transformers  # noqa: F401
 
 
 def audit_hf(

@@ -134,7 +134,7 @@ class ModelStage(Stage):
         import transformers
 
         version = f"transformers {transformers.__version__}"
-        packages = "torch, attnlab" if self.other == OURS else "torch"
+        packages = "torch, attnlab" if OURS in (self.other, self.implementation) else "torch"
         wide = self.drawn_in is torch.float64
         what = f"the model in {self.folder}" if self.folder else f"{self.name} of {version}"
         sizes = pprint.pformat(dict(self.options), width=WIDTH, compact=True, sort_dicts=False)
@@ -142,7 +142,8 @@ class ModelStage(Stage):
         constants += [f"NAME = {self.name!r}", f"SIZES: dict[str, Any] = {sizes}"]
         how = f"{self.auto!r}, {self.part!r}, "
         how += f"attn_implementation={self.implementation!r}, dtype={self.drawn_in}"
-        making = ["FOLDER = (sys.argv[1:] or [FOLDER])[0]"]
+        making = ["import attnlab.integrations.transformers"] * (self.implementation == OURS)
+        making += ["FOLDER = (sys.argv[1:] or [FOLDER])[0]"]
         making += ["with in_float64():"] * wide
         making += ["    " * wide + f"code = build_model(FOLDER, NAME, SIZES, {how})"]
         making += [f"{'as_stored' if self.folder else 'prepare'}(code, {self.dtype})"]
