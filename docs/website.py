@@ -44,6 +44,7 @@ CONTENTS = {
     ],
     "Audit": ["audit", "packages"],
     "The page": ["page"],
+    "In other libraries": ["transformers"],
     "Measured": ["benchmarks", "machines", "reliability"],
     "Behind it": [
         *("api/index", "map", "notes", "dependencies", "CONTRIBUTING", "CHANGELOG"),
