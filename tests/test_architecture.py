@@ -41,7 +41,7 @@ LAYERS = [
     ["attnlab.studies", "attnlab.compare"],
     ["attnlab.theory", "attnlab.audit", "attnlab.checks.audit"],
     ["attnlab.doctor"],
-    ["attnlab.checks.statistics", "attnlab.checks.machines"],
+    ["attnlab.checks.statistics", "attnlab.checks.machines", "attnlab.checks.doctor"],
     ["attnlab.page", "attnlab.checks.fuzz", "attnlab.checks.hostile", "attnlab.checks.strangers"],
     ["attnlab.api"],
     ["attnlab.cli"],

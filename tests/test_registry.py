@@ -260,6 +260,7 @@ CONTRACTS = {
     "claim": "theory/test_catalogue.py",
     "property": "contracts/test_property.py",
     "protocol": "audit/subject/test_protocols.py",
+    "cause": "doctor/test_causes.py",
     "check": "contracts/test_command.py",
     "bench": "contracts/test_command.py",
 }

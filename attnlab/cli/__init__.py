@@ -3,6 +3,7 @@
 from attnlab.cli import (  # noqa: F401  (each adds its verbs to the app)
     audit,
     comparing,
+    doctor,
     experiments,
     interop,
     listing,

@@ -23,6 +23,7 @@ GROUPS = {
     "properties": ["property"],
     "caches": ["protocol"],
     "studies": ["study"],
+    "causes": ["cause"],
     "checks": ["check"],
     "benches": ["bench"],
 }

@@ -1,0 +1,118 @@
+"""What a parameter is, by its name: queries, an output projection, a norm, of which layer.
+
+Code bases have some dozens of names for the same parts. What no rule knows keeps its own name and
+is matched by that, or by its shape where only one is left.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+KINDS = ("weight", "bias")
+ATTENTION = re.compile(r"attn|attention|mha|mixer")
+FEEDFORWARD = re.compile(r"mlp|ffn?\b|ffwd|feed")
+NORM = re.compile(r"norm|^ln|^rms|_ln$|layernorm")
+HEAD_NORM = re.compile(r"(q|k|query|key)_?(layer)?(norm|ln)|norm_?(q|k)|ln_?(q|k)")
+
+# the words of a leaf without _ and dots, by part; {w} is filled by each of several spellings
+_SPELLED = ("{w}", "w{w}", "to{w}", "{w}proj", "{w}lin", "{w}linear", "linear{w}", "proj{w}")
+_ATTENTION = {
+    "q": ("q", "query", "queries"),
+    "k": ("k", "key", "keys"),
+    "v": ("v", "value", "values"),
+    "qkv": ("qkv", "querykeyvalue", "in", "attnqkv", "cattn", "project", "packed"),
+    "kv": ("kv", "keyvalue"),
+    "o": ("o", "out", "output", "outer", "dense", "cproj", "merge", "proj"),
+}
+_FEEDFORWARD = {
+    "gate": ("gate", "wgate"),
+    "up": ("up", "fc1", "cfc", "fc", "fcin", "lin1", "linear1", "1", "in", "denseto4h", "expand"),
+    "down": ("down", "fc2", "cproj", "fcout", "lin2", "linear2", "2", "out", "proj", "shrink"),
+    "third": ("3",),  # of w1, w2, w3: the shape says which is which
+    "gate_up": ("gateup", "12"),
+}
+_WHOLE = {
+    "embed": (
+        *("wte", "embedtokens", "tokemb", "tokenembedding", "tokenembeddings", "embedding"),
+        *("embed", "tokembeddings", "wordembeddings", "tokens", "emb", "embedin", "embeddings"),
+        *("tokenemb", "te"),
+    ),
+    "positions": (
+        *("wpe", "posemb", "positionembedding", "positionembeddings", "embedpositions"),
+        *("positions", "pos", "posembedding", "posembeddings", "positional", "places"),
+    ),
+    "head": ("lmhead", "head", "output", "unembed", "logits", "outputhead", "embedout", "tologits"),
+}
+
+
+class Part(NamedTuple):
+    """What a parameter is; `layer` is None outside of layers."""
+
+    layer: int | None
+    name: str  # such as q, or the own name of a parameter that no rule knows
+    kind: str = "weight"
+
+
+def parts_of(names: Iterable[str]) -> dict[str, Part]:
+    """By the names of parameters, in their order; no two are the same part."""
+    names = list(names)
+    layers = _layers(names)
+    found: dict[str, Part] = {}
+    for name in names:
+        kind = "bias" if re.search(r"(^|[._])bias$", name) else "weight"
+        found[name] = Part(layers[name], _word(name, layers[name] is None) or name, kind)
+    found = _number_norms(found)
+    counts: dict[Part, int] = {}
+    for part in found.values():
+        counts[part] = counts.get(part, 0) + 1
+    return {  # a name that several have says nothing
+        name: part if counts[part] == 1 else Part(part.layer, name, part.kind)
+        for name, part in found.items()
+    }
+
+
+def _layers(names: Iterable[str]) -> dict[str, int | None]:
+    """The layer of each, counted from 0 in the order of their numbers."""
+    first = {
+        name: next((int(one) for one in name.split(".") if one.isdigit()), None) for name in names
+    }
+    order = {
+        number: at for at, number in enumerate(sorted({n for n in first.values() if n is not None}))
+    }
+    return {name: None if number is None else order[number] for name, number in first.items()}
+
+
+def _word(name: str, outside: bool) -> str:
+    words = [one for one in name.split(".") if not one.isdigit()]
+    if words[-1] in KINDS:
+        words = words[:-1]
+    leaf = re.sub(r"_(weight|bias)$", "", words[-1]) if words else ""
+    around = ".".join(words[:-1]).lower()
+    flat = leaf.lower().replace("_", "")
+    if HEAD_NORM.fullmatch(leaf.lower()):
+        return "k_norm" if re.match(r"(norm_?|ln_?)?k", leaf.lower()) else "q_norm"
+    if NORM.search(leaf.lower()):
+        return "norm"
+    if outside:
+        return next((part for part, known in _WHOLE.items() if flat in known), "")
+    inside = _FEEDFORWARD if FEEDFORWARD.search(around) else _ATTENTION
+    if not FEEDFORWARD.search(around) and not ATTENTION.search(around):
+        inside = {**_FEEDFORWARD, **{one: _ATTENTION[one] for one in ("q", "k", "v", "qkv", "o")}}
+    for part, known in inside.items():
+        if any(flat == spelled.format(w=word) for word in known for spelled in _SPELLED):
+            return part
+    return ""
+
+
+def _number_norms(found: Mapping[str, Part]) -> dict[str, Part]:
+    """Norms by their order within their layer: weight and bias of one module are one norm."""
+    seen: dict[int | None, list[str]] = {}
+    numbered = dict(found)
+    for name, part in found.items():
+        if part.name == "norm":
+            owners = seen.setdefault(part.layer, [])
+            owner = re.sub(r"[._](weight|bias)$", "", name)
+            if owner not in owners:
+                owners.append(owner)
+            numbered[name] = part._replace(name=f"norm {owners.index(owner) + 1}")
+    return numbered

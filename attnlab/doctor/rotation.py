@@ -1,0 +1,125 @@
+"""Rotary positions as they are measured: which coordinates turn in pairs, and how fast.
+
+Axes: t time, d head width, n pairs. Queries of one token that is repeated differ by their rotation
+alone, so that layout, rates and direction can be read off them, whatever code turned them.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Layout = Literal["half-split", "interleaved"]
+EXACT = 1e-9  # of the size of what turns: float64, some products on the way
+
+
+@dataclass(frozen=True)
+class Rotation:
+    layout: Layout
+    rotated: int  # coordinates that turn, the first of each head
+    rates: tuple[float, ...]  # radians a position, signed, [n]
+
+    @property
+    def direction(self) -> int:
+        return -1 if sum(self.rates) < 0 else 1
+
+    @property
+    def base(self) -> float | None:
+        """Of rates base^(-i/n), or None if they are others."""
+        sizes = [abs(one) for one in self.rates]
+        n = len(sizes)
+        if (
+            n < 2
+            or abs(sizes[0] - 1) > 1e-7
+            or not sizes[1]
+            or {r > 0 for r in self.rates} == {True, False}
+        ):
+            return None
+        base = sizes[1] ** -n
+        expected = rates_of(base, n)
+        close = all(abs(x - y) <= 1e-7 * y + 1e-12 for x, y in zip(sizes, expected, strict=True))
+        return _rounded(base) if close else None
+
+
+def rates_of(base: float, pairs: int) -> tuple[float, ...]:
+    return tuple(base ** (-i / pairs) for i in range(pairs))
+
+
+def _rounded(base: float) -> float:
+    """Without the noise of its measurement."""
+    near = float(f"{base:.7g}")
+    return near if abs(near - base) <= 1e-7 * base else base
+
+
+def measure(turned: Tensor) -> Rotation | None:
+    """Of queries or keys [..., t, d] of one token repeated; None if they do not turn in pairs."""
+    x = turned.double().reshape(-1, *turned.shape[-2:])
+    d, size = x.shape[-1], float(turned.abs().max())
+    if x.shape[1] < 3 or size == 0 or not math.isfinite(size):
+        return None
+    moving = (x - x[:, :1]).abs().amax((0, 1)) > EXACT * size
+    if not bool(moving.any()):
+        return None
+    last = int(moving.nonzero().max()) + 1
+    for rotated in range(last + last % 2, d + 1, 2):
+        for layout in ("half-split", "interleaved"):
+            rates = _rates(pairs(x, layout, rotated), size)
+            if rates is not None:
+                return Rotation(layout, rotated, rates)
+    return None
+
+
+def pairs(x: Tensor, layout: str, rotated: int) -> Tensor:
+    """The pairs of the first coordinates as complex numbers, [..., n]."""
+    part = x[..., :rotated]
+    if layout == "interleaved":
+        return torch.complex(part[..., 0::2], part[..., 1::2])
+    return torch.complex(*part.chunk(2, -1))
+
+
+def unpaired(z: Tensor, layout: str) -> Tensor:
+    if layout == "interleaved":
+        return torch.stack([z.real, z.imag], -1).flatten(-2)
+    return torch.cat([z.real, z.imag], -1)
+
+
+def _rates(z: Tensor, size: float) -> tuple[float, ...] | None:
+    """Radians a position by pair, if every pair goes round a circle at one speed."""
+    now, after = z[:, :-1], z[:, 1:]
+    ratio = (now.conj() * after).sum((0, 1)) / now.abs().square().sum((0, 1)).clamp(min=1e-300)
+    if float((after - ratio * now).abs().max()) > EXACT * size:
+        return None
+    if float((ratio.abs() - 1).abs().max()) > EXACT:
+        return None
+    return tuple(float(one) for one in ratio.angle())
+
+
+def turn(
+    x: Tensor, rotation: Rotation, positions: Tensor, rates: Sequence[float] | None = None
+) -> Tensor:
+    """x [..., t, d] turned to its positions [t], by other rates if given."""
+    speed = torch.tensor(rotation.rates if rates is None else list(rates), dtype=torch.float64)
+    angles = positions.double()[:, None] * speed
+    wide = x.double()
+    z = pairs(wide, rotation.layout, rotation.rotated)
+    z = z * torch.polar(torch.ones_like(angles), angles)
+    turned = unpaired(z, rotation.layout)
+    return torch.cat([turned, wide[..., rotation.rotated :]], -1).to(x.dtype)
+
+
+def changed(own: Rotation, **fields: object) -> Rotation | None:
+    """With another base, other rates, or another part of each head; None if it cannot be said."""
+    rotated = int(str(fields.get("rotated", own.rotated)))
+    rates = fields.get("rates")
+    if rates is None and not {"base", "rotated"} & set(fields):
+        return own
+    if rates is None:
+        base = fields.get("base", own.base)
+        if base is None:
+            return None
+        rates = tuple(own.direction * one for one in rates_of(float(str(base)), rotated // 2))
+    assert isinstance(rates, tuple)
+    return Rotation(own.layout, rotated, rates) if len(rates) * 2 == rotated else None
