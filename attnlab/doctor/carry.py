@@ -55,12 +55,31 @@ class Weights:
         common = set.intersection(*(one for one in sizes if len(one))) if sizes else set()
         return common.pop() if len(common) == 1 else None
 
+    def shared_heads(self, heads: int, d: int) -> int | None:
+        """Key/value heads, by the rows of keys."""
+        for name, part in parts_of(self.shapes).items():
+            shape = self.shapes[name]
+            if part.kind != "weight" or len(shape) != 2:
+                continue
+            turned = shape[0] == self.width and shape[1] != self.width
+            rows = shape[1] if turned else shape[0]
+            if part.name == "k" and rows % d == 0:
+                return rows // d
+            if part.name == "qkv" and rows % d == 0 and rows // d > heads:
+                return max(1, (rows // d - heads) // 2)
+        return None
+
 
 @dataclass(frozen=True)
 class Heads:
     query: int
     shared: int  # key/value heads
     width: int
+
+    @property
+    def rows(self) -> int:
+        """Of fused queries, keys and values."""
+        return (self.query + 2 * self.shared) * self.width
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,10 +127,11 @@ class Carrier:
         self,
         a: Weights,
         b: Weights,
-        heads: Heads | None,
+        heads: tuple[Heads | None, Heads | None],
         rules: Mapping[str, str] | None = None,
     ) -> None:
-        self.a, self.b, self.heads = a, b, heads
+        self.a, self.b = a, b
+        self.heads_a, self.heads_b = heads
         renamed = {name: _rename(name, rules or {}) for name in a.shapes}
         self.parts_a = _settle(parts_of(renamed.values()), renamed, a.shapes, a.width)
         for name in (*a.shapes, *b.shapes):  # they are written into source
@@ -211,9 +231,10 @@ class Carrier:
         if not members:
             return {part: Piece(text, shape)}
         if part.name == "qkv":
-            if self.heads is None:
+            heads = self.heads_a
+            if heads is None or heads.rows != shape[0]:
                 return {part: Piece(text, shape)}
-            h, g, d = self.heads.query, self.heads.shared, self.heads.width
+            h, g, d = heads.query, heads.shared, heads.width
             cut = f"split_by_{moves.fused_a}({text}, {h}, {g})"
             rows = [h * d, g * d, g * d]
         else:
@@ -254,6 +275,8 @@ class Carrier:
             if found is None:
                 return ""
             text, made = found.text, found.shape
+            if part.name in ("k", "v") and made[0] < shape[0]:
+                text, made = self._repeated(text, made, shape)
         if made != shape and part.name == "positions" and made[1:] == shape[1:]:
             text, made = f"shift_rows({text}, 0, {shape[0]})", shape
         if _stored_turned(part, shape, self.b.width) or (
@@ -262,10 +285,24 @@ class Carrier:
             text, made = f"{text}.T", made[::-1]
         if made != shape and made[::-1] == shape:
             text, made = f"{text}.T", shape
-        if made != shape:
+        if made != shape or not text:
             return ""
         used.update(sources)
         return text.removesuffix(".T.T")
+
+    def _repeated(
+        self, text: str, made: tuple[int, ...], shape: tuple[int, ...]
+    ) -> tuple[str, tuple[int, ...]]:
+        """Keys or values of shared heads, for more heads: each once for every one that reads it."""
+        a, b = self.heads_a, self.heads_b
+        if (
+            a is None
+            or b is None
+            or b.shared % a.shared
+            or made[0] * b.shared != shape[0] * a.shared
+        ):
+            return text, made
+        return f"repeat_heads({text}, {a.shared}, {b.shared})", (shape[0], *made[1:])
 
     def _fuse(self, part: Part, pieces: Sequence[Piece], moves: Moves) -> str:
         whole = pieces[0].whole
@@ -279,8 +316,10 @@ class Carrier:
         listed = ", ".join(one.text for one in pieces)
         if part.name != "qkv":
             return f"torch.cat([{listed}])"
-        assert self.heads is not None
-        more = f", {self.heads.query}, {self.heads.shared}" if moves.fused_b == "group" else ""
+        heads = self.heads_b
+        if heads is None or heads.rows != sum(one.shape[0] for one in pieces):
+            return ""
+        more = f", {heads.query}, {heads.shared}" if moves.fused_b == "group" else ""
         return f"fuse_by_{moves.fused_b}({listed}{more})"
 
 

@@ -56,19 +56,20 @@ class Case:
         self._check()
         b.mask_as(a)
         self.length = self._longest(length)
-        a.behind = b.behind = a.subject.placed and b.subject.placed
         self.inputs = self._inputs()
         self.broken = self._broken()  # sides that give NaN for padding
         text, repeated = self._text(self.length, 3), self._text(1, 4)
         repeated = repeated.expand(BATCH, REPEATED, *repeated.shape[2:]).contiguous()
         for one in (a, b):
-            one.table = self._table(one)
+            one.learn_names()
         self.trace_b = b.examine(text, repeated)
         self.trace_a = a.examine(text, repeated)
         self.weights_a, self.weights_b = Weights.of(a.module), Weights.of(b.module)
         self.state_a, self.state_b = state_of(a.module), self._own_state()
-        self.heads = self._heads()
-        self.carrier = Carrier(self.weights_a, self.weights_b, self.heads, rules)
+        heads_a = self._heads(a, self.trace_a, self.weights_a)
+        self.heads = self._heads(b, self.trace_b, self.weights_b) or heads_a
+        both = (heads_a or self.heads, self.heads)
+        self.carrier = Carrier(self.weights_a, self.weights_b, both, rules)
         self._conversions: dict[Moves, Conversion] = {}
         self._known: dict[tuple[str, Patch, int], Tensor] = {}
         self._loaded = ""
@@ -151,39 +152,16 @@ class Case:
         return {name: moved[first[name]] for name in state}
 
     @staticmethod
-    def _table(one: Patient) -> Tensor | None:
-        from attnlab.doctor.names import parts_of
-
-        named = {} if one.module is None else dict(one.module.named_parameters())
-        tables = [name for name, part in parts_of(named).items() if part.name == "embed"]
-        return named[tables[0]] if tables else None
-
-    def _heads(self) -> Heads | None:
+    def _heads(side: Patient, trace: Trace, weights: Weights) -> Heads | None:
         """As attention has them; key/value heads by the rows of their weights."""
-        found = [one for trace in (self.trace_b, self.trace_a) for one in trace.attentions]
-        if not found:
-            h, g = self.b.subject.heads, self.b.subject.kv_heads
-            width = self.weights_b.width
+        if not trace.attentions:
+            h, g = side.subject.heads, side.subject.kv_heads
+            width = weights.width
             return Heads(h, g or h, width // h) if h and width and width % h == 0 else None
-        query, d = _count(found[0].q), found[0].q.shape[-1]
-        shared = self._shared(query, d) or self.b.subject.kv_heads or query
+        q = trace.attentions[0].q
+        query, d = _count(q), q.shape[-1]
+        shared = weights.shared_heads(query, d) or side.subject.kv_heads or query
         return Heads(query, shared, d)
-
-    def _shared(self, heads: int, d: int) -> int | None:
-        from attnlab.doctor.names import parts_of
-
-        for weights in (self.weights_b, self.weights_a):
-            for name, part in parts_of(weights.shapes).items():
-                shape = weights.shapes[name]
-                if part.kind != "weight" or len(shape) != 2:
-                    continue
-                width = weights.width
-                rows = shape[1] if shape[0] == width and shape[1] != width else shape[0]
-                if part.name == "k" and rows % d == 0:
-                    return rows // d
-                if part.name == "qkv" and rows % d == 0 and rows // d > heads:
-                    return max(1, (rows // d - heads) // 2)
-        return None
 
     # what is compared
 

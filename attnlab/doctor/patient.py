@@ -16,11 +16,13 @@ from torch import Tensor, nn
 
 from attnlab.audit.errors import InputError, SubjectError
 from attnlab.audit.hf.models import subject_of
-from attnlab.audit.hf.running import in_float64, positions_behind
+from attnlab.audit.hf.running import in_float64
 from attnlab.audit.subject.adapters import subject_for
 from attnlab.audit.subject.base import Vectors, build_subject
 from attnlab.audit.subject.convention import Convention, Form, Mask
 from attnlab.audit.subject.load import from_file, options_of, text_hint
+from attnlab.doctor.names import parts_of
+from attnlab.doctor.placing import placed
 from attnlab.doctor.rotation import Rotation, measure
 from attnlab.doctor.watch import Output, Patch, Trace, Watch, hooked
 from attnlab.models.model import Decoder
@@ -47,7 +49,8 @@ class Patient:
         self.rotation: Rotation | None = None
         self.products: tuple[int, ...] = ()
         self.capping: tuple[int, ...] = ()
-        self.behind = False  # whether positions count what is not padding
+        self.norms: tuple[str, ...] = ()  # modules: two of every layer
+        self.head_norms: tuple[tuple[Tensor, Tensor], ...] = ()  # gains of queries and keys
 
     def _adopt(self, subject: Vectors) -> None:
         self.subject, self.module = subject, subject.module
@@ -84,20 +87,41 @@ class Patient:
     ) -> tuple[Tensor, set[str]]:
         """With what of the patch was met."""
         patch = patch or Patch()
-        watch = Watch(patch, self.rotation, self.products, self.capping, self.table)
+        watch = Watch(
+            patch, self.rotation, self.products, self.capping, self.table, self.head_norms
+        )
         if padding is not None and patch.upside_down:
             padding = ~padding
-        with torch.no_grad(), in_float64(), self._tied(patch), watch:
+        moved = placed(self.module, self.norms, patch.norm_place)
+        with torch.no_grad(), in_float64(), self._tied(patch), moved, watch:
             found = self._ask(x, padding)
         return found.double(), watch.met
 
+    def learn_names(self) -> None:
+        """What some of its parameters are by their names."""
+        named = {} if self.module is None else dict(self.module.named_parameters())
+        parts = parts_of(named)
+        tables = [name for name, one in parts.items() if one.name == "embed"]
+        self.table = named[tables[0]] if tables else None
+        layers = {one.layer for one in parts.values() if one.layer is not None}
+        by_part = {one: name for name, one in parts.items() if one.kind == "weight"}
+
+        def of_layers(*names: str) -> list[list[str]]:
+            wanted = [[(layer, name) for name in names] for layer in sorted(layers)]
+            found = {(one.layer, one.name): name for one, name in by_part.items()}
+            return [[found[one] for one in row] for row in wanted if set(row) <= set(found)]
+
+        owners = [one.rpartition(".")[0] for row in of_layers("norm 1", "norm 2") for one in row]
+        third = any(one.name == "norm 3" for one in parts.values() if one.layer is not None)
+        self.norms = () if third else tuple(owners)
+        heads = of_layers("q_norm", "k_norm")
+        self.head_norms = tuple((named[q], named[k]) for q, k in heads)
+
     def _ask(self, x: Tensor, padding: Tensor | None) -> Tensor:
-        """Positions are told beside padding only, to code that takes them: as in the other model,
-        which may not."""
+        """Beside padding too position i is i, as in a model that cannot be told otherwise."""
         positions = None
         if padding is not None and self.subject.placed:
-            every = torch.arange(x.shape[1]).expand(len(x), -1)
-            positions = positions_behind(padding) if self.behind else every
+            positions = torch.arange(x.shape[1]).expand(len(x), -1)
         return self.subject.run(x, padding=padding, positions=positions)
 
     def trace(self, x: Tensor, padding: Tensor | None = None) -> Trace:

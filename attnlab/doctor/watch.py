@@ -91,6 +91,8 @@ class Patch:
     embedding: float = 1.0
     silent: bool = False  # no dropout
     caps: tuple[tuple[str, float], ...] = ()  # of scores, of logits; 0: none
+    norm_place: str = ""  # of `placing.PLACES`
+    head_norm: bool = False  # of queries and keys, after the rotation
     upside_down: bool = False  # the padding mask that it is given
     tied: tuple[tuple[str, str], ...] = ()  # a parameter that is another's values meanwhile
 
@@ -105,12 +107,13 @@ class Watch(TorchFunctionMode):
         products: tuple[int, ...] = (),
         capping: tuple[int, ...] = (),
         table: Tensor | None = None,
+        head_norms: tuple[tuple[Tensor, Tensor], ...] = (),
         record: bool = False,
     ) -> None:
         super().__init__()
         self.patch, self.own = patch or Patch(), own
         self.products, self.capping = products, capping
-        self.table, self.record = table, record
+        self.table, self.head_norms, self.record = table, head_norms, record
         self.trace, self.path = Trace(), [""]
         self.counts = {"product": 0, "attention": 0, "norm": 0, "tanh": 0}
         self.met: set[str] = set()
@@ -129,7 +132,7 @@ class Watch(TorchFunctionMode):
 
     # products and softmaxes
 
-    def _turned(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    def _turned(self, q: Tensor, k: Tensor, number: int) -> tuple[Tensor, Tensor]:
         """Queries [..., t, d] and keys [..., s, d] by another convention of rotary positions."""
         patch = self.patch
         if self.own is None or self.target is None:
@@ -137,9 +140,13 @@ class Watch(TorchFunctionMode):
         s = k.shape[-2]
         keys = torch.arange(s)
         queries = keys[s - q.shape[-2] :]
-        if patch.rotation:
+        gains: tuple[Tensor | float, Tensor | float] = (1.0, 1.0)
+        if patch.head_norm and number < len(self.head_norms):
+            gains = self.head_norms[number]
+        if patch.rotation or patch.head_norm:
             q, k = (
-                turn(turn(x, self.own, -at), self.target, at) for x, at in ((q, queries), (k, keys))
+                turn(turn(x, self.own, -at) / gain, self.target, at) * gain
+                for x, at, gain in ((q, queries, gains[0]), (k, keys, gains[1]))
             )
             self.met.add("rotation")
         if patch.shift:
@@ -149,7 +156,8 @@ class Watch(TorchFunctionMode):
 
     @property
     def _turns(self) -> bool:
-        return bool(self.patch.rotation or self.patch.shift or self.patch.stretch != 1)
+        patch = self.patch
+        return bool(patch.rotation or patch.shift or patch.stretch != 1 or patch.head_norm)
 
     def _matmul(self, func: Any, args: Any, kwargs: Any) -> Any:
         number, self.counts["product"] = self.counts["product"], self.counts["product"] + 1
@@ -157,7 +165,7 @@ class Watch(TorchFunctionMode):
             return func(*args, **kwargs)
         q, k = args[0], args[1].transpose(-1, -2)
         if self._turns and number in self.products:
-            q, k = self._turned(q, k)
+            q, k = self._turned(q, k, self.products.index(number))
             args = (q, k.transpose(-1, -2))
         out = func(*args)
         self._recent.append((number, q, k, out))
@@ -174,7 +182,7 @@ class Watch(TorchFunctionMode):
         q = operands[at].movedim((first.index(t), first.index(d)), (-2, -1))
         k = operands[1 - at].movedim((second.index(s), second.index(d)), (-2, -1))
         if self._turns and number in self.products:
-            q, k = self._turned(q, k)
+            q, k = self._turned(q, k, self.products.index(number))
             operands[at] = q.movedim((-2, -1), (first.index(t), first.index(d)))
             operands[1 - at] = k.movedim((-2, -1), (second.index(s), second.index(d)))
         out = func(args[0], *operands, **kwargs)
@@ -239,7 +247,7 @@ class Watch(TorchFunctionMode):
             plain = mask is None or mask.dtype is torch.bool or not bool(mask[mask > HIDDEN].any())
             self._note(Attention(self.path[-1], q, k, factor if plain else None, visible, None))
         if self._turns:
-            given["query"], given["key"] = self._turned(q, k)
+            given["query"], given["key"] = self._turned(q, k, number)
         hidden = self._beyond(number, t, s)
         if hidden is not None:
             blank = torch.zeros(t, s, dtype=q.dtype)

@@ -52,8 +52,8 @@ def _explained(found: Diagnosis) -> Iterator[str]:
     for one in found.causes:
         if one.setting:
             yield (
-                f"no weights make up for {one.cause}: "
-                f"set {one.setting} in A to {one.b}, or in B to {one.a}"
+                f"no weights make up for {one.cause}: change {one.setting}, "
+                f"in A to “{one.b}”, or in B to “{one.a}”"
             )
 
 

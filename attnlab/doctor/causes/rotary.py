@@ -75,10 +75,12 @@ class RotaryFraction(Cause):
             return
         a, b = both
         width = "" if case.heads is None else f" of {case.heads.width}"
+        # of a single pair the base cannot be told
+        fields = () if a.base is not None or b.base is None else (("base", b.base),)
         yield self.change(
             f"{a.rotated}{width}",
             f"{b.rotated}{width}",
-            patch_a={"rotation": (("rotated", b.rotated),)},
+            patch_a={"rotation": (("rotated", b.rotated), *fields)},
             setting="the part of each head that turns",
         )
 
@@ -122,13 +124,9 @@ class RotaryScaling(Cause):
         longer = _stretch(case)
         if close and abs(longer - 1) <= CLOSE:
             return
-        if not close and a.base is not None and b.base is not None:
-            return  # another base
-        rates = (
-            ()
-            if close
-            else (("rotated", b.rotated), ("rates", tuple(a.direction * r for r in sizes[1])))
-        )
+        if not close and _is_plain(a) and _is_plain(b):
+            return  # another base, or another part of the head
+        rates = () if close else (("rates", tuple(a.direction * one for one in sizes[1])),)
         for stretch in dict.fromkeys((1.0, longer)):
             yield self.change(
                 _rates(a),
@@ -136,6 +134,11 @@ class RotaryScaling(Cause):
                 patch_a={"rotation": rates, "stretch": stretch},
                 setting="the scaling of rotary positions",
             )
+
+
+def _is_plain(one: Rotation) -> bool:
+    """Whether rates may be those of a base; of a single pair that is a rate of 1."""
+    return one.base is not None or (len(one.rates) == 1 and abs(abs(one.rates[0]) - 1) <= CLOSE)
 
 
 def _rates(one: Rotation) -> str:

@@ -198,9 +198,18 @@ class EmbeddingScale(Cause):
         for ratio in dict.fromkeys((b / a, root, 1 / root)):
             if abs(ratio - 1) <= CLOSE:
                 continue
+            shown = f"× {a:.6g}", f"× {a * ratio:.6g}"
+            if not _is_tied(case):
+                text = f"({{}} * {1 / ratio!r})"
+                yield self.change(
+                    *shown, move=lambda moves, text=text: moves.wrapped(("embed",), text)
+                )
             yield self.change(
-                f"× {a:.6g}",
-                f"× {a * ratio:.6g}",
-                patch_a={"embedding": ratio},
-                setting="the factor on embeddings",
+                *shown, patch_a={"embedding": ratio}, setting="the factor on embeddings"
             )
+
+
+def _is_tied(case: Case) -> bool:
+    """Whether B's head is its table, so that weights cannot make up for a factor."""
+    heads = [name for name, one in case.carrier.parts_b.items() if one.name == "head"]
+    return not heads or case.weights_b.first[heads[0]] != heads[0]

@@ -80,6 +80,9 @@ class Attention(nn.Module):
         self.wq = linear(style, style.width, style.width)
         self.wk, self.wv = linear(style, style.width, inner), linear(style, style.width, inner)
         self.wo = linear(style, style.width, style.width)
+        if style.head_norm:
+            self.q_norm = nn.RMSNorm(style.head_width, eps=style.epsilon)
+            self.k_norm = nn.RMSNorm(style.head_width, eps=style.epsilon)
 
     def forward(self, x: Tensor, hidden: Tensor) -> Tensor:
         style, group = self.style, self.style.heads // self.style.kv_heads
@@ -87,9 +90,13 @@ class Attention(nn.Module):
             one(x).unflatten(-1, (-1, style.head_width)).transpose(1, 2)
             for one in (self.wq, self.wk, self.wv)
         )
+        if style.head_norm == "before":
+            q, k = self.q_norm(q), self.k_norm(k)
         if style.positions == "rotary":
             q = rotate(q, style, style.shift + style.query_shift)
             k = rotate(k, style, style.shift)
+        if style.head_norm == "after":
+            q, k = self.q_norm(q), self.k_norm(k)
         k, v = (
             one.repeat(1, group, 1, 1) if style.tiled else one.repeat_interleave(group, 1)
             for one in (k, v)
@@ -138,8 +145,15 @@ class Block(nn.Module):
         self.norm2, self.feed_forward = Norm(style), FeedForward(style)
 
     def forward(self, x: Tensor, hidden: Tensor) -> Tensor:
-        x = x + self.style.residual * self.attention(self.norm1(x), hidden)
-        return x + self.style.residual * self.feed_forward(self.norm2(x))
+        place, part = self.style.norm_place, self.style.residual
+        if place == "before":
+            x = x + part * self.attention(self.norm1(x), hidden)
+            return x + part * self.feed_forward(self.norm2(x))
+        if place == "sum":
+            x = self.norm1(x + part * self.attention(x, hidden))
+            return self.norm2(x + part * self.feed_forward(x))
+        x = x + self.norm1(part * self.attention(x, hidden))
+        return x + self.norm2(part * self.feed_forward(x))
 
 
 class Separate(nn.Module):

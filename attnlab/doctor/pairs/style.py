@@ -30,6 +30,8 @@ class Style:
     upside_down: bool = False  # the padding mask
     epsilon: float = 1e-5
     one_plus: bool = False
+    norm_place: Literal["before", "sum", "output"] = "before"
+    head_norm: Literal["", "before", "after"] = ""  # of queries and keys, and the rotation
     norm: Literal["rms", "layer"] = "rms"
     activation: Literal["silu", "gelu", "gelu-tanh", "relu-squared"] = "silu"
     gated: bool = True
