@@ -11,6 +11,7 @@ import inspect
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from types import FunctionType
 from typing import Any, Literal
 
@@ -42,10 +43,14 @@ class Weights:
         first = {name: firsts.setdefault(id(one), name) for name, one in named}
         return cls({name: tuple(one.shape) for name, one in named}, first)
 
-    @property
+    @cached_property
+    def parts(self) -> dict[str, Part]:
+        return parts_of(self.shapes)
+
+    @cached_property
     def width(self) -> int | None:
         """Of a token's vector."""
-        parts = parts_of(self.shapes)
+        parts = self.parts
         tables = [name for name, one in parts.items() if one.name == "embed"]
         norms = [name for name, one in parts.items() if one.name.startswith("norm ")]
         named = [self.shapes[one][-1] for one in (*tables, *norms) if self.shapes[one]]
@@ -57,7 +62,7 @@ class Weights:
 
     def shared_heads(self, heads: int, d: int) -> int | None:
         """Key/value heads, by the rows of keys."""
-        for name, part in parts_of(self.shapes).items():
+        for name, part in self.parts.items():
             shape = self.shapes[name]
             if part.kind != "weight" or len(shape) != 2:
                 continue
@@ -138,7 +143,7 @@ class Carrier:
             if not re.fullmatch(r"[\w.-]+", name):
                 raise InputError(f"a parameter is called {name!r}, which no checkpoint has")
         own = {name: name for name in b.shapes}
-        self.parts_b = _settle(parts_of(b.shapes), own, b.shapes, b.width)
+        self.parts_b = _settle(b.parts, own, b.shapes, b.width)
         self._match_leftovers(renamed)
 
     def _match_leftovers(self, renamed: Mapping[str, str]) -> None:

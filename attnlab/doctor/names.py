@@ -26,8 +26,20 @@ _ATTENTION = {
 }
 _FEEDFORWARD = {
     "gate": ("gate", "wgate"),
-    "up": ("up", "fc1", "cfc", "fc", "fcin", "lin1", "linear1", "1", "in", "denseto4h", "expand"),
-    "down": ("down", "fc2", "cproj", "fcout", "lin2", "linear2", "2", "out", "proj", "shrink"),
+    "up": ("up", "fc1", "cfc", "fc", "fcin", "lin1", "linear1", "1", "in", "densehto4h", "expand"),
+    "down": (
+        "down",
+        "dense4htoh",
+        "fc2",
+        "cproj",
+        "fcout",
+        "lin2",
+        "linear2",
+        "2",
+        "out",
+        "proj",
+        "shrink",
+    ),
     "third": ("3",),  # of w1, w2, w3: the shape says which is which
     "gate_up": ("gateup", "12"),
 }
@@ -43,6 +55,19 @@ _WHOLE = {
     ),
     "head": ("lmhead", "head", "output", "unembed", "logits", "outputhead", "embedout", "tologits"),
 }
+
+
+def _words(known: Mapping[str, Iterable[str]]) -> dict[str, str]:
+    """Parts by each spelling of each of their words."""
+    found: dict[str, str] = {}
+    for part, words in known.items():
+        for word in words:
+            for spelled in _SPELLED:
+                found.setdefault(spelled.format(w=word), part)
+    return found
+
+
+_ATTENTION_WORDS, _FEEDFORWARD_WORDS = _words(_ATTENTION), _words(_FEEDFORWARD)
 
 
 class Part(NamedTuple):
@@ -95,13 +120,12 @@ def _word(name: str, outside: bool) -> str:
         return "norm"
     if outside:
         return next((part for part, known in _WHOLE.items() if flat in known), "")
-    inside = _FEEDFORWARD if FEEDFORWARD.search(around) else _ATTENTION
-    if not FEEDFORWARD.search(around) and not ATTENTION.search(around):
-        inside = {**_FEEDFORWARD, **{one: _ATTENTION[one] for one in ("q", "k", "v", "qkv", "o")}}
-    for part, known in inside.items():
-        if any(flat == spelled.format(w=word) for word in known for spelled in _SPELLED):
-            return part
-    return ""
+    if FEEDFORWARD.search(around):
+        return _FEEDFORWARD_WORDS.get(flat, "")
+    found = _ATTENTION_WORDS.get(flat, "")
+    if ATTENTION.search(around):
+        return found
+    return _FEEDFORWARD_WORDS.get(flat, found)
 
 
 def _number_norms(found: Mapping[str, Part]) -> dict[str, Part]:

@@ -39,8 +39,9 @@ class Attention:
     product: int | None  # its number among the products
 
     @property
-    def window(self) -> int | None:
-        """How many keys the last query attends to, its own included, if that is a window."""
+    def window(self) -> float | None:
+        """How many keys a query attends to, its own included; infinite without a window, and None
+        where the mask is another."""
         if self.visible is None:
             return None
         t, s = self.visible.shape[-2:]
@@ -51,11 +52,7 @@ class Attention:
         band = (distance < reach) if ahead else (distance < reach) & (distance >= 0)
         if ahead or not bool((seen == band).all()):
             return None
-        return reach if reach < s else math.inf  # type: ignore[return-value]
-
-    @property
-    def pad_ok(self) -> bool:
-        return self.visible is not None
+        return reach if reach < s else math.inf
 
 
 @dataclass(frozen=True)

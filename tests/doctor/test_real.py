@@ -1,0 +1,79 @@
+"""Real pairs: models of transformers against plain ones, and against ours."""
+
+import pytest
+import torch
+
+pytest.importorskip("transformers")
+
+from attnlab import config
+from attnlab.audit.hf.models import model_of, subject_of
+from attnlab.audit.hf.running import quiet
+from attnlab.doctor.case import Case
+from attnlab.doctor.diagnosis import diagnose
+from attnlab.doctor.pairs.separate import Separate
+from attnlab.doctor.pairs.style import Style
+from attnlab.doctor.patient import Patient, made, open_patient
+from attnlab.models.transformer import TransformerSettings
+
+LLAMA = {"vocabulary": 104, "context": 512, "epsilon": 1e-6}
+
+
+@pytest.fixture(scope="module")
+def llama():
+    return subject_of("llama")
+
+
+def plain(**style):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(5)
+        return made(Separate(Style(**{**LLAMA, **style})), "plain")
+
+
+def test_a_llama_and_a_plain_model_with_neighbours_differ_by_the_layout(llama):
+    found = diagnose(Case(Patient("hf:llama", llama), plain(layout="interleaved")))
+    assert [one.cause for one in found.causes] == ["rotary-layout"] and len(found.sets) == 1
+    assert found.error_after < 1e-12 and found.padded
+    assert not found.alone_a + found.alone_b
+    assert "half_split_to_interleaved(a[f" in found.conversion
+
+
+def test_a_llama_and_a_plain_model_of_its_conventions_are_equal(llama):
+    assert diagnose(Case(Patient("hf:llama", llama), plain())).equal
+
+
+def test_a_gpt2_and_a_plain_model_with_separate_projections_differ_by_square_matrices():
+    style = {"positions": "learned", "norm": "layer", "gated": False, "bias": True, "tied": True}
+    style |= {"activation": "gelu-tanh", "kv_heads": 4, "hidden": 128, "epsilon": 1e-5}
+    found = diagnose(Case(Patient("hf:gpt2", subject_of("gpt2")), plain(**style)))
+    assert [one.cause for one in found.causes] == ["transposed"] and len(found.sets) == 1
+    assert "split_by_kind(" in found.conversion and found.error_after < 1e-12
+
+
+def test_our_transformer_and_a_llama_differ_by_the_layout(llama):
+    words = ["attention=grouped", "attention.heads=4", "attention.kv_heads=2", "norm=rms"]
+    words += ["positions.layout=interleaved", "feedforward=swiglu", "expansion=2.25"]
+    words += ["norm_epsilon=1e-6", "tied=false", "width=32", "depth=2", "context=512"]
+    settings = config.override(TransformerSettings(vocabulary=104), words)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(6)
+        ours = made(settings.build(), "ours")
+    found = diagnose(Case(ours, Patient("hf:llama", llama)))
+    assert [one.cause for one in found.causes] == ["rotary-layout"]
+
+
+def test_a_folder_keeps_its_weights_and_is_equal_to_itself(tmp_path):
+    with quiet():
+        model_of("llama").save_pretrained(tmp_path / "model")
+    one, other = (open_patient(str(tmp_path / "model"), [], tmp_path) for _ in range(2))
+    before = {name: p.detach().clone() for name, p in other.module.named_parameters()}
+    assert one.trained and diagnose(Case(one, other)).equal
+    assert all(torch.equal(p, before[name]) for name, p in other.module.named_parameters())
+
+
+def test_pickled_weights_are_refused(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    (tmp_path / "pytorch_model.bin").write_bytes(b"\x80\x04N.")
+    with pytest.raises(ValueError, match="no run and no checkpoint"):
+        open_patient(str(tmp_path), [], tmp_path)
+    with pytest.raises(ValueError, match="may run code"):
+        open_patient(f"hf:{tmp_path}", [], tmp_path)
