@@ -42,7 +42,7 @@ CONTENTS = {
         "studies/recurrent",
         "studies/window",
     ],
-    "Audit": ["audit", "packages"],
+    "Audit": ["audit", "packages", "diff"],
     "The page": ["page"],
     "In other libraries": ["transformers"],
     "Measured": ["benchmarks", "machines", "reliability"],

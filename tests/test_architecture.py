@@ -16,7 +16,13 @@ FILES = sorted((ROOT / "attnlab").rglob("*.py"))
 # from the bottom up; a module may import from its own layer and the ones below
 LAYERS = [
     [
-        *("attnlab", "attnlab.registry", "attnlab.files", "attnlab.json_files"),
+        *(
+            "attnlab",
+            "attnlab.registry",
+            "attnlab.registry_causes",
+            "attnlab.files",
+            "attnlab.json_files",
+        ),
         *("attnlab.compat", "attnlab.extras", "attnlab.memory", "attnlab.suggestions"),
         *("attnlab.counter_rng", "attnlab.finite", "attnlab.statistics"),
         *("attnlab.stop", "attnlab.printable", "attnlab.names", "attnlab.screen"),

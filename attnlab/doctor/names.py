@@ -82,10 +82,13 @@ def parts_of(names: Iterable[str]) -> dict[str, Part]:
     """By the names of parameters, in their order; no two are the same part."""
     names = list(names)
     layers = _layers(names)
+    # where queries are, an output is that of attention
+    attending = {_parent(one) for one in names if _word(one, False, True) in ("q", "qkv")}
     found: dict[str, Part] = {}
     for name in names:
         kind = "bias" if re.search(r"(^|[._])bias$", name) else "weight"
-        found[name] = Part(layers[name], _word(name, layers[name] is None) or name, kind)
+        beside = _parent(name) in attending
+        found[name] = Part(layers[name], _word(name, layers[name] is None, beside) or name, kind)
     found = _number_norms(found)
     counts: dict[Part, int] = {}
     for part in found.values():
@@ -107,7 +110,13 @@ def _layers(names: Iterable[str]) -> dict[str, int | None]:
     return {name: None if number is None else order[number] for name, number in first.items()}
 
 
-def _word(name: str, outside: bool) -> str:
+def _parent(name: str) -> str:
+    """What holds the module of a parameter; of one without a module, its holder."""
+    owner = re.sub(r"[._](weight|bias)$", "", name)
+    return owner.rpartition(".")[0]
+
+
+def _word(name: str, outside: bool, beside: bool) -> str:
     words = [one for one in name.split(".") if not one.isdigit()]
     if words[-1] in KINDS:
         words = words[:-1]
@@ -118,14 +127,16 @@ def _word(name: str, outside: bool) -> str:
         return "k_norm" if re.match(r"(norm_?|ln_?)?k", leaf.lower()) else "q_norm"
     if NORM.search(leaf.lower()):
         return "norm"
-    if outside:
-        return next((part for part, known in _WHOLE.items() if flat in known), "")
+    whole = next((part for part, known in _WHOLE.items() if flat in known), "")
+    if outside and not beside and not ATTENTION.search(around):
+        return whole
     if FEEDFORWARD.search(around):
         return _FEEDFORWARD_WORDS.get(flat, "")
     found = _ATTENTION_WORDS.get(flat, "")
     if ATTENTION.search(around):
         return found
-    return _FEEDFORWARD_WORDS.get(flat, found)
+    other = _FEEDFORWARD_WORDS.get(flat, "")
+    return found or other or (whole if outside else "") if beside else other or found
 
 
 def _number_norms(found: Mapping[str, Part]) -> dict[str, Part]:

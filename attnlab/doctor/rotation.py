@@ -111,7 +111,12 @@ def turn(
 
 
 def changed(own: Rotation, **fields: object) -> Rotation | None:
-    """With another base, other rates, or another part of each head; None if it cannot be said."""
+    """With another layout, direction, base, other rates, or another part of each head; None if it
+    cannot be said."""
+    layout = "interleaved" if fields.get("layout", own.layout) == "interleaved" else "half-split"
+    if fields.get("reversed"):
+        own = Rotation(own.layout, own.rotated, tuple(-one for one in own.rates))
+    own = Rotation(layout, own.rotated, own.rates)  # type: ignore[arg-type]
     rotated = int(str(fields.get("rotated", own.rotated)))
     rates = fields.get("rates")
     if rates is None and not {"base", "rotated"} & set(fields):

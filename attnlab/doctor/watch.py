@@ -133,7 +133,7 @@ class Watch(TorchFunctionMode):
         """Queries [..., t, d] and keys [..., s, d] by another convention of rotary positions."""
         patch = self.patch
         if self.own is None or self.target is None:
-            return q, k
+            return q * patch.stretch, k
         s = k.shape[-2]
         keys = torch.arange(s)
         queries = keys[s - q.shape[-2] :]

@@ -58,3 +58,10 @@ def test_norms_are_numbered_within_their_layer_and_a_bias_belongs_to_its_weight(
 def test_a_part_that_two_parameters_seem_to_be_is_none():
     names = ["layers.0.attention.wq.weight", "layers.0.attention.query.weight"]
     assert [one.name for one in parts_of(names).values()] == names
+
+
+def test_beside_queries_an_output_is_that_of_attention_and_elsewhere_it_is_the_head():
+    bare = ["q_proj.weight", "k_proj.weight", "out_proj.weight"]
+    assert [one.name for one in parts_of(bare).values()] == ["q", "k", "o"]
+    flat = ["layers.0.wq.weight", "layers.0.wo.weight", "layers.0.w1.weight", "output.weight"]
+    assert [one.name for one in parts_of(flat).values()] == ["q", "o", "up", "head"]

@@ -8,7 +8,6 @@ from attnlab.doctor.case import Case, Change
 from attnlab.doctor.cause import Cause
 from attnlab.doctor.rotation import Rotation
 
-QK = ("q", "k")
 NORMS = ("q_norm", "k_norm")
 CLOSE = 1e-9
 
@@ -27,10 +26,12 @@ class RotaryLayout(Cause):
 
     def propose(self, case: Case) -> Iterator[Change]:
         both, heads = rotations(case), case.heads
-        if both is None or heads is None or not case.carrier.has(*QK):
+        if both is None or both[0].layout == both[1].layout:
             return
         a, b = both
-        if a.layout == b.layout:
+        if heads is None or not case.carrier.has("q") or not case.carrier.has("k"):
+            patch = {"rotation": (("layout", b.layout),)}
+            yield self.change(a.layout, b.layout, patch_a=patch, setting="the rotary layout")
             return
         name = (
             "half_split_to_interleaved" if a.layout == "half-split" else "interleaved_to_half_split"
@@ -52,17 +53,21 @@ class RotaryDirection(Cause):
 
     def propose(self, case: Case) -> Iterator[Change]:
         both, heads = rotations(case), case.heads
-        if both is None or heads is None or both[0].direction == both[1].direction:
+        if both is None or both[0].direction == both[1].direction:
             return
-        b = both[1]
+        b, shown = both[1], {1: "forward", -1: "backward"}
+        names = shown[both[0].direction], shown[b.direction]
+        if heads is None or not case.carrier.has("q") or not case.carrier.has("k"):
+            patch = {"rotation": (("reversed", True),)}
+            yield self.change(*names, patch_a=patch, setting="the direction of rotation")
+            return
         name = f"reverse_{b.layout.replace('-', '_')}"
 
         def move(moves):  # type: ignore[no-untyped-def]
             moves = moves.wrapped(("q",), f"{name}({{}}, {heads.query}, {b.rotated})")
             return moves.wrapped(("k",), f"{name}({{}}, {heads.shared}, {b.rotated})")
 
-        shown = {1: "forward", -1: "backward"}
-        yield self.change(shown[both[0].direction], shown[b.direction], move=move)
+        yield self.change(*names, move=move)
 
 
 @dataclass(frozen=True)

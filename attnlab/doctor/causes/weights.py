@@ -161,7 +161,7 @@ class ScoreScale(Cause):
 
     def propose(self, case: Case) -> Iterator[Change]:
         mine, theirs = case.attentions
-        if not mine or len(mine) != len(theirs) or not case.carrier.has(*Q):
+        if not mine or len(mine) != len(theirs):
             return
         a, b = ({one.factor for one in some} for some in (mine, theirs))
         if None in a | b or len(a) != 1 or len(b) != 1:
@@ -173,9 +173,13 @@ class ScoreScale(Cause):
         for ratio in known:
             if abs(ratio - 1) <= CLOSE:
                 continue
+            shown = f"{one:.6g} q · k", f"{one / ratio:.6g} q · k"
+            if not case.carrier.has(*Q):
+                patch = {"stretch": 1 / ratio}
+                yield self.change(*shown, patch_a=patch, setting="the factor on query · key")
+                continue
             yield self.change(
-                f"{one:.6g} q · k",
-                f"{one / ratio:.6g} q · k",
+                *shown,
                 move=lambda moves, ratio=ratio: moves.wrapped(
                     ("q_norm",) if norms else Q, f"({{}} * {ratio!r})"
                 ),
