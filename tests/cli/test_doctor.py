@@ -10,9 +10,17 @@ CODE = """
 from attnlab.doctor.pairs.separate import Separate
 from attnlab.doctor.pairs.style import Style
 
-def make(layout="half-split", base=10000.0, residual=1.0, vocabulary=61):
-    style = Style(layout=layout, base=base, residual=residual, vocabulary=vocabulary, depth=1)
-    return Separate(style)
+def make(layout="half-split", base=10000.0, residual=1.0, vocabulary=61, positions="rotary"):
+    return Separate(
+        Style(
+            layout=layout,
+            base=base,
+            residual=residual,
+            vocabulary=vocabulary,
+            positions=positions,
+            depth=1,
+        )
+    )
 """
 
 
@@ -56,7 +64,7 @@ def test_the_answer_is_in_words_first(diff):
 
 
 def test_what_nothing_explains_is_1_and_says_where(diff):
-    code, out, _ = diff("b.residual=0.5")
+    code, out, _ = diff("b.residual=0.5", "positions=none")
     assert code == 1 and out.startswith("different, and none of the known causes explains it")
     assert "the first place where they part: layers.0" in out
 
