@@ -64,7 +64,7 @@ def test_the_answer_is_in_words_first(diff):
 
 
 def test_what_nothing_explains_is_1_and_says_where(diff):
-    code, out, _ = diff("b.residual=0.5", "positions=none")
+    code, out, _ = diff("b.residual=0.5", "positions=alibi")
     assert code == 1 and out.startswith("different, and none of the known causes explains it")
     assert "the first place where they part: layers.0" in out
 

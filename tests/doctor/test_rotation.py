@@ -30,7 +30,7 @@ def test_rates_that_are_no_powers_have_no_base():
 @pytest.mark.parametrize("broken", ["still", "random", "stretched"])
 def test_what_does_not_turn_is_no_rotation(broken):
     x = rotate(repeated(), Style(), 0)
-    growing = 1.1 ** torch.arange(5.0)[:, None]  # a spiral at one speed
+    growing = 1.1 ** torch.arange(5).double()[:, None]  # a spiral at one speed
     other = {"still": repeated(), "random": torch.randn(2, 3, 5, 8), "stretched": x * growing}
     assert measure(other[broken]) is None
 
