@@ -44,7 +44,7 @@ CONTENTS = {
     ],
     "Audit": ["audit", "packages", "diff"],
     "The page": ["page"],
-    "In other libraries": ["transformers"],
+    "In other libraries": ["interop", "transformers"],
     "Measured": ["benchmarks", "machines", "reliability"],
     "Behind it": [
         *("api/index", "map", "notes", "dependencies", "CONTRIBUTING", "CHANGELOG"),

@@ -67,6 +67,8 @@ SLOW = [
     "bench/test_window.py",
     "checks",
     "cli",
+    "doctor/test_pairs.py",
+    "doctor/test_real.py",
     "examples",
     "compare/test_comparison.py",
     "contracts/test_run_files.py",

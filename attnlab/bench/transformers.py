@@ -38,7 +38,7 @@ class TransformersBench:
     steps: tuple[int, ...] = setting((2048,), low=2, about="tokens of a training step")
     window: int = setting(512, low=1, about="keys of the model with a window")
     full: bool = setting(True, about="measure the model without a window too")
-    layers: int = setting(4, low=1, about="layers")
+    layers: int = setting(4, low=1, about="layers of each model")
     width: int = setting(512, low=2, about="width of token vectors")
     heads: int = setting(8, low=1, about="query heads")
     kv_heads: int = setting(2, low=1, about="key/value heads; they divide heads")

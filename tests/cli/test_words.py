@@ -23,6 +23,9 @@ ALIKE = {
     "page": ("", "port=8000"),
     "tour": ("", "runs=here"),
     "trust": ("file.py:Name", ""),
+    "export": ("tiny", "runs=here"),
+    "import": ("folder", "runs=here"),
+    "diff": ("hf:llama", "a.width=32"),
 }
 
 

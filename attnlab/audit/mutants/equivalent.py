@@ -169,7 +169,7 @@ REASONS: dict[str, tuple[str, ...]] = {
         "our transformer, rotary, _write: if k.requires_grad and v.requires_grad:",
     ),
     "a table or a cache that grows one position earlier or later holds the same": (
-        "our transformer, rotary, append: if self._k is None or needed >= self._k.shape[2]:",
+        "our transformer, rotary, _make_room: if self._k is None or needed >= self._k.shape[2]:",
         "our transformer, rotary, rotation_of_span: if table is None or table.cos.shape[2] <= stop:",
         "our transformer, rotary, rotation_of_span: longest = max(self.context + 1, stop if table is None else 2 * stop)",
         "our transformer, rotary, rotation_of_span: longest = max(self.context - 1, stop if table is None else 2 * stop)",
