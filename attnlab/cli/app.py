@@ -85,7 +85,7 @@ def _run(words: list[str]) -> int:
         if not hasattr(error, "format_message"):  # typer has no name for its errors of usage
             raise
         if type(error).__name__ != "NoArgsIsHelpError":  # which has shown the help
-            _fail(_usage(error))
+            _fail(_usage(error, words))
         return 2
 
 
@@ -122,9 +122,11 @@ def _is_output_lost() -> bool:
     return False
 
 
-def _usage(error: Any) -> str:
+def _usage(error: Any, words: list[str]) -> str:
     """What is wrong with the words of a command, and where to read how they go."""
-    path = "attnlab" if error.ctx is None else error.ctx.command_path
+    verbs: Any = typer.main.get_command(app)
+    verb = [word for word in words[:1] if word in verbs.commands]
+    path = " ".join(["attnlab", *verb])
     said = error.format_message().rstrip(".")
     see = " See" if said.endswith("?") else "; see"
     return escape(f"{said[:1].lower()}{said[1:]}{see} {path} --help")

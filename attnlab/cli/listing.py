@@ -182,6 +182,24 @@ def _show_settings(option: registry.Option, as_json: bool) -> None:
     for line in _own_docstring(target):
         screen.print(escape(line), highlight=False)
     _show_fields(fields)
+    if option.code:
+        _show_taken(option, target)
+
+
+def _show_taken(option: registry.Option, target: Any) -> None:
+    """What a person's code takes, by its source; what the laboratory knows need not be given."""
+    from attnlab.code.own import NAMES
+    from attnlab.code.signature import taken
+
+    known = {*NAMES, *NAMES.values()}
+    words = [
+        f"{target.key}.{one.name}={one.default or '…'}"
+        for one in taken(option.code)
+        if one.name not in known
+    ]
+    if words:
+        said = f"settings of the code itself, as its source has them: {' '.join(words)}"
+        screen.print(escape(said), highlight=False, soft_wrap=True)
 
 
 def _title(option: registry.Option) -> str:

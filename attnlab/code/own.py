@@ -68,13 +68,24 @@ class OwnCode:
             raise InputError(
                 f"{self.code} names no code; write file.py:Name or package.module:Name"
             )
-        found = read(self.code)  # once: what is compared, allowed and run is the same
+        found = self._read()  # once: what is compared, allowed and run is the same
         now = found.fingerprint
         if now and now != self.source:
             raise ValueError(_changed(self.option, self.source, now))
         if self.option == self.code:  # what is installed with a name was chosen by installing it
             consent.refuse_unnamed(self.code, found)
         return _load(self.code, found, Path.cwd())
+
+    def _read(self) -> Code:
+        try:
+            return read(self.code)
+        except InputError as error:
+            if not self.source:  # settings that were made without it, by a word that is wrong
+                raise
+            raise InputError(
+                f"{error}. The model was made with it: work in the folder where it is, or put the "
+                "copy back that the run keeps in its folder code/"
+            ) from None
 
     def files(self) -> frozenset[Path]:
         """Those that are a person's own: errors are told by their lines."""

@@ -191,3 +191,9 @@ def test_a_size_that_a_model_does_not_ask_for_is_refused(attnlab, mine):
     code, _, err = attnlab(*words, "model.width=12", "model.depth=7")
     assert code == 2 and "model.depth=7 would not reach mine.py:Bigram, which takes no" in err
     assert attnlab(*words, "model.width=12")[0] == 0
+
+
+def test_list_shows_what_the_code_takes_and_nothing_that_is_given_to_it(attnlab, mine):
+    code, shown, _ = attnlab("list", f"attention.{mine}:Mine")
+    assert code == 0
+    assert shown.splitlines()[-1].endswith("as its source has them: model.attention.slope=1.0")

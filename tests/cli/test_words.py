@@ -104,6 +104,7 @@ def test_a_label_and_an_argument_of_audited_code_may_have_the_name_of_an_option(
         (["train", "tiny", "--step", "3"], "step: no such setting; did you mean 'steps'?"),
         (["train", "tiny", "--steps", "--dry-run"], "--steps has no value; write steps=VALUE or"),
         (["train", "tiny", "--compile", "--steps", "2"], "--compile has no value; write compile="),
+        (["runs", "--runs"], "'--runs' requires an argument; see attnlab runs --help"),
         (["train"], "missing argument 'preset'; see attnlab train --help"),
         (["generate", "tiny", "prompt=x", "tokns=5"], "no such option; did you mean '--tokens'?"),
         (["runs", "json=true"], "json=true: --json has no value; write --json alone"),

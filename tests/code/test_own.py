@@ -198,3 +198,10 @@ def test_only_some_kinds_can_be_own_code():
 def test_other_settings_take_no_names_they_do_not_have():
     with pytest.raises(ValueError, match="no such setting"):
         own("attention.slope=1")
+
+
+def test_where_the_code_is_not_one_reads_that_the_run_has_a_copy(mine, tmp_path, monkeypatch):
+    settings = own("attention=mine.py:Asks")
+    monkeypatch.chdir(tmp_path / "named")
+    with pytest.raises(ValueError, match=r"mine.py is no file.* copy .* folder code/"):
+        settings.build()

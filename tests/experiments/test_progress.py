@@ -30,3 +30,18 @@ def test_a_bar_follows_a_training(tmp_path):
     there = open_workspace(tmp_path, "x", "aa", Terminal(screen), again=False)
     there.run_jobs([Job("train", lambda: bool(there.train("t", small())))])
     assert "training" in screen.file.getvalue() and "loss" in screen.file.getvalue()
+
+
+def test_where_no_bar_is_shown_lines_say_how_far_it_is(tmp_path):
+    screen = Console(file=io.StringIO(), width=200)
+    there = open_workspace(tmp_path, "x", "aa", Terminal(screen, silence=0), again=False)
+    there.run_jobs([Job("train", lambda: bool(there.train("t", small())))])
+    said = screen.file.getvalue()
+    assert "1 of 1: train · about" in said and "training: step 2 of" in said
+    with there.progress.counting("trainings", 8) as count:
+        count(2, "two of them")
+    assert "trainings: 25% · two of them" in screen.file.getvalue()
+    quiet = Console(file=io.StringIO(), width=200)
+    with Terminal(quiet, silence=1e9).counting("trainings", 8) as count:
+        count(2, "two of them")
+    assert not quiet.file.getvalue()
