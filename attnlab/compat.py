@@ -6,6 +6,7 @@ that it prints must run without this package.
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,16 +19,22 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 # The tensors in the arguments of such an operation, however they are nested.
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 __all__ = [
+    "PLAIN_FUNCTIONS",
     "OpOverload",
     "TorchDispatchMode",
     "cpp_compiler",
     "lerp",
     "recompile_limit",
     "tree_leaves",
+    "tree_map_only",
 ]
+
+# As the `__torch_function__` of a tensor's class: functions of torch leave it a plain operand, and
+# its `__torch_dispatch__` alone is asked.
+PLAIN_FUNCTIONS: Any = torch._C._disabled_torch_function_impl
 
 
 def lerp(tensors: Sequence[Tensor], ends: Sequence[Tensor], part: float) -> None:

@@ -30,6 +30,7 @@ from attnlab.kernels import native
 TOKENS = np.arange(1009) % 251
 RESULT = {"loss": 1.25, "steps": [3, 5, 7], "answer": "the losses are equal"}
 LOADED = 10  # damaged libraries that are loaded as they are, each in a process of its own
+PATIENCE = 3.0  # seconds for one of them: a jump that was hit may go round in circles
 _LOAD = "import ctypes, sys; sys.exit(ctypes.CDLL(sys.argv[1]).attnlab_trial())"
 
 
@@ -106,7 +107,11 @@ class Kernel:
             return None
         self._loaded += 1
         command = [sys.executable, "-S", "-c", _LOAD, str(path)]
-        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+        try:
+            done = subprocess.run(command, capture_output=True, check=False, timeout=PATIENCE)
+        except subprocess.TimeoutExpired:
+            return False
+        return done.returncode == 0
 
 
 Cache = Shards | Results | Kernel

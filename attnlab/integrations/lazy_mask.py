@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map_only
 
+from attnlab.compat import PLAIN_FUNCTIONS, tree_map_only
 from attnlab.integrations.mask_terms import Plan
 
 _SAME = (torch.ops.aten.detach.default, torch.ops.aten.alias.default)
@@ -39,7 +39,7 @@ class LazyMask(Tensor):
     """A mask [b, 1, q, k] of numbers to add to scores, as the eager attention is given it."""
 
     inside: _Inside
-    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+    __torch_function__ = PLAIN_FUNCTIONS
 
     @staticmethod
     def __new__(

@@ -36,6 +36,7 @@ MACHINES: tuple[list[str], ...] = (
 LONGEST_RUN = 512  # queries of a unit of work: each packed key tile serves so many, still in L2
 WORK_PER_THREAD = 1 << 19  # multiplications that are worth waking a thread for
 UNITS_PER_THREAD = 4  # enough to share the work evenly
+TRIAL_SECONDS = 60  # it takes a fraction of one
 RUNS_PER_THREAD = 3  # likewise, but each has gradients of its own
 
 _POINTERS = (
@@ -322,9 +323,13 @@ def _compile(compiler: str, flags: list[str], target: Path) -> None:
             message = next((line for line in lines if "error" in line), "no message")
             raise Unavailable(f"{compiler} could not compile banded.c: {message}")
         trial = [sys.executable, "-c", _TRIAL, str(built)]
-        answer = subprocess.run(trial, capture_output=True, check=False, text=True, timeout=60)
-        if answer.returncode:
-            raise Unavailable(f"the compiled path failed its trial (exit {answer.returncode})")
+        try:
+            ended = subprocess.run(trial, capture_output=True, check=False, timeout=TRIAL_SECONDS)
+        except subprocess.TimeoutExpired:
+            late = f"the compiled path did not end its trial in {TRIAL_SECONDS} s"
+            raise Unavailable(late) from None
+        if ended.returncode:
+            raise Unavailable(f"the compiled path failed its trial (exit {ended.returncode})")
         # the seal last: without it the library is built again
         _seal(target).unlink(missing_ok=True)
         write_whole(target, built.read_bytes())

@@ -73,6 +73,17 @@ def test_the_check_fails_when_hashes_of_caches_are_not_compared(tmp_path, monkey
     assert not any(count.passed for count in counts.values())
 
 
+def test_a_damaged_library_that_never_ends_is_not_waited_for(tmp_path, monkeypatch):
+    try:
+        kernel = cached.Kernel(tmp_path)
+    except native.Unavailable as reason:
+        pytest.skip(f"no compiled path here: {reason}")
+    monkeypatch.setattr(cached, "_LOAD", "import time; time.sleep(600)")
+    monkeypatch.setattr(cached, "PATIENCE", 0.2)
+    library = next(kernel.folder.glob("*.so"))
+    assert kernel.use_unhashed(library) is False
+
+
 def test_every_kind_of_damage_happens(tmp_path):
     folder = checkpoint.save(tmp_path, 1, corruption.example(0))
     before = {path.name: path.read_bytes() for path in folder.iterdir()}

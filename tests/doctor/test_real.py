@@ -71,9 +71,13 @@ def test_a_folder_keeps_its_weights_and_is_equal_to_itself(tmp_path):
 
 
 def test_pickled_weights_are_refused(tmp_path):
-    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    from transformers import LlamaConfig
+
+    LlamaConfig().save_pretrained(tmp_path)
     (tmp_path / "pytorch_model.bin").write_bytes(b"\x80\x04N.")
-    with pytest.raises(ValueError, match="no run and no checkpoint"):
+    with pytest.raises(
+        ValueError, match=r"as a pickle \(pytorch_model.bin\), which could run code"
+    ):
         open_patient(str(tmp_path), [], tmp_path)
     with pytest.raises(ValueError, match="may run code"):
         open_patient(f"hf:{tmp_path}", [], tmp_path)

@@ -146,12 +146,20 @@ def test_a_compiler_that_fails_is_a_reason(monkeypatch, fresh_library):
 
 
 @needs_compiler
+@pytest.mark.parametrize(
+    ("trial", "said"),
+    [
+        ("import os; os.kill(os.getpid(), 4)", "failed its trial (exit -4)"),
+        ("import time; time.sleep(600)", "did not end its trial in 1 s"),
+    ],
+)
 def test_a_library_that_dies_in_its_trial_is_a_reason_not_a_dead_process(
-    monkeypatch, fresh_library
+    monkeypatch, fresh_library, trial, said
 ):
-    monkeypatch.setattr(native, "_TRIAL", "import os; os.kill(os.getpid(), 4)")
+    monkeypatch.setattr(native, "_TRIAL", trial)
+    monkeypatch.setattr(native, "TRIAL_SECONDS", 1)
     choice = _pick()
-    assert choice.path == "tiled" and "failed its trial (exit -4)" in choice.reason
+    assert choice.path == "tiled" and said in choice.reason
     assert not list(fresh_library.glob("attnlab/*.so"))
 
 
