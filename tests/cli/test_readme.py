@@ -17,13 +17,14 @@ TEXT = (ROOT / "README.md").read_text()
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 EXAMPLE = re.compile(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)  # a command, and its output
 
+RUN = ("claims", "audit", "diff")  # in seconds
 EXAMPLES = [
     (shlex.split(command, comments=True)[1:], shown)
     for language, block in BLOCK.findall(TEXT)
     if not language
     for command, shown in EXAMPLE.findall(block)
 ]
-QUICK = {words[0]: (words, shown) for words, shown in EXAMPLES if words[0] in ("claims", "audit")}
+QUICK = {words[0]: (words, shown) for words, shown in EXAMPLES if words[0] in RUN}
 
 
 def test_each_of_the_four_uses_has_an_example():
@@ -32,7 +33,7 @@ def test_each_of_the_four_uses_has_an_example():
     }
 
 
-@pytest.mark.parametrize("verb", ["claims", "audit"])
+@pytest.mark.parametrize("verb", RUN)
 def test_an_example_shows_what_the_command_prints(verb, monkeypatch):
     """Every piece between two "…", in this order; where lines break does not count."""
     monkeypatch.chdir(ROOT)  # examples/leaky.py
