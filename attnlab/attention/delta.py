@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from attnlab import registry
 from attnlab.attention.cache import LayerCache
+from attnlab.attention.distance import T5, Fire, Kerple
 from attnlab.attention.heads import (
     HEAD_WIDTH,
     AttentionOptions,
@@ -67,7 +68,7 @@ class GatedDelta:
 
     def build(self, layer: Layer) -> nn.Module:
         layer.refuse(LOST, f"{registry.name_of('attention', self)} compares no queries with keys")
-        if isinstance(layer.positions, Rotary | Alibi):
+        if isinstance(layer.positions, Rotary | Alibi | T5 | Kerple | Fire):
             raise refuse_positions(registry.name_of("positions", layer.positions))
         return DeltaAttention(self, layer)
 

@@ -20,13 +20,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from attnlab.attention.rotary_scaling import Frequencies, ScalingSettings
+from attnlab.attention.rotary_scaling import Frequencies, NoScaling, ScalingSettings
 from attnlab.config import choice, refusal, setting, settings
 from attnlab.kernels.request import Bias, LinearBias
 from attnlab.kernels.rotary import Layout, Rotation, frequencies, rotation_at
 
 BASE = "frequencies fall from 1 to nearly 1 / base"
 POWERS = "frequencies are its powers"
+TEMPERATURE_STEP = 8192  # positions, as Llama 4 has it
 
 
 @dataclass(frozen=True)
@@ -205,7 +206,10 @@ class Rotary:
         about="in layers without rotation, queries times 1 + it · ln(1 + ⌊(t + 1) / step⌋)",
     )
     temperature_step: int = setting(
-        8192, low=1, because="it counts positions", about="positions between two temperatures"
+        TEMPERATURE_STEP,
+        low=1,
+        because="it counts positions",
+        about="positions between two temperatures",
     )
 
     def check(self) -> None:
@@ -214,6 +218,12 @@ class Rotary:
             raise refusal(self, "base", "no layer would rotate; use positions=none")
         if not any(self.scaled):
             raise refusal(self, "scaled", "no layer would be scaled; use positions.scaling=none")
+        if not all(self.scaled) and isinstance(self.scaling, NoScaling):
+            raise refusal(
+                self, "scaled", "there is no scaling; give positions.scaling, such as yarn"
+            )
+        if self.temperature is None and self.temperature_step != TEMPERATURE_STEP:
+            raise refusal(self, "temperature_step", "there is no positions.temperature to step")
         if self.temperature is not None and None not in self.bases:
             raise refusal(
                 self,

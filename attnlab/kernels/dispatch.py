@@ -118,7 +118,8 @@ def attention(
       back. `Reach(before=, after=)` counts those beside it, to either side.
     - With fewer queries than keys, the queries are the last ones; with `align="start"` the first.
     - `chunk`: those of its own chunk of so many positions, counted from a row's first token.
-    - `prefix`: the first keys of a row, which every query attends to, and what else it would.
+    - `prefix`: the first keys of a row, counted from its first token, which every query attends
+      to, and what else it would.
     - `segments`: those of its own document; numbers [b, k] that never fall along a row.
     - `key_lengths`: the first so many of a row, and the queries are the last of them.
     - `key_padding`: not those where it is True; what stands there is never read.

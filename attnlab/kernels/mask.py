@@ -95,7 +95,7 @@ class Mask:
     prefix: Int[Tensor, " b"] | None = None
     segments: Segments | None = None
     key_lengths: Int[Tensor, " b"] | None = None
-    start: Int[Tensor, " b"] | None = None  # where a row's first chunk begins, after its padding
+    start: Int[Tensor, " b"] | None = None  # the first token of a row, after its padding
 
     def positions(self, queries: slice = ALL) -> Int[Tensor, "#b _q"]:
         """Where each query, or some of them, stand among the keys of their row."""
@@ -121,7 +121,7 @@ class Mask:
             start = self._chunks_start(queries)[:, :, None]
             mask = mask & ((at - start) // self.chunk == (to - start) // self.chunk)
         if self.prefix is not None:
-            mask = mask | (to < self.prefix[:, None, None])
+            mask = mask | (to < self._prefix_end()[:, None, None])
         if self.segments is not None:
             ours, theirs = self.segments.queries, self.segments.keys
             mask = mask & (ours[:, queries, None] == theirs[:, None, keys])
@@ -139,7 +139,7 @@ class Mask:
             chunk = start + (at - start) // self.chunk * self.chunk
             first, end = first.maximum(chunk), end.minimum(chunk + self.chunk)
         if self.prefix is not None:
-            end = end.maximum(self.prefix[:, None])
+            end = end.maximum(self._prefix_end()[:, None])
         if self.segments is not None:
             begins, ends = (self._of_keys(queries, right=side) for side in (False, True))
             first, end = first.clamp(begins, ends), end.clamp(begins, ends)
@@ -184,6 +184,10 @@ class Mask:
         assert self.segments is not None
         ours = self.segments.queries[:, queries].contiguous()
         return torch.searchsorted(self.segments.keys, ours, right=right)
+
+    def _prefix_end(self) -> Int[Tensor, " b"]:
+        assert self.prefix is not None
+        return self.prefix if self.start is None else self.prefix + self.start
 
     def _chunks_start(self, queries: slice) -> Int[Tensor, "_b _q"]:
         """Where chunks are counted from: a document's beginning, or the first token of a row."""

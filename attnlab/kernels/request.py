@@ -126,7 +126,8 @@ class Request:
     @property
     def mask(self) -> Mask:
         start = None
-        if self.chunk is not None and self.key_padding is not None:
+        counts = self.chunk is not None or self.prefix is not None
+        if counts and self.key_padding is not None:
             start = self.key_padding.cumprod(1).sum(1)  # keys before a row's first token
         return Mask(
             queries=self.queries,

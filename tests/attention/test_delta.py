@@ -166,6 +166,7 @@ def test_operations_are_those_that_torch_counts(context):
     [
         (["positions=rotary"], "gated-delta .* takes no rotary positions; use model.positions="),
         (["positions=alibi"], "gated-delta .* takes no alibi positions"),
+        (["positions=fire"], "gated-delta .* takes no fire positions"),
         (["window=none,5"], "so model.window=5 would not reach it; write model.window=none"),
         (["chunk=8"], "so model.chunk=8 would not reach it"),
         (["soft_cap=9"], "so model.soft_cap=9.0 would not reach it"),

@@ -103,7 +103,8 @@ def test_decoding_is_the_full_forward_pass(bases, scaled, temperature):
     if "none" not in bases and temperature != "none":
         return
     words = [f"positions.base={bases}", f"positions.scaled={scaled}", "positions.scaling=linear"]
-    words += [f"positions.temperature={temperature}", "positions.temperature_step=5"]
+    if temperature != "none":
+        words += [f"positions.temperature={temperature}", "positions.temperature_step=5"]
     model, tokens = build(*words, "window=6,none,none"), text()
     whole = model(tokens)
     for sizes in ([1] * 40, [17, 1, 3, 19]):
@@ -216,6 +217,11 @@ def test_settings_from_before_there_were_lists_mean_the_same():
         (["scaled=false", "scaling=yarn"], r"no layer would be scaled; use positions\.scaling=non"),
         (["temperature=0.1"], r"it is for layers without rotation, and each has one"),
         (["temperature=0", "base=1,none"], r"temperature is 0\.0; queries grow by it"),
+        (
+            ["scaled=false,true"],
+            r"positions.scaled is .*; there is no scaling; give positions.scal",
+        ),
+        (["temperature_step=9"], r"temperature_step is 9; there is no positions.temperature"),
         (["temperature_step=0"], r"temperature_step is 0; it counts positions, so use 1 or more"),
     ],
 )

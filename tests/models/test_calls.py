@@ -69,3 +69,13 @@ def test_code_of_a_persons_own_is_told_of_neither(given):
 def test_long_factors_need_the_context_beyond_which_they_count():
     with pytest.raises(ValueError, match="original is None; long factors count beyond it"):
         LongRope(long=(4.0,))
+
+
+@torch.no_grad()
+def test_a_prefix_behind_left_padding_is_that_of_the_text_alone():
+    model = build()
+    padded = torch.cat((torch.zeros(2, 3).long(), TOKENS), 1)
+    positions = (torch.arange(15) - 3)[None]
+    options = {"positions": positions.clamp(min=0), "key_padding": (positions < 0).expand(2, -1)}
+    found = model(padded, prefix=5, **options)[:, 3:]
+    torch.testing.assert_close(found, model(TOKENS, prefix=5))
