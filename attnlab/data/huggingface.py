@@ -4,7 +4,8 @@ It is data, no code: a pipeline of the package's own steps. A model may have mor
 tokenizer has tokens (Qwen rounds up), so its size is that of the model.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,6 +15,17 @@ from attnlab import json_files
 from attnlab.config import settings
 from attnlab.data.bpe import library
 from attnlab.data.tokens import Tokenizer, utf8
+
+
+@contextmanager
+def _as_value_error(what: str) -> Iterator[None]:
+    """The package raises nothing more special than Exception, and panics with what is none."""
+    try:
+        yield
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise ValueError(f"{what}: {error}") from None
 
 
 @settings
@@ -44,10 +56,8 @@ class HuggingFaceTokenizer(Tokenizer):
             raise ValueError("a tokenizer.json holds a JSON object; this is something else")
         self._plain = plain
         text = json_files.as_json(plain, indent=None).decode()
-        try:
+        with _as_value_error("tokenizer.json is none that can be read"):
             self._inner = library().Tokenizer.from_str(text)
-        except Exception as error:  # the package raises nothing more special
-            raise ValueError(f"tokenizer.json is none that can be read: {error}") from None
         self._inner.no_padding()
         self._inner.no_truncation()
         self.size, known = size, self._inner.get_vocab_size()
@@ -67,14 +77,13 @@ class HuggingFaceTokenizer(Tokenizer):
 
     def _ids(self, text: str, *, marked: bool) -> Int64[np.ndarray, " t"]:
         utf8(text)
-        try:
+        with _as_value_error("the tokenizer cannot encode this text"):  # an unknown character, say
             found = self._inner.encode(text, add_special_tokens=marked)
-        except Exception as error:  # as above: a character it does not know
-            raise ValueError(f"the tokenizer cannot encode this text: {error}") from None
         return np.array(found.ids, dtype=np.int64)
 
     def _text(self, ids: Int64[np.ndarray, " t"]) -> str:
-        text: str = self._inner.decode(ids.tolist(), skip_special_tokens=False)
+        with _as_value_error("the tokenizer cannot decode these tokens"):
+            text: str = self._inner.decode(ids.tolist(), skip_special_tokens=False)
         return text
 
     def to_json(self) -> dict[str, Any]:

@@ -29,6 +29,11 @@ class Unsupported(ValueError):
 
 
 _MISSING = object()
+LARGEST = 10**15  # no tensor has so many rows, and no text so many tokens
+
+
+def short(text: str) -> str:
+    return text if len(text) <= 60 else f"{text[:60]}…"
 
 
 class Fields:
@@ -50,15 +55,21 @@ class Fields:
 
     def whole(self, name: str, default: Any = _MISSING) -> int:
         value = self.take(name, default)
-        if type(value) is not int or value < 1:
-            raise Unsupported(f"config.json: {name} is {value!r}; it is a whole number above 0")
+        if type(value) is not int or not 1 <= value <= LARGEST:
+            what = f"config.json: {name} is {short(repr(value))}"
+            raise Unsupported(f"{what}; it is a whole number from 1 to {LARGEST:,}")
         return value
 
     def number(self, name: str, default: Any = _MISSING) -> float:
         value = self.take(name, default)
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise Unsupported(f"config.json: {name} is {value!r}; it is a number")
-        return float(value)
+            raise Unsupported(f"config.json: {name} is {short(repr(value))}; it is a number")
+        try:
+            return float(value)
+        except OverflowError:
+            raise Unsupported(
+                f"config.json: {name} is {short(repr(value))}; no float holds it"
+            ) from None
 
     def flag(self, name: str, default: Any = _MISSING) -> bool:
         value = self.take(name, default)
@@ -78,7 +89,9 @@ class Fields:
             raise self.refused(name, value, why or f"attnlab reads {wanted!r} only")
 
     def refused(self, name: str, value: Any, why: str) -> Unsupported:
-        return Unsupported(f"config.json: {name} is {value!r} in this {self.family} model; {why}")
+        return Unsupported(
+            f"config.json: {name} is {short(repr(value))} in this {self.family} model; {why}"
+        )
 
     def refuse_rest(self) -> None:
         for name in sorted(self._plain.keys() - self._taken - HARMLESS):

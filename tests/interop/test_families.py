@@ -193,7 +193,7 @@ def test_configs_of_older_versions_are_read():
         ({"attention_bias": True}, "attention_bias is True .* mlp_bias is False"),
         ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope_type is 'dynamic'"),
         ({"rope_scaling": {"type": "yarn", "mscale": 2.0}}, "rope_parameters.mscale is 2.0"),
-        ({"hidden_size": "many"}, "hidden_size is 'many'; it is a whole number above 0"),
+        ({"hidden_size": "many"}, "hidden_size is 'many'; it is a whole number from 1"),
         ({"hidden_size": 25}, "num_attention_heads is 4 .* a width of 25 is no multiple"),
         ({"num_key_value_heads": 3}, "num_key_value_heads is 3 .* do not divide"),
         ({"rms_norm_eps": "small"}, "rms_norm_eps is 'small'; it is a number"),

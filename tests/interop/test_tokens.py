@@ -97,3 +97,11 @@ def test_nonsense_is_refused(plain, said):
 def test_it_is_not_learned_from_a_text():
     with pytest.raises(ValueError, match="comes with an imported model; give one: start=FOLDER"):
         HuggingFace().train([TEXT], special=False)
+
+
+def test_an_expression_that_takes_for_ever_is_refused():
+    plain = tokens.tokenizer_json(Bytes().train([], False))
+    rule = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated"}
+    tokenizer = tokens.from_json({**plain, "pre_tokenizer": {**rule, "invert": False}}, 256)
+    with pytest.raises(ValueError, match=r"cannot encode this text: .*retry-limit"):
+        tokenizer.encode("a" * 200 + "!")

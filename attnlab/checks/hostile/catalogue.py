@@ -14,6 +14,7 @@ NAMES = (
     "paths",
     "escapes",
     "markup",
+    "folders",
     "code",
     "caches",
 )

@@ -32,8 +32,8 @@ FAMILIES: dict[str, Family] = {
 def family_of(plain: Mapping[str, Any]) -> Family:
     """Of a config.json."""
     kind = plain.get("model_type")
-    if kind in FAMILIES:
-        return FAMILIES[str(kind)]
+    if isinstance(kind, str) and kind in FAMILIES:
+        return FAMILIES[kind]
     code = ", and code in the folder is not run" if "auto_map" in plain else ""
     raise Unsupported(
         f"config.json: model_type is {kind!r}; attnlab reads {', '.join(FAMILIES)}{code}"

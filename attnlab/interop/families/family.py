@@ -14,7 +14,7 @@ from attnlab.attention.heads import Grouped, HeadSettings, MultiHead, head_width
 from attnlab.attention.norms import NORM_EPSILON
 from attnlab.attention.positions import Rotary
 from attnlab.attention.scores import ScaledDot
-from attnlab.interop.fields import Fields, Unsupported
+from attnlab.interop.fields import Fields, Unsupported, short
 from attnlab.interop.rules import Heads, Rule
 from attnlab.models.transformer import TransformerSettings
 
@@ -47,15 +47,14 @@ class Family:
         for name in {**wanted, **found}:
             if wanted.get(name) != found.get(name):
                 raise Unsupported(
-                    f"{name} is {_short(wanted.get(name))}, and a {self.model_type} model of this "
-                    f"kind has {_short(found.get(name))}"
+                    f"{name} is {_said(wanted.get(name))}, and a {self.model_type} model of this "
+                    f"kind has {_said(found.get(name))}"
                 )
         return made
 
 
-def _short(value: Any) -> str:
-    text = "none" if value is None else str(value)
-    return text if len(text) <= 60 else f"{text[:60]}…"
+def _said(value: Any) -> str:
+    return short("none" if value is None else str(value))
 
 
 def meaning(settings: TransformerSettings) -> dict[str, Any]:

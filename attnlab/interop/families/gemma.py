@@ -142,7 +142,8 @@ def _write_gemma3(settings: TransformerSettings) -> dict[str, Any]:
         scaling = positions.scaling if scaled else NoScaling()
         if base is None:
             raise Unsupported("positions.base has none, and all layers turn there")
-        one = rope.written(replace(positions, base=base, scaling=scaling), settings.context)
+        alone = replace(positions, base=base, scaling=scaling, scaled=(True,))
+        one = rope.written(alone, settings.context)
         if found.setdefault(kind, one) != one:
             raise Unsupported(f"rotations differ among layers of {kind}; there they are alike")
     alike = replace(settings, positions=Rotary())
