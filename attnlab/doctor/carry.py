@@ -20,8 +20,8 @@ from torch import Tensor, nn
 
 from attnlab.audit.errors import InputError
 from attnlab.doctor import moves as own_moves
-from attnlab.doctor.names import Part, parts_of
 from attnlab.interop import layouts
+from attnlab.interop.names import Part, parts_of
 
 Order = Literal["kind", "group"]
 INWARD = ("q", "k", "v", "kv", "qkv", "gate", "up", "gate_up", "third")  # read a token's vector

@@ -21,10 +21,10 @@ from attnlab.audit.subject.adapters import subject_for
 from attnlab.audit.subject.base import Vectors, build_subject
 from attnlab.audit.subject.convention import Convention, Form, Mask
 from attnlab.audit.subject.load import from_file, options_of, text_hint
-from attnlab.doctor.names import parts_of
 from attnlab.doctor.placing import placed
 from attnlab.doctor.rotation import Rotation, measure
 from attnlab.doctor.watch import Output, Patch, Trace, Watch, hooked
+from attnlab.interop.names import parts_of
 from attnlab.models.model import Decoder
 
 WINDOWS = ("window", "sliding_window", "window_size", "attention_window", "local_window")

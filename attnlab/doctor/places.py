@@ -14,8 +14,8 @@ from typing import Any
 from torch import Tensor
 
 from attnlab.doctor.case import EQUAL, Case, apart
-from attnlab.doctor.names import Part
 from attnlab.doctor.watch import Output, Trace
+from attnlab.interop.names import Part
 
 
 @dataclass(frozen=True)

@@ -151,3 +151,32 @@ def _number_norms(found: Mapping[str, Part]) -> dict[str, Part]:
                 owners.append(owner)
             numbered[name] = part._replace(name=f"norm {owners.index(owner) + 1}")
     return numbered
+
+
+def leaf_of(name: str) -> str:
+    """The own word of a module: q_proj of a.q_proj.weight, in_proj of a.in_proj_weight."""
+    return re.sub(r"[._](weight|bias)$", "", name).rpartition(".")[2]
+
+
+def with_leaf(name: str, leaf: str) -> str:
+    """The same name with another word for its module."""
+    before = leaf_of(name)
+    at = name.rindex(before)
+    return name[:at] + leaf + name[at + len(before) :]
+
+
+def fused_leaf(leaf: str) -> str:
+    """q_proj: qkv_proj; query: query_key_value."""
+    if re.search("quer(y|ies)", leaf):
+        return re.sub("quer(y|ies)", "query_key_value", leaf)
+    return leaf.replace("Q", "QKV") if "Q" in leaf else leaf.replace("q", "qkv", 1)
+
+
+def separate_leaf(part: str, leaf: str) -> str:
+    """The inverse of `fused_leaf`; of a word that names no parts: q_proj."""
+    if "query_key_value" in leaf:
+        word = {"q": "query", "k": "key", "v": "value"}[part]
+        return leaf.replace("query_key_value", word)
+    if "QKV" in leaf:
+        return leaf.replace("QKV", part.upper())
+    return leaf.replace("qkv", part) if "qkv" in leaf else f"{part}_proj"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from attnlab.doctor.names import Part, parts_of
+from attnlab.interop.names import Part, parts_of
 
 QUERIES = [
     "model.layers.3.self_attn.q_proj.weight",
