@@ -74,6 +74,7 @@ SLOW = [
     "contracts/test_run_files.py",
     "experiments/test_local.py",
     "experiments/test_on_ray.py",
+    "interop/test_converting.py",
     "interop/test_exporting.py",
     "interop/test_families.py",
     "interop/test_modeling.py",

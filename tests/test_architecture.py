@@ -40,7 +40,7 @@ LAYERS = [
     ["attnlab.training"],
     ["attnlab.interop.parity", "attnlab.interop.card", "attnlab.integrations"],
     ["attnlab.interop.exporting"],
-    ["attnlab.interop.importing"],
+    ["attnlab.interop.importing", "attnlab.interop.converting", "attnlab.interop.streaming"],
     ["attnlab.presets", "attnlab.checks"],
     ["attnlab.bench"],
     ["attnlab.experiments", "attnlab.checks.cached", "attnlab.checks.corruption"],

@@ -1,4 +1,4 @@
-"""Verbs to and from folders of transformers: export and import."""
+"""Verbs to, from and between folders of transformers: export, import and convert."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from attnlab.cli.app import AsJson, Runs, app, errors, print_json, screen
-from attnlab.cli.models import Which
+from attnlab.cli.app import AsJson, Runs, app, errors, print_json, progress, screen
+from attnlab.cli.models import Device, Which
 from attnlab.printable import printable
 
 if TYPE_CHECKING:
@@ -83,6 +83,79 @@ def import_folder(
         _show(made.parity)
     say = f"attnlab generate {made.run.folder} --prompt ..."
     screen.print(f"try it: {escape(printable(say, keep=''))}", highlight=False, soft_wrap=True)
+
+
+@app.command(epilog="Example: attnlab convert llama interleaved rotary=interleaved")
+def convert(
+    folder: Annotated[Path, typer.Argument(help="Safetensors and a config.json, or such a file.")],
+    place: Annotated[
+        Path, typer.Argument(metavar="FOLDER2", help="Where to write; not there yet.")
+    ],
+    rotary: Annotated[
+        str | None,
+        typer.Option(help="interleaved or half-split; now it is the other."),
+    ] = None,
+    qkv: Annotated[
+        str | None, typer.Option(help="separate, or fused: by-kind or by-group.")
+    ] = None,
+    kv_heads: Annotated[
+        int | None, typer.Option(help="More: heads are repeated. Fewer: means of heads.")
+    ] = None,
+    head: Annotated[
+        str | None, typer.Option(help="tied to the embeddings, or untied: a copy.")
+    ] = None,
+    matrices: Annotated[
+        str | None, typer.Option(help="in-out (GPT-2) or out-in (all others).")
+    ] = None,
+    heads: Annotated[
+        int | None, typer.Option(help="Query heads, if its config.json does not say.")
+    ] = None,
+    rotated: Annotated[
+        int | None, typer.Option(help="Coordinates of a head that turn, if not known.")
+    ] = None,
+    fused: Annotated[
+        str | None, typer.Option(help="by-kind or by-group now, if that is not known.")
+    ] = None,
+    text: Annotated[
+        Path | None, typer.Option(help="Measure the held-out loss before and after.")
+    ] = None,
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Write the same weights in another layout, as another code base has them.
+
+    Each move is undone and its bits compared before FOLDER2 is there; only fewer key/value heads
+    are another function. Weights do not show which coordinates turn together: rotary=half-split
+    says that they are interleaved now. What transformers would not load is said.
+    """
+    from attnlab import config
+    from attnlab.interop.conversion import Conversion
+    from attnlab.interop.converting import convert as write_converted
+
+    given = {"rotary": rotary, "qkv": qkv, "kv_heads": kv_heads, "head": head}
+    given |= {"matrices": matrices, "heads": heads, "rotated": rotated, "fused": fused}
+    words = [f"{name}={value}" for name, value in given.items() if value is not None]
+    asked = config.override(Conversion(), words)
+    with progress() as tick:
+        made = write_converted(folder, place, asked, text=text, device=device, tick=tick)
+    if as_json:
+        print_json(made.to_json())
+        return
+    moves = ", ".join(f"{name}={value}" for name, value in made.moves.items())
+    how = "the same bits when undone" if made.exact else "another function"
+    _say(f"{made.folder}: {moves}; {len(made.changed):,} tensors changed, {how}")
+    if made.loss is not None:
+        one = made.loss
+        _say(
+            f"held-out loss of {one.text}, {one.tokens:,} tokens: {one.before:.4f} nats a token "
+            f"before, {one.after:.4f} after"
+        )
+    for line in (*made.said, *(f"not copied: {one}" for one in made.not_copied)):
+        _say(line)
+
+
+def _say(line: str) -> None:
+    screen.print(escape(printable(line, keep="")), highlight=False, soft_wrap=True)
 
 
 def _show(parity: "Parity") -> None:

@@ -3,7 +3,6 @@
 The folder is made beside its place, proved there, and renamed: it is there whole or not at all.
 """
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,8 +38,7 @@ def export(
     saved: Saved, place: Path, *, family: str = "auto", shard: int = folders.SHARD
 ) -> Exported:
     """`family` names a model type of transformers; auto: the plainest that can hold the model."""
-    if place.exists() and (not place.is_dir() or any(place.iterdir())):
-        raise ValueError(f"{place} is there already; name a folder that is not")
+    folders.refuse_taken(place)
     settings = saved.model.settings
     if not isinstance(settings, TransformerSettings):
         raise Unsupported(
@@ -49,10 +47,7 @@ def export(
         )
     ours = not isinstance(saved.tokenizer, HuggingFaceTokenizer)
     chosen, plain = _family(settings, family, ours)
-    temporary = place.absolute().with_name(f".{place.name}.{os.getpid()}.tmp")
-    files.remove_folder(temporary)
-    try:
-        files.make_folder(temporary)
+    with folders.new_folder(place) as temporary:
         _write(temporary, saved, settings, chosen, plain, shard)
         own = chosen is OWN
         if own:
@@ -64,13 +59,6 @@ def export(
         text = card(saved, chosen.model_type, parity, place.name, own_code=own)
         _put(temporary / "README.md", text.encode())
         size = sum(path.stat().st_size for path in temporary.iterdir())
-        files.sync_folder(temporary)
-        if place.exists():
-            place.rmdir()  # empty, as was seen
-        temporary.rename(place)
-    except BaseException:
-        files.remove_folder(temporary)
-        raise
     return Exported(place, chosen.model_type, parity, size)
 
 

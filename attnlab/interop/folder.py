@@ -9,7 +9,8 @@ weights and that of one tensor.
 
 import hashlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,7 @@ class Found:
 
     path: Path
     shape: tuple[int, ...]
+    dtype: str  # as safetensors calls it: F32, BF16
 
 
 class Tensors(Mapping[str, Found]):
@@ -74,10 +76,10 @@ class Tensors(Mapping[str, Found]):
         self.folder = folder
         self._found: dict[str, Found] = {}
         for path in _shards(folder):
-            for name, shape in _header(path).items():
+            for name, found in _header(path).items():
                 if name in self._found:
                     raise FolderError(f"{path} has {name}, and so has {self._found[name].path}")
-                self._found[name] = Found(path, shape)
+                self._found[name] = found
         if not self._found:
             raise FolderError(f"{folder} has no tensors")
 
@@ -90,7 +92,7 @@ class Tensors(Mapping[str, Found]):
     def __len__(self) -> int:
         return len(self._found)
 
-    def read(self, name: str) -> Tensor:
+    def copy(self, name: str) -> Tensor:
         """A copy: what is mapped would change with the file, and end the process if it is cut."""
         path = self._found[name].path
         try:
@@ -98,6 +100,11 @@ class Tensors(Mapping[str, Found]):
                 tensor: Tensor = file.get_tensor(name).clone()
         except (safetensors.SafetensorError, OSError) as error:
             raise FolderError(f"{path}: {name} cannot be read: {error}") from None
+        return tensor
+
+    def read(self, name: str) -> Tensor:
+        """A weight: floats, all of them finite."""
+        tensor, path = self.copy(name), self._found[name].path
         if not tensor.is_floating_point():
             raise FolderError(
                 f"{path}: {name} has dtype {str(tensor.dtype).removeprefix('torch.')}; weights are "
@@ -113,6 +120,9 @@ class Tensors(Mapping[str, Found]):
 
 
 def _shards(folder: Path) -> list[Path]:
+    """A file of tensors stands for itself."""
+    if folder.suffix == ".safetensors" and folder.is_file():
+        return [folder]
     if (folder / INDEX).is_file():
         where = read_object(folder / INDEX).get("weight_map")
         if not isinstance(where, dict) or not where:
@@ -133,12 +143,16 @@ def _shards(folder: Path) -> list[Path]:
     raise FolderError(f"{folder / WEIGHTS} is missing")
 
 
-def _header(path: Path) -> dict[str, tuple[int, ...]]:
+def _header(path: Path) -> dict[str, Found]:
     if not path.is_file():
         raise FolderError(f"{path} is missing; the index names it")
     try:
         with safetensors.safe_open(path, framework="pt") as file:
-            return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+            return {
+                name: Found(path, tuple(one.get_shape()), one.get_dtype())
+                for name, one in slices.items()
+            }
     except (safetensors.SafetensorError, OSError) as error:
         raise FolderError(f"{path} is no safetensors file, or cut off: {error}") from None
 
@@ -147,6 +161,29 @@ def sha256(path: Path) -> str:
     """Of a file that a person has named, which may be a link, as in a cache of downloads."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextmanager
+def new_folder(place: Path) -> Iterator[Path]:
+    """A folder to fill, made beside its place and renamed when it is whole; or nothing is left."""
+    refuse_taken(place)
+    temporary = place.absolute().with_name(f".{place.name}.{os.getpid()}.tmp")
+    files.remove_folder(temporary)
+    try:
+        files.make_folder(temporary)
+        yield temporary
+        files.sync_folder(temporary)
+        if place.exists():
+            place.rmdir()  # empty, as was seen
+        temporary.rename(place)
+    except BaseException:
+        files.remove_folder(temporary)
+        raise
+
+
+def refuse_taken(place: Path) -> None:
+    if place.exists() and (not place.is_dir() or any(place.iterdir())):
+        raise ValueError(f"{place} is there already; name a folder that is not")
 
 
 SHARD = 5_000_000_000  # bytes of a file of weights, as in save_pretrained

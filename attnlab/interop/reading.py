@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from attnlab.interop import tokens
+from attnlab.interop.anatomy import RECORD
 from attnlab.interop.families.catalogue import family_of
 from attnlab.interop.families.family import Family
 from attnlab.interop.folder import CONFIG, TOKENIZER, FolderError, Tensors, read_object
@@ -25,6 +26,11 @@ class Read:
 def settings_of(folder: Path) -> tuple[Family, TransformerSettings]:
     """Of its config.json alone."""
     plain = read_object(folder / CONFIG)
+    if plain.get(RECORD):
+        raise FolderError(
+            f"{folder} was converted to a layout that its model type does not have ({RECORD} in "
+            "its config.json); attnlab convert brings it back"
+        )
     try:
         family = family_of(plain)
         return family, family.settings(plain)

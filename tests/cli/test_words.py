@@ -26,6 +26,7 @@ ALIKE = {
     "export": ("tiny", "runs=here"),
     "import": ("folder", "runs=here"),
     "diff": ("hf:llama", "a.width=32"),
+    "convert": ("folder", "qkv=separate"),
 }
 
 
