@@ -36,6 +36,7 @@ from attnlab.audit.answer import Answer as Answer
 from attnlab.audit.answer import answer_of, ended, plain_of, stopped
 from attnlab.audit.contract import Certificate, Contract
 from attnlab.audit.errors import AuditError, InputError, SubjectError
+from attnlab.audit.hf.families import with_folder
 from attnlab.audit.keeper import keep_in_child
 from attnlab.audit.partial import UNEXAMINED, Keep
 from attnlab.json_files import finite
@@ -94,6 +95,7 @@ class Request:
     device: str = "cpu"
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "target", with_folder(self.target))
         if self.device != "cpu" and self.target.startswith("hf:"):
             raise InputError("models of transformers are audited on the CPU: leave --device out")
 

@@ -34,7 +34,7 @@ def audit(
         str,
         typer.Argument(
             help="file.py:Name or package.module:Name, a class or a function; "
-            "hf:ARCH as hf:llama; hf:PATH, a saved model; "
+            "hf:ARCH as hf:llama; a folder of a saved model; "
             "many: hf:all, hf:llama*, @FILE with a target a line."
         ),
     ],

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from attnlab.audit.errors import InputError, SubjectError
+from attnlab.audit.hf.families import with_folder
 from attnlab.audit.hf.models import subject_of
 from attnlab.audit.hf.running import in_float64
 from attnlab.audit.subject.adapters import subject_for
@@ -174,7 +175,7 @@ def open_patient(target: str, options: Sequence[str], runs: Path) -> Patient:
         return _hf(target.removeprefix("hf:"), options, target)
     folder = Path(target)
     if (folder / "config.json").is_file() and any(folder.glob("*.safetensors")):
-        return _hf(target, options, target)
+        return _hf(with_folder(target).removeprefix("hf:"), options, target)
     if ":" in target and not folder.exists():
         return _code(target, options)
     return _run(target, options, runs)

@@ -1,6 +1,7 @@
 """Real pairs: models of transformers against plain ones, and against ours."""
 
 import pytest
+import states
 import torch
 
 pytest.importorskip("transformers")
@@ -21,6 +22,12 @@ LLAMA = {"vocabulary": 104, "context": 512, "epsilon": 1e-6}
 @pytest.fixture(scope="module")
 def llama():
     return subject_of("llama")
+
+
+def test_a_folder_is_itself_and_no_architecture_of_its_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    states.readable(tmp_path / "llama")
+    assert open_patient("llama", [], tmp_path).trained
 
 
 def plain(**style):

@@ -4,6 +4,8 @@ import json
 
 import torch
 
+from attnlab.data.tokens import CharacterTokenizer
+from attnlab.interop import tokens
 from attnlab.interop.folder import write_tensors
 
 LLAMA = {"q": "self_attn.q_proj", "k": "self_attn.k_proj", "v": "self_attn.v_proj"}
@@ -55,4 +57,19 @@ def folder(place, tensors, plain=None, *, most=10**9):
     write_tensors(place, tensors.items(), most)
     if plain is not None:
         (place / "config.json").write_text(json.dumps(plain))
+    return place
+
+
+def readable(place, **changes):
+    """A Llama that is read here, tokenizer and all."""
+    made = state(4, 4, bias=False, untied=False)
+    for n in range(LAYERS):
+        layer = f"model.layers.{n}"
+        made[f"{layer}.mlp.gate_proj.weight"] = made[f"{layer}.mlp.up_proj.weight"].flip(0)
+        made[f"{layer}.post_attention_layernorm.weight"] = torch.ones(WIDTH)
+    more = {"vocab_size": WORDS, "intermediate_size": 40, "max_position_embeddings": 32}
+    plain = config(4, 4, tie_word_embeddings=True, **more, **changes)
+    tokenizer = CharacterTokenizer(sorted("abcdefghijklmnopqrstuvwxyz ,.'\n"), special=False)
+    folder(place, made, plain)
+    (place / "tokenizer.json").write_text(json.dumps(tokens.tokenizer_json(tokenizer)))
     return place

@@ -70,6 +70,16 @@ def family_of(name: str) -> Family:
     return "causal"
 
 
+def with_folder(target: str) -> str:
+    """A folder of a saved model as a target; a folder called llama is none of the architecture."""
+    folder = Path(target).expanduser()
+    saved = (folder / "config.json").is_file() and not (folder / "checkpoints").is_dir()
+    if ":" in target or not saved:
+        return target
+    path = str(folder)
+    return f"hf:{path}" if folder.is_absolute() else f"hf:./{path}"
+
+
 def pick(target: str) -> tuple[Family, str]:
     """What follows `hf:`: the family, and the name of an architecture or a folder."""
     if not target:

@@ -119,6 +119,7 @@ def model_in(
     with quiet():
         import transformers
 
+        _know_our_own()
         try:
             with calling("from_pretrained"):
                 config = transformers.AutoConfig.from_pretrained(folder, **local)
@@ -141,6 +142,19 @@ def model_in(
             first = str(error.__cause__).strip().partition("\n")[0][:LONGEST]
             raise InputError(f"{folder} cannot be loaded: {first}") from error
     return model
+
+
+def _know_our_own() -> None:
+    """Folders of our own type are run by our own file, and never by the one that lies in them."""
+    import transformers
+
+    from attnlab.interop import modeling_attnlab as own
+
+    kind = own.AttnlabConfig.model_type
+    transformers.AutoConfig.register(kind, own.AttnlabConfig, exist_ok=True)
+    transformers.AutoModelForCausalLM.register(
+        own.AttnlabConfig, own.AttnlabForCausalLM, exist_ok=True
+    )
 
 
 def _make_known(attn_implementation: str | None) -> None:

@@ -9,7 +9,7 @@ from attnlab.audit.errors import InputError
 
 pytest.importorskip("transformers")
 
-from attnlab.audit.hf.families import classes, matching, pick
+from attnlab.audit.hf.families import classes, matching, pick, with_folder
 
 
 @pytest.mark.parametrize(
@@ -77,6 +77,21 @@ def test_a_folder_may_be_below_the_home_folder(
     (tmp_path / "saved").mkdir()
     monkeypatch.setenv("HOME", str(tmp_path))
     assert pick("~/saved") == ("causal", str(tmp_path / "saved"))
+
+
+def test_a_folder_by_itself_is_a_saved_model_whatever_it_is_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("llama", "run/checkpoints", "empty"):
+        (tmp_path / name).mkdir(parents=True)
+    for name in ("llama", "run"):
+        (tmp_path / name / "config.json").write_text('{"model_type": "llama"}')
+    assert with_folder("llama") == "hf:./llama", "not the architecture of that name"
+    assert pick("./llama")[1] == "./llama"
+    assert with_folder(str(tmp_path / "llama")) == f"hf:{tmp_path / 'llama'}"
+    for other in ("hf:llama", "run", "empty", "mine.py:Llama", "nothing"):
+        assert with_folder(other) == other
 
 
 def test_globs_are_over_families_and_names() -> None:

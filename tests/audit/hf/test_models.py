@@ -1,5 +1,6 @@
 """The adapter for `transformers`: built tiny, run whole, step by step and behind padding."""
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,9 @@ from attnlab.audit.probe.probe import Probe, apart
 from attnlab.audit.properties.backends import Backends
 from attnlab.audit.properties.cache import Cache
 from attnlab.audit.properties.left_padding import LeftPadding
+from attnlab.interop.families.own import OWN
+from attnlab.interop.folder import write_tensors
+from attnlab.models.transformer import TransformerSettings
 
 pytest.importorskip("transformers")
 
@@ -288,6 +292,17 @@ def test_what_cannot_be_built_says_so_and_is_no_error_of_ours() -> None:
 
 def test_a_decoder_that_takes_single_steps_only_is_stepped() -> None:
     assert hf.subject_of("seq2seq/prophetnet").caches
+
+
+def test_a_folder_of_our_own_type_is_run_by_our_own_file(tmp_path: Path) -> None:
+    """Whatever lies in the folder under that name."""
+    settings = TransformerSettings(vocabulary=31, width=16, depth=1, context=16)
+    named = [(name, one.detach()) for name, one in settings.build().named_parameters()]
+    write_tensors(tmp_path, named)
+    (tmp_path / "config.json").write_text(json.dumps(OWN.config(settings)))
+    (tmp_path / "modeling_attnlab.py").write_text("raise SystemExit('it was run')")
+    model = hf.model_in(tmp_path)
+    assert type(model).__module__ == "attnlab.interop.modeling_attnlab"
 
 
 @pytest.mark.parametrize("name", ["config.json", "generation_config.json", "model.safetensors"])
