@@ -35,6 +35,8 @@ def page(
 ) -> None:
     """Look at the laboratory and touch it in a browser: claims, attention, runs, texts, audits.
 
+    Models are those of runs; of a folder of transformers, attnlab import FOLDER makes one.
+
     It answers on this machine only, and only to who has the printed address. Ctrl-C ends it. On
     another machine, use --no-open there, forward the port (ssh -L 8765:127.0.0.1:8765 HOST) and
     open the printed address here.

@@ -13,6 +13,7 @@ import dataclasses
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from attnlab import config, registry
@@ -84,6 +85,7 @@ MECHANISMS_GPU = (
 NAMED = {"lab": LAB, "mechanisms": MECHANISMS, "mechanisms-gpu": MECHANISMS_GPU}
 
 
+FROM_NOTHING = "variants train from the beginning, made equal in size"
 RATES = (0.5, 1.0, 2.0)  # multiples of the learning rate, where none are given
 
 
@@ -270,6 +272,11 @@ def _presets() -> list[str]:
 def _preset_and_words(spec: str) -> tuple[str, tuple[str, ...]]:
     name, colon, rest = spec.partition(":")
     known = [*_presets(), *NAMED]
+    if (Path(name) / "config.json").is_file():
+        raise ValueError(
+            f"{name} is a folder of weights, and {FROM_NOTHING}: attnlab evaluate {name} data=… "
+            f"measures it as it is, attnlab train PRESET start={name} trains it further"
+        )
     if name.replace("_", "-") not in known:
         raise ValueError(f"no preset called {name!r}; {registry.suggest(name, known)}")
     if colon and not rest:
@@ -335,7 +342,10 @@ def refuse_other_batches(variants: Sequence[Variant]) -> None:
     first = variants[0]
     for variant in variants:
         if variant.recipe.start is not None:
-            raise ValueError(f"{variant.label} has start=…; variants train from the beginning")
+            raise ValueError(
+                f"{variant.label} has start=…, and {FROM_NOTHING}: to train weights further use "
+                "attnlab train, to measure them attnlab evaluate"
+            )
         for key in ("corpus", "tokenizer", "objective", "context", "batch", "steps", "device"):
             name = "length" if key == "context" else key
             mine, wanted = getattr(variant.recipe, name), getattr(first.recipe, name)

@@ -5,7 +5,9 @@ from types import SimpleNamespace
 
 import foreign
 import pytest
+import states
 
+import attnlab as api
 from attnlab.interop import exporting, importing
 from attnlab.interop.parity import Parity
 
@@ -49,6 +51,32 @@ def test_a_run_is_exported_imported_and_used(run):
     )
     assert code == 0 and "finished at step 2" in out, err
     assert made["run"] in run.attnlab("runs")[1]
+
+
+def test_a_folder_is_taken_wherever_a_model_is(attnlab, tmp_path):
+    states.readable(tmp_path / "llama")
+    (tmp_path / "text.txt").write_text("the quick brown fox jumps over the lazy dog. " * 60)
+    assert attnlab("generate", "llama", "--prompt", "the", "--tokens", "3")[0] == 0
+    code, out, err = attnlab("evaluate", "llama", "data=text.txt", "--json")
+    assert code == 0 and json.loads(out)["tokens"] > 100, err
+    words = ("start=llama", "data=text.txt", "steps=2", "batch=2", "device=cpu")
+    code, out, err = attnlab("train", "tiny", *words)
+    assert code == 0 and "finished at step 2" in out, err
+    found = api.attention(tmp_path / "llama", "the fox")
+    assert "7 tokens" in str(found)
+    assert api.generate(tmp_path / "llama", "the", tokens=3)
+
+
+@pytest.mark.parametrize(
+    ("variant", "said"),
+    [("llama", "llama is a folder of weights, and"), ("tiny:start=llama", "has start=…, and")],
+)
+def test_weights_are_no_variants(attnlab, tmp_path, variant, said):
+    """Whatever is compared begins at nothing, and is made equal in size."""
+    states.readable(tmp_path / "llama")
+    code, _, err = attnlab("compare", "tiny", variant)
+    assert code == 2 and len(err.splitlines()) == 1
+    assert said in err and "train from the beginning" in err and "attnlab evaluate" in err
 
 
 def test_without_the_proof_that_is_said(run):

@@ -4,13 +4,16 @@ import shutil
 import time
 
 import pytest
+import states
 from page.pages import client, events, folder, name_of, post, serving
 
 from attnlab.data.corpora import Question
 from attnlab.evaluate import answer_questions
 from attnlab.generate import Sampling, generate, precise
+from attnlab.interop.importing import import_folder
 from attnlab.page import generation
 from attnlab.page.generation import OpenModels
+from attnlab.page.inspection import ModelInput
 from attnlab.page.runs import Runs
 
 
@@ -29,6 +32,20 @@ def models():
 def opened(server):
     with client(server) as one:
         yield one
+
+
+def test_an_imported_model_is_looked_at_and_writes(tmp_path):
+    """A folder of transformers is on the page once it is a run."""
+    states.readable(tmp_path / "llama")
+    made = import_folder(tmp_path / "llama", tmp_path / "runs", prove=False)
+    runs = Runs(tmp_path / "runs")
+    (row,) = runs.list_all()
+    assert row["name"] == made.run.folder.name and row["writable"]
+    models = OpenModels(runs)
+    assert ModelInput.of_run(models, row["name"], "the fox").tokens == list("the fox")
+    asked = {"run": row["name"], "prompt": "the ", "tokens": 5}
+    *_, last = generation.prepare(models, asked)
+    assert last["done"] and last["tokens"] == 5
 
 
 def test_the_stream_is_what_the_model_generates(opened, models):
