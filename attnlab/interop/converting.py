@@ -197,11 +197,6 @@ def _of_transformers(plan: Plan, config: dict[str, Any]) -> list[str]:
     if native is None:
         return [f"whether transformers loads it is not known of a model of type {kind}"]
     record, why = config.get(RECORD, {}), []
-    if "rotary" in record:
-        why.append(
-            f"transformers would load it without a word and compute another function: its {kind} "
-            f"turns {native.rotary} pairs"
-        )
     if "qkv" in record:
         why.append(f"transformers does not load it: its {kind} has q, k and v {native.qkv}")
     if "matrices" in record:
@@ -209,6 +204,12 @@ def _of_transformers(plan: Plan, config: dict[str, Any]) -> list[str]:
     shares = plan.asked.kv_heads or one.kv_heads if plan.moves else one.heads
     if not native.shares and shares != one.heads:
         why.append(f"transformers does not load it: its {kind} shares no key/value heads")
+    if "rotary" in record:
+        silent = "" if why else "would load it without a word, and "
+        why.append(
+            f"transformers {silent}would compute another function: its {kind} turns "
+            f"{native.rotary} pairs"
+        )
     return why
 
 
