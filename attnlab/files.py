@@ -30,6 +30,13 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 APPENDING = os.O_WRONLY | os.O_APPEND | os.O_CREAT
 
 
+def is_file(path: Path) -> bool:
+    """Whether it is there; what is too long for a name, or can be none, is not."""
+    with suppress(OSError, ValueError):
+        return path.is_file()
+    return False
+
+
 def write_whole(path: Path, content: bytes) -> None:
     """Replace a file in one step; it survives a crash of the machine once this returns."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")

@@ -178,3 +178,10 @@ def test_a_file_that_claims_terabytes_is_refused_before_it_is_read(tmp_path, rea
     assert files.read(path, 3) == b"abc"
     with pytest.raises(OSError, match=r"x\.json has 3 bytes, and at most 2"):
         files.read(path, 2)
+
+
+def test_what_can_be_no_name_is_no_file(tmp_path):
+    (tmp_path / "a").touch()
+    assert files.is_file(tmp_path / "a")
+    for name in ("b", "x" * 300, "a\0b", ""):
+        assert not files.is_file(tmp_path / name)

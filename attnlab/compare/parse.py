@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from attnlab import config, registry
+from attnlab import config, files, registry
 from attnlab.config import refusal, setting, settings
 from attnlab.experiments.match import Budget
 from attnlab.experiments.workspace import slug
@@ -272,7 +272,7 @@ def _presets() -> list[str]:
 def _preset_and_words(spec: str) -> tuple[str, tuple[str, ...]]:
     name, colon, rest = spec.partition(":")
     known = [*_presets(), *NAMED]
-    if (Path(name) / "config.json").is_file():
+    if files.is_file(Path(name) / "config.json"):
         raise ValueError(
             f"{name} is a folder of weights, and {FROM_NOTHING}: attnlab evaluate {name} data=… "
             f"measures it as it is, attnlab train PRESET start={name} trains it further"

@@ -72,12 +72,11 @@ def family_of(name: str) -> Family:
 
 def with_folder(target: str) -> str:
     """A folder of a saved model as a target; a folder called llama is none of the architecture."""
-    folder = Path(target).expanduser()
-    saved = (folder / "config.json").is_file() and not (folder / "checkpoints").is_dir()
+    folder = Path(target)
+    saved = files.is_file(folder / "config.json") and not (folder / "checkpoints").is_dir()
     if ":" in target or not saved:
         return target
-    path = str(folder)
-    return f"hf:{path}" if folder.is_absolute() else f"hf:./{path}"
+    return f"hf:{folder}" if folder.is_absolute() else f"hf:./{folder}"
 
 
 def pick(target: str) -> tuple[Family, str]:

@@ -90,7 +90,7 @@ def test_a_folder_by_itself_is_a_saved_model_whatever_it_is_called(
     assert with_folder("llama") == "hf:./llama", "not the architecture of that name"
     assert pick("./llama")[1] == "./llama"
     assert with_folder(str(tmp_path / "llama")) == f"hf:{tmp_path / 'llama'}"
-    for other in ("hf:llama", "run", "empty", "mine.py:Llama", "nothing"):
+    for other in ("hf:llama", "run", "empty", "mine.py:Llama", "nothing", "x" * 300, ""):
         assert with_folder(other) == other
 
 
