@@ -40,7 +40,7 @@ def needs_mask(request: Request) -> bool:
 
 def attend(request: Request) -> Float[Tensor, "b h q e"]:
     if request.q.device.type == "cuda":
-        with _allowed_backends():
+        with allowed_backends():
             return _attend(request)
     out = _attend(request)
     # On the CPU PyTorch takes scores as they are: one too large for the dtype makes a row NaN. (On
@@ -111,7 +111,7 @@ def _mask_of_one(request: Request, first: int) -> Tensor | None:
     return bias.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else bias + mask
 
 
-def _allowed_backends() -> AbstractContextManager[None]:
+def allowed_backends() -> AbstractContextManager[None]:
     """A choice of kernels that a person has made without cuDNN stays as it is."""
     if torch.compiler.is_compiling() or torch.backends.cuda.cudnn_sdp_enabled():
         return sdpa_kernel(TRUSTED)

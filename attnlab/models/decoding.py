@@ -9,10 +9,11 @@ some thirty operations a layer. Its logits are those of the definition but for r
 
 What is not standard has no plan: code of a person's own, hooks, scores that are no scaled dot
 product, values from elsewhere, half precisions, other devices, no compiler. `why_not` says which,
-and the model's own forward serves.
+and the model's own forward serves. On CUDA a step is another one (static_step.py).
 """
 
 import ctypes
+from collections.abc import Sequence
 
 import torch
 from jaxtyping import Float, Int
@@ -56,6 +57,19 @@ def why_not(model: LanguageModel, cache: ModelCache | None) -> str | None:
     """Why a model has no plan."""
     if type(model) is not Transformer or type(cache) is not Cache:
         return "only transformers with a cache have one"
+    if reason := why_not_standard(model, torch.device("cpu"), (torch.float32, torch.float64)):
+        return reason
+    if not all(type(layer) in (FullCache, RingCache) for layer in cache.layers):
+        return "the cache is of another kind"
+    if not cache.length:
+        return "the cache has read no token"
+    return native.why_unavailable()
+
+
+def why_not_standard(
+    model: Transformer, device: torch.device, dtypes: Sequence[torch.dtype]
+) -> str | None:
+    """What of a transformer is none of STANDARD, or lies elsewhere or in another dtype."""
     for name, module in model.named_modules():
         if type(module) not in STANDARD:
             return f"{name} is a {type(module).__name__}"
@@ -66,11 +80,11 @@ def why_not(model: LanguageModel, cache: ModelCache | None) -> str | None:
     first = model.embed.weight
     for name, weight in [*model.named_parameters(), *model.named_buffers()]:
         plain = type(weight.data) is Tensor and weight.is_contiguous()
-        if not plain or weight.device.type != "cpu":
-            return f"{name} does not lie in one piece on the CPU"
-        if weight.dtype != first.dtype or weight.dtype not in (torch.float32, torch.float64):
+        if not plain or weight.device != device:
+            return f"{name} does not lie in one piece on the {str(device).upper()}"
+        if weight.dtype != first.dtype or weight.dtype not in dtypes:
             return f"{name} is {weight.dtype}"
-    if torch.is_autocast_enabled("cpu"):
+    if torch.is_autocast_enabled(device.type):
         return "autocast is on"
     for block in model.blocks:
         assert isinstance(block, Block) and isinstance(block.attention, HeadedAttention)
@@ -78,13 +92,7 @@ def why_not(model: LanguageModel, cache: ModelCache | None) -> str | None:
         for kind in ("gate", "embedding", "residual", "shared_kv", "chunk"):
             if getattr(attention, kind) is not None:
                 return f"attention has {kind}"
-    if model.shared:
-        return "layers share keys and values"
-    if not all(type(layer) in (FullCache, RingCache) for layer in cache.layers):
-        return "the cache is of another kind"
-    if not cache.length:
-        return "the cache has read no token"
-    return native.why_unavailable()
+    return "layers share keys and values" if model.shared else None
 
 
 STANDARD = {

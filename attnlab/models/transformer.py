@@ -272,10 +272,7 @@ class Transformer(Decoder[Cache]):
             stop = start + tokens.shape[1]
         if isinstance(prefix, int):
             prefix = torch.full((tokens.shape[0],), prefix, device=tokens.device)
-        x = self.embed(tokens)
-        if self.settings.embedding_scale is not None:
-            x = x * self.settings.embedding_scale
-        x = self.drop(self.positions.add_to(x, positions))
+        x = self.drop(self.embedded(tokens, positions))
         first = list[Tensor]()
         shared: dict[int, Cached | None] = dict.fromkeys(self.shared)
         options = [
@@ -300,7 +297,20 @@ class Transformer(Decoder[Cache]):
             x = block(x, given, None if cache is None else cache.layers[layer])
         if cache is not None:
             cache.length += tokens.shape[1]
-        logits = self.head(self.norm(x[:, -1:] if last else x))
+        return self.logits_of(x[:, -1:] if last else x)
+
+    def embedded(
+        self, tokens: Int[Tensor, "b t"], positions: Int[Tensor, "#b t"]
+    ) -> Float[Tensor, "b t c"]:
+        """What the first layer reads."""
+        x = self.embed(tokens)
+        if self.settings.embedding_scale is not None:
+            x = x * self.settings.embedding_scale
+        return self.positions.add_to(x, positions)
+
+    def logits_of(self, x: Float[Tensor, "b t c"]) -> Float[Tensor, "b t v"]:
+        """Of what the last layer leaves."""
+        logits = self.head(self.norm(x))
         cap = self.settings.logit_cap
         return logits if cap is None else cap * torch.tanh(logits / cap)
 
