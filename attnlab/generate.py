@@ -10,8 +10,8 @@ That takes a copy of the model, so a large one or one in half precision does it 
 (`exact`): without it rounding may decide, and rounding differs from batch to batch. Above 0 the
 model computes in its own precision, and each token takes one uniform number of its own.
 
-A step of a standard transformer on the CPU is one call into C (models/decoding.py); of any other
-model it is the model's own forward pass.
+A step of a standard transformer on the CPU is one call into C (models/decoding.py), on CUDA the
+replay of a graph (models/graphs.py); of any other model it is the model's own forward pass.
 
 Where positions are limited, a row of n tokens is read from s(n), which moves on in halves of the
 limit; the cache is filled anew when it does.
@@ -22,18 +22,20 @@ import math
 import operator
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from attnlab import counter_rng
-from attnlab.attention.cache import Cache
+from attnlab.attention.cache import MOST_EXPECTED, Cache
 from attnlab.config import setting, settings
+from attnlab.models import static_step
 from attnlab.models.decoding import Plan, plan
+from attnlab.models.graphs import AHEAD, Loop
 from attnlab.models.model import Decoder, LanguageModel, parameters
 from attnlab.models.transformer import Transformer
 
@@ -187,14 +189,12 @@ def _steps(
     use_cache: bool,
 ) -> Generator[list[Picked], None, None]:
     going = list(range(len(texts)))
-    reader = _Reader(model, texts, use_cache)
-    reader.expect(max(map(len, texts), default=0) + tokens)
-    with evaluating(model):
+    with evaluating(model), closing(_Reader(model, texts, sampling, tokens, use_cache)) as reader:
         for number in range(tokens):
             if not going:
                 return
             with torch.inference_mode():  # not around the yield: it would hold for the caller too
-                picked = reader.step(going, sampling, number)
+                picked = reader.step(going, number)
             yield picked
             going = [row for row, token, _ in picked if token != stop]
 
@@ -202,9 +202,19 @@ def _steps(
 class _Reader:
     """A model over texts that grow. Reads what is new, or all anew where it must."""
 
-    def __init__(self, model: LanguageModel, texts: list[list[int]], use_cache: bool) -> None:
+    def __init__(
+        self,
+        model: LanguageModel,
+        texts: list[list[int]],
+        sampling: Sampling,
+        tokens: int,
+        use_cache: bool,
+    ) -> None:
+        """The model is in eval mode; `tokens` will be added to each text at most."""
         self.model = model
         self.texts = texts
+        self.sampling = sampling
+        self.tokens = tokens
         self.device = next(model.parameters()).device
         self.longest = model.longest
         self.cache = model.new_cache() if isinstance(model, Decoder) and use_cache else None
@@ -214,19 +224,32 @@ class _Reader:
         self.plan: Plan | None = None  # of a step of one token
         self.planned = False
         self.draws = _Draws()
+        self.loop: Loop | None = None  # steps on the device, which feed themselves
+        self._expect(max(map(len, texts), default=0))
 
-    def expect(self, length: int) -> None:
-        """The longest text will have so many tokens."""
-        if isinstance(self.cache, Cache):
-            self.cache.expect(length if self.longest is None else min(length, self.longest))
+    def _expect(self, prompt: int) -> None:
+        """Room in the cache for the longest prompt and what will come."""
+        longest = math.inf if self.longest is None else self.longest
+        room = int(min(prompt + self.tokens, longest))
+        if isinstance(self.cache, Cache) and static_step.why_not(self.model) is None:
+            assert isinstance(self.model, Transformer)
+            room = max(min(room, MOST_EXPECTED), min(prompt + 1, room))
+            step = static_step.StaticStep(self.model, room)
+            self.loop = Loop(step, lambda logits, drawn: _pick(logits, self.sampling, drawn))
+            self.cache = step.cache
+        elif isinstance(self.cache, Cache):
+            self.cache.expect(room)
 
-    def step(self, going: list[int], sampling: Sampling, number: int) -> list[Picked]:
-        logits = self._logits(going)
-        uniform = self.draws.of(sampling, self.rows, number, logits.device)
-        chosen, logs = _pick(logits, sampling, uniform)
-        self.newest = chosen[:, None]
-        # the one time in a step that the device is waited for; float64 holds a token exactly
-        table = torch.stack((chosen.double(), logs), dim=1).tolist()
+    def close(self) -> None:
+        if self.loop is not None:
+            self.loop.close()
+
+    def step(self, going: list[int], number: int) -> list[Picked]:
+        """Token `number` of each row that has not ended."""
+        if self.loop is not None and self._stays(going):
+            table = self.loop.next(self._ahead(going), left=self.tokens - number)
+        else:
+            table = self._choose(self._logits(going), number)
         ongoing, picked = set(going), []
         for row, (token, log) in zip(self.rows, table, strict=True):
             if row not in ongoing:
@@ -240,16 +263,39 @@ class _Reader:
             picked.append(Picked(row, int(token), log))
         return picked
 
+    def _choose(self, logits: Float[Tensor, "b v"], number: int) -> list[list[float]]:
+        uniform = self.draws.of(self.sampling, self.rows, number, logits.device)
+        chosen, logs = _pick(logits, self.sampling, uniform)
+        self.newest = chosen[:, None]
+        if self.loop is not None:
+            draw = None if uniform is None else partial(_uniform, self.sampling.seed, self.rows)
+            self.loop.begin(self.newest, self.positions + 1, number + 1, draw)
+        # the one time in a step that the device is waited for; float64 holds a token exactly
+        return torch.stack((chosen.double(), logs), dim=1).tolist()
+
+    def _stays(self, going: list[int], later: int = 0) -> bool:
+        """Whether the cache serves rows that are so many tokens longer than now."""
+        return all(
+            first_seen(len(self.texts[row]) + later, self.longest) == self.starts.get(row)
+            for row in going
+        )
+
+    def _ahead(self, going: list[int]) -> int:
+        """How many more steps the cache will serve, up to AHEAD."""
+        for count in range(AHEAD):
+            if not self._stays(going, count + 1):
+                return count
+        return AHEAD
+
     def _logits(self, going: list[int]) -> Float[Tensor, "b v"]:
         """Logits for the next token of `self.rows`; every row that has not ended is among them."""
         if not isinstance(self.model, Decoder):  # it has no padding mask: a row at a time
             self.rows = going
             alone = (torch.tensor([self.texts[row]], device=self.device) for row in going)
             return torch.stack([self.model(tokens)[0, -1] for tokens in alone])
-        starts = {row: first_seen(len(self.texts[row]), self.longest) for row in going}
-        moved = any(start != self.starts.get(row) for row, start in starts.items())
-        if self.cache is None or moved:
-            self.rows, self.starts = going, starts
+        if self.cache is None or not self._stays(going):
+            self.rows = going
+            self.starts = {row: first_seen(len(self.texts[row]), self.longest) for row in going}
             return self._read_anew()
         self.positions = self.positions + 1
         if self.longest is not None:  # a row that has ended is still read: any position will do
@@ -311,14 +357,13 @@ class _Draws:
             return None
         if rows != self.rows or not 0 <= number - self.first < self.made.shape[1]:
             self.rows, self.first = list(rows), number
-            numbers = np.arange(number, number + DRAWN)
-            self.made = _uniform(sampling.seed, rows, numbers).to(device)
+            self.made = _uniform(sampling.seed, rows, number).to(device)
         return self.made[:, number - self.first]
 
 
-def _uniform(
-    seed: int, rows: Sequence[int], numbers: NDArray[np.int64]
-) -> Float[Tensor, "{len(rows)} {len(numbers)}"]:
+def _uniform(seed: int, rows: Sequence[int], first: int) -> Float[Tensor, "{len(rows)} _n"]:
+    """For DRAWN tokens of each row, from number `first` of its answer on."""
+    numbers = np.arange(first, first + DRAWN)
     return torch.from_numpy(
         counter_rng.uniform(seed, "sample", np.asarray(rows, dtype=np.int64)[:, None], numbers)
     )

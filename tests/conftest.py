@@ -85,6 +85,8 @@ SLOW = [
     "kernels/test_dispatch.py",
     "kernels/test_equality.py",
     "kernels/test_native.py",
+    "models/test_graphs.py",
+    "models/test_static_step.py",
     "models/test_transformer.py",
     "models/test_variants.py",
     "page/test_auditing.py",

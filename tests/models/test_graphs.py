@@ -1,0 +1,132 @@
+"""Steps that feed themselves give the texts of steps that are called one by one."""
+
+import functools
+
+import pytest
+import torch
+
+from attnlab import config
+from attnlab import generate as generation
+from attnlab.generate import Sampling, generate, steps
+from attnlab.models import graphs, static_step
+from attnlab.models.transformer import TransformerSettings
+
+SMALL = TransformerSettings(vocabulary=13, context=12, width=16, depth=2, tied=False)
+GREEDY = Sampling(temperature=0)
+SAMPLED = [
+    GREEDY,
+    Sampling(seed=4),
+    Sampling(seed=7, temperature=0.8, top_k=6),
+    Sampling(seed=7, temperature=1.2, top_p=0.9),
+]
+WORDS = [
+    [],
+    ["window=3,none", "attention=grouped", "feedforward=swiglu"],
+    ["positions=learned"],
+    ["positions=alibi", "window=5", "norm_heads=true", "head_gains=true"],
+    ["positions=sinusoidal", "sink=learned", "soft_cap=2", "tied=true"],
+]
+PROMPTS = [[3, 1, 4, 1], [5], [9, 2, 6, 5, 3, 5, 8, 9, 7], [1, 2, 3, 4], list(range(12)), [7] * 20]
+
+
+@functools.cache
+def build(*words, dtype=torch.float64):
+    torch.manual_seed(0)
+    model = config.override(SMALL, words).build()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)  # far from the start, where everything is flat
+    return model.to(dtype)
+
+
+@pytest.fixture
+def on_the_cpu(monkeypatch):
+    """Steps feed themselves here too, in buffers of several sizes."""
+    monkeypatch.setattr(static_step, "DEVICES", ("cpu", "cuda"))
+    monkeypatch.setattr(static_step, "LEAST_KEYS", 16)
+
+
+def count_loops(monkeypatch):
+    made, begin = [], graphs.Loop.begin
+    monkeypatch.setattr(
+        graphs.Loop, "begin", lambda loop, *given: made.append(loop) or begin(loop, *given)
+    )
+    return made
+
+
+@pytest.mark.parametrize("sampling", SAMPLED, ids=str)
+@pytest.mark.parametrize("words", WORDS, ids=str)
+def test_texts_are_those_of_single_steps(words, sampling, monkeypatch):
+    """In float64, so that rounding does not decide."""
+    model, options = build(*words), {"tokens": 24, "sampling": sampling}
+    want = generate(model, PROMPTS, **options)
+    assert len({token for text in want for token in text}) > 2  # there is something to get
+    made = count_loops(monkeypatch)
+    monkeypatch.setattr(static_step, "DEVICES", ("cpu",))
+    monkeypatch.setattr(static_step, "LEAST_KEYS", 16)
+    assert generate(model, PROMPTS, **options) == want
+    assert len(set(made)) == 1
+    monkeypatch.setattr(generation, "DRAWN", 5)
+    assert generate(model, PROMPTS[:3], **options) == want[:3]
+
+
+@pytest.mark.parametrize("words", [[], ["positions=learned"]], ids=str)
+@pytest.mark.parametrize("tokens", [1, 3, 21])
+def test_rows_end_where_they_did(words, tokens, monkeypatch):
+    """With learned positions rows are read anew, each in its time, without those that ended."""
+    model, options = build(*words), {"tokens": tokens, "sampling": Sampling(seed=3)}
+    stops = None, 3, 9
+    plain = [generate(model, PROMPTS, stop=stop, **options) for stop in stops]
+    assert tokens < 21 or len({len(text) for texts in plain for text in texts}) > 1
+    monkeypatch.setattr(static_step, "DEVICES", ("cpu",))
+    assert [generate(model, PROMPTS, stop=stop, **options) for stop in stops] == plain
+
+
+def test_few_steps_are_started_before_tokens_are_read(on_the_cpu, monkeypatch):
+    run, started = graphs.Loop._run, []
+    monkeypatch.setattr(
+        graphs.Loop, "_run", lambda loop, keys: started.append(keys) or run(loop, keys)
+    )
+    counts = [len(started) for _ in steps(build(), PROMPTS[:2], tokens=8, sampling=GREEDY)]
+    ahead = graphs.AHEAD
+    assert counts == [0, *(min(n + ahead, 7) for n in range(1, 8))]
+
+
+def test_log_probabilities_are_those_of_single_steps(on_the_cpu, monkeypatch):
+    model, sampling = build("positions=learned"), Sampling(seed=5, top_k=4)
+    found = list(steps(model, PROMPTS, tokens=15, sampling=sampling))
+    monkeypatch.setattr(static_step, "DEVICES", ())
+    want = list(steps(model, PROMPTS, tokens=15, sampling=sampling))
+    for one, other in zip(found, want, strict=True):
+        assert [picked[:2] for picked in one] == [picked[:2] for picked in other]
+        for mine, theirs in zip(one, other, strict=True):
+            assert mine.log_probability == pytest.approx(theirs.log_probability, abs=1e-11)
+
+
+def test_a_text_longer_than_expected_moves_to_larger_buffers(on_the_cpu, monkeypatch):
+    model = build("window=5,none")
+    want = generate(model, PROMPTS, tokens=60, sampling=GREEDY)
+    monkeypatch.setattr(generation, "MOST_EXPECTED", 16)
+    grown, grow = [], static_step.StaticStep.grow
+    monkeypatch.setattr(
+        static_step.StaticStep, "grow", lambda step: grown.append(step.room) or grow(step)
+    )
+    assert generate(model, PROMPTS, tokens=60, sampling=GREEDY) == want
+    assert grown == [32, 64]
+
+
+def test_a_model_that_has_diverged_says_so(on_the_cpu):
+    model = config.override(SMALL, []).build()
+    with torch.no_grad():
+        model.blocks[1].attention.project.weight[30] = torch.nan
+    for sampling in SAMPLED:
+        with pytest.raises(ValueError, match=r"logits of row 0 after [45] tokens are"):
+            generate(model, [[1, 2, 3, 4]], tokens=30, sampling=sampling)
+
+
+def test_a_text_that_is_left_leaves_nothing_behind(on_the_cpu, monkeypatch):
+    closed, close = [], graphs.Loop.close
+    monkeypatch.setattr(graphs.Loop, "close", lambda loop: closed.append(loop) or close(loop))
+    taken = steps(build(), PROMPTS, tokens=30)
+    next(taken), next(taken)
+    taken.close()
+    assert len(closed) == 1 and not closed[0].sent and not closed[0].graphs
