@@ -1,5 +1,6 @@
 """Steps that feed themselves give the texts of steps that are called one by one."""
 
+import copy
 import functools
 
 import pytest
@@ -130,3 +131,97 @@ def test_a_text_that_is_left_leaves_nothing_behind(on_the_cpu, monkeypatch):
     next(taken), next(taken)
     taken.close()
     assert len(closed) == 1 and not closed[0].sent and not closed[0].graphs
+
+
+cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+WIDER = ["width=64", "vocabulary=5000", "context=64"]  # kernels of large rows and whole vectors
+
+
+@functools.cache
+def on_cuda(*words, dtype=torch.float64):
+    return copy.deepcopy(build(*words, dtype=dtype)).cuda()
+
+
+@pytest.fixture
+def captured(monkeypatch):
+    """How many graphs were made, here of few steps and for buffers of several sizes."""
+    made, capture = [], graphs.Loop._run_and_capture
+    monkeypatch.setattr(static_step, "LEAST_KEYS", 16)
+    monkeypatch.setattr(graphs, "WORTH", 2)
+    monkeypatch.setattr(
+        graphs.Loop,
+        "_run_and_capture",
+        lambda loop, keys: made.append(keys) or capture(loop, keys),
+    )
+    return made
+
+
+@cuda
+@pytest.mark.parametrize("sampling", SAMPLED, ids=str)
+@pytest.mark.parametrize("words", [*WORDS, WIDER], ids=str)
+def test_graphs_write_the_texts_of_single_steps(words, sampling, captured, monkeypatch):
+    model, options = on_cuda(*words), {"tokens": 60, "sampling": sampling}
+    found = [generate(model, PROMPTS, stop=stop, **options) for stop in (None, 3)]
+    count = len(captured)
+    assert count >= 2
+    monkeypatch.setattr(graphs, "WORTH", 1000)  # the same steps, not captured
+    assert [generate(model, PROMPTS, stop=stop, **options) for stop in (None, 3)] == found
+    monkeypatch.setattr(static_step, "DEVICES", ())
+    assert [generate(model, PROMPTS, stop=stop, **options) for stop in (None, 3)] == found
+    assert len(captured) == count
+
+
+@cuda
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("sampling", SAMPLED[1:], ids=str)
+def test_graphs_compute_what_the_same_steps_compute(dtype, sampling, captured, monkeypatch):
+    """Rounding and all: the very same kernels run."""
+    model = on_cuda(*WIDER, dtype=dtype)
+    found = list(steps(model, PROMPTS, tokens=50, sampling=sampling))
+    assert captured
+    monkeypatch.setattr(graphs, "WORTH", 1000)
+    assert list(steps(model, PROMPTS, tokens=50, sampling=sampling)) == found
+
+
+@cuda
+@pytest.mark.parametrize("words", [[], ["positions=learned"], ["window=3,none"]], ids=str)
+def test_greedy_texts_in_graphs_do_not_depend_on_the_batch(words, captured):
+    model = on_cuda(*words)
+    together = generate(model, PROMPTS, tokens=40, sampling=GREEDY)
+    alone = [generate(model, [text], tokens=40, sampling=GREEDY)[0] for text in PROMPTS]
+    assert alone == together and captured
+
+
+@cuda
+def test_no_graph_is_made_for_a_few_tokens():
+    made = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(graphs.Loop, "_run_and_capture", lambda *given: made.append(given))
+        generate(on_cuda(), PROMPTS, tokens=graphs.WORTH)
+    assert not made
+
+
+@cuda
+def test_memory_is_given_back_when_a_text_ends_or_is_left():
+    model = on_cuda(*WIDER, dtype=torch.float32)
+    generate(model, PROMPTS, tokens=30)  # the libraries keep some of the first time
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    for _ in range(3):
+        generate(model, PROMPTS, tokens=30)
+        taken = steps(model, PROMPTS, tokens=60)
+        for _ in range(25):
+            next(taken)
+        taken.close()
+    torch.cuda.synchronize()
+    assert torch.cuda.memory_allocated() == before
+
+
+@cuda
+def test_a_model_on_cuda_that_has_diverged_says_so(captured):
+    model = copy.deepcopy(on_cuda(dtype=torch.float32))
+    with torch.no_grad():
+        model.blocks[1].attention.project.weight[30] = torch.nan
+    for sampling in SAMPLED:
+        with pytest.raises(ValueError, match=r"logits of row 0 after \d+ tokens are not finite"):
+            generate(model, [[1, 2, 3, 4]], tokens=30, sampling=sampling)

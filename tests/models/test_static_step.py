@@ -131,7 +131,7 @@ def test_what_lies_in_places_not_written_to_is_not_read():
 
 @torch.no_grad()
 def test_scores_too_large_for_the_dtype_are_the_largest_number():
-    model = build("positions=none", "score.scale=1000", "soft_cap=1e30", dtype=torch.float32)
+    model = build("positions=none", "score.scale=1000", "sink=fixed", dtype=torch.float32)
     for block in model.blocks:
         block.attention.project.weight[:48] *= 1e18  # products of them are finite, scores are not
     step = StaticStep(model, 16)
@@ -180,3 +180,19 @@ def test_other_devices_and_models_have_reasons(monkeypatch):
     assert static_step.why_not(elman) == "only transformers with a cache have one"
     reason = decoding.why_not_standard(model, torch.device("cuda", 0), (torch.float64,))
     assert reason == "embed.weight does not lie in one piece on the CUDA:0"
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+@pytest.mark.parametrize("dtype", list(TWICE), ids=str)
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["window=4,none", "attention=grouped"],
+        ["positions=alibi", "norm=layer"],
+        ["positions=learned", "feedforward=swiglu", "bias=true"],
+        *MORE,
+    ],
+    ids=" ".join,
+)
+def test_a_step_on_cuda_is_the_forward_pass(words, dtype):
+    compare(build("width=64", *words, dtype=dtype).cuda(), padded=True)
