@@ -234,8 +234,9 @@ class _Reader:
         if isinstance(self.cache, Cache) and static_step.why_not(self.model) is None:
             assert isinstance(self.model, Transformer)
             room = max(min(room, MOST_EXPECTED), min(prompt + 1, room))
-            step = static_step.StaticStep(self.model, room)
-            self.loop = Loop(step, lambda logits, drawn: _pick(logits, self.sampling, drawn))
+            step, sampling = static_step.StaticStep(self.model, room), self.sampling
+            # a function that held this reader would keep its memory until garbage is collected
+            self.loop = Loop(step, lambda logits, uniform: _pick(logits, sampling, uniform))
             self.cache = step.cache
         elif isinstance(self.cache, Cache):
             self.cache.expect(room)
@@ -388,17 +389,20 @@ def _pick(
         near = logits >= top - TIE * top.abs().clamp(min=1)
         chosen = near.byte().argmax(-1)  # the first of them
     else:
-        total = probabilities(logits, sampling).cumsum(-1)
-        chosen = (total <= uniform[:, None] * total[:, -1:]).sum(-1)
+        chosen = _draw(probabilities(logits, sampling), uniform)
     return chosen, logits.log_softmax(-1).gather(-1, chosen[:, None])[:, 0]
+
+
+def _draw(likely: Float[Tensor, "b v"], uniform: Float[Tensor, " b"]) -> Int[Tensor, " b"]:
+    total = likely.cumsum_(-1)  # in place: with many rows these are large
+    return (total <= uniform[:, None] * total[:, -1:]).sum(-1)
 
 
 def probabilities(logits: Float[Tensor, "b v"], sampling: Sampling) -> Float[Tensor, "b v"]:
     """Temperature, then top_k, then top_p. What is left of the last need not add up to 1."""
-    top = logits.amax(-1, keepdim=True)
-    scaled = logits - top  # so that a small temperature cannot overflow
-    if sampling.temperature != 1:
-        scaled = scaled / sampling.temperature
+    scaled = logits
+    if sampling.temperature != 1:  # less the largest, so that a small one cannot overflow
+        scaled = (logits - logits.amax(-1, keepdim=True)) / sampling.temperature
     if sampling.top_k is None and sampling.top_p is None:
         return scaled.softmax(-1)
     ranked, order = scaled.sort(dim=-1, descending=True, stable=True)  # a tie: the lower

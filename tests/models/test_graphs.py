@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import weakref
 
 import pytest
 import torch
@@ -131,6 +132,9 @@ def test_a_text_that_is_left_leaves_nothing_behind(on_the_cpu, monkeypatch):
     next(taken), next(taken)
     taken.close()
     assert len(closed) == 1 and not closed[0].sent and not closed[0].graphs
+    kept = weakref.ref(closed.pop())
+    del taken
+    assert kept() is None  # at once: nothing waits for garbage to be collected
 
 
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
