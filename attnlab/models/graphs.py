@@ -125,7 +125,7 @@ class Loop:
         if graph is not None:
             graph.replay()
         elif self.captures and min(left, keys - length) >= WORTH:
-            self.graphs[keys] = self._run_and_capture(keys)
+            self._run_and_capture(keys)
         else:
             self._run(keys)
         step.cache.length += 1
@@ -143,7 +143,7 @@ class Loop:
         for counter in (self.ages, self.length, self.column):
             counter += 1
 
-    def _run_and_capture(self, keys: int) -> torch.cuda.CUDAGraph:
+    def _run_and_capture(self, keys: int) -> None:
         """Run a step, which makes all that a first run makes, and record the next.
 
         `torch.cuda.graph` would give all unused memory back first, only to ask for it again.
@@ -159,7 +159,7 @@ class Loop:
             finally:
                 graph.capture_end()
         torch.cuda.current_stream().wait_stream(side)
-        return graph
+        self.graphs[keys] = graph
 
     def _send(self) -> None:
         if not self.captures:

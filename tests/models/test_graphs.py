@@ -1,5 +1,6 @@
 """Steps that feed themselves give the texts of steps that are called one by one."""
 
+import contextlib
 import copy
 import functools
 import weakref
@@ -135,6 +136,86 @@ def test_a_text_that_is_left_leaves_nothing_behind(on_the_cpu, monkeypatch):
     kept = weakref.ref(closed.pop())
     del taken
     assert kept() is None  # at once: nothing waits for garbage to be collected
+
+
+class StandIn:
+    """A graph, stream and event for a machine without CUDA: a replay runs the step again."""
+
+    recording = None
+
+    def __init__(self, device=None):
+        self.replays = 0
+
+    def capture_begin(self, pool, capture_error_mode):
+        StandIn.recording = self
+
+    def capture_end(self):
+        StandIn.recording = None
+
+    def replay(self):
+        self.replays += 1
+        self.step()
+
+    def pool(self):
+        return None
+
+    def record(self):
+        pass
+
+    wait_stream = synchronize = lambda *given: None
+
+
+@pytest.fixture
+def stand_in(on_the_cpu, monkeypatch):
+    """Graphs made on the CPU, for the numbers of places they serve."""
+    made, run, make = [], graphs.Loop._run, torch.empty
+    whole = graphs.Loop.__init__
+
+    def start(loop, *given):
+        whole(loop, *given)
+        loop.captures = True
+
+    def run_or_record(loop, keys):
+        if StandIn.recording is None:
+            run(loop, keys)
+        else:
+            made.append(keys)
+            StandIn.recording.step = lambda: run(loop, keys)
+
+    monkeypatch.setattr(graphs.Loop, "__init__", start)
+    monkeypatch.setattr(graphs.Loop, "_run", run_or_record)
+    monkeypatch.setattr(graphs, "_side_stream", StandIn)
+    monkeypatch.setattr(torch, "empty", lambda *size, pin_memory=False, **how: make(*size, **how))
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda one: one)
+    for name in ("CUDAGraph", "Event", "current_stream"):
+        monkeypatch.setattr(torch.cuda, name, StandIn)
+    for name in ("stream", "device"):
+        monkeypatch.setattr(torch.cuda, name, contextlib.nullcontext)
+    return made
+
+
+@pytest.mark.parametrize("sampling", SAMPLED[:2], ids=str)
+@pytest.mark.parametrize("words", WORDS[:3], ids=str)
+def test_a_recorded_step_is_run_once_and_then_replayed(words, sampling, stand_in, monkeypatch):
+    options = {"tokens": 24, "sampling": sampling}
+    for worth, most in ((2, 3), (14, 1), (1000, 0)):
+        stand_in.clear()
+        monkeypatch.setattr(graphs, "WORTH", worth)
+        monkeypatch.setattr(static_step, "DEVICES", ("cpu",))
+        found = [generate(build(*words), PROMPTS, stop=stop, **options) for stop in (None, 3)]
+        assert len(set(stand_in)) <= most and bool(stand_in) >= (worth == 2)
+        monkeypatch.setattr(static_step, "DEVICES", ())
+        want = [generate(build(*words), PROMPTS, stop=stop, **options) for stop in (None, 3)]
+        assert found == want
+
+
+def test_graphs_of_buffers_that_moved_are_made_anew(stand_in, monkeypatch):
+    monkeypatch.setattr(generation, "MOST_EXPECTED", 16)
+    monkeypatch.setattr(graphs, "WORTH", 2)
+    found = generate(build("window=5,none"), PROMPTS, tokens=60, sampling=GREEDY)
+    assert stand_in == [32, 64, 128]
+    monkeypatch.setattr(static_step, "DEVICES", ())
+    assert found == generate(build("window=5,none"), PROMPTS, tokens=60, sampling=GREEDY)
 
 
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
