@@ -212,8 +212,12 @@ def test_a_recorded_step_is_run_once_and_then_replayed(words, sampling, stand_in
 def test_graphs_of_buffers_that_moved_are_made_anew(stand_in, monkeypatch):
     monkeypatch.setattr(generation, "MOST_EXPECTED", 16)
     monkeypatch.setattr(graphs, "WORTH", 2)
+    loops, left, grow = count_loops(monkeypatch), [], static_step.StaticStep.grow
+    monkeypatch.setattr(
+        static_step.StaticStep, "grow", lambda step: left.append(len(loops[0].graphs)) or grow(step)
+    )
     found = generate(build("window=5,none"), PROMPTS, tokens=60, sampling=GREEDY)
-    assert stand_in == [32, 64, 128]
+    assert stand_in == [32, 64, 128] and left == [0, 0]
     monkeypatch.setattr(static_step, "DEVICES", ())
     assert found == generate(build("window=5,none"), PROMPTS, tokens=60, sampling=GREEDY)
 
