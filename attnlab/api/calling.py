@@ -21,8 +21,19 @@ def words_of(given: Sequence[str], named: Mapping[str, Any]) -> list[str]:
     """Settings as the command line takes them; named ones come after the words."""
     for word in given:
         if not isinstance(word, str):
+            _refuse_live(word)
             raise Error(f"{word!r} is no setting; write it as 'key=value' or as a named argument")
     return [*given, *config.to_overrides({name: _plain(value) for name, value in named.items()})]
+
+
+def _refuse_live(value: Any) -> None:
+    """A class or function of a notebook: a run names the file that its code is in."""
+    if callable(value):
+        name = getattr(value, "__name__", "Mine")
+        raise Error(
+            f"{name} is code in memory, and a run must find its code again; write it to a file "
+            f"(in a notebook: %%writefile mine.py) and give 'mine.py:{name}'"
+        )
 
 
 def _plain(value: Any) -> Any:
@@ -32,6 +43,7 @@ def _plain(value: Any) -> Any:
         return [_plain(inner) for inner in value]
     if isinstance(value, bool):
         return "true" if value else "false"
+    _refuse_live(value)
     return value
 
 

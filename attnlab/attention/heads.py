@@ -173,7 +173,7 @@ def head_width(settings: HeadSettings, width: int) -> int:
         of_maps = "" if maps == 1 else f" of {maps} maps"
         raise ValueError(
             f"width {width} does not divide into {settings.heads} heads{of_maps}; "
-            f"use a width of {near}, or set attention.head_width"
+            f"use a width of {near}, or set model.attention.head_width"
         )
     return width // parts
 

@@ -56,7 +56,8 @@ def list_options(
         typer.Argument(help="A kind, such as positions; an option, such as preset.tiny; settings."),
     ] = "",
     of: Annotated[
-        str, typer.Argument(help="After settings: of which kind, option or verb; none: all.")
+        str,
+        typer.Argument(help="After settings: a kind, option or verb, or one setting; none: all."),
     ] = "",
     as_json: AsJson = False,
 ) -> None:
@@ -69,11 +70,20 @@ def list_options(
     if not what:
         _show_kinds(as_json)
     elif what == SETTINGS:
-        _show_all_settings(_options(of) if of else _all_options(), as_json)
+        _show_all_settings(_options(of) if of and _is_place(of) else _all_options(), as_json, of)
     elif what in VERBS or "." in what or "=" in what:
-        _show_settings(_options(what)[0], as_json)
+        found = _options(what)
+        if len(found) == 1:
+            _show_settings(found[0], as_json)
+        else:
+            _show_options([found[0].kind], as_json)
     else:
         _show_options(_kinds(what), as_json)
+
+
+def _is_place(word: str) -> bool:
+    """Whether a word says whose settings are meant; else it is the name of one."""
+    return word in (*VERBS, *GROUPS, *registry.kinds()) or not word.isidentifier()
 
 
 def _options(what: str) -> list[registry.Option]:
@@ -81,8 +91,16 @@ def _options(what: str) -> list[registry.Option]:
     first, dot, name = what.replace("=", ".").partition(".")
     if what in VERBS:
         return [VERBS[what]]
+    if ":" in what and first not in registry.kinds():
+        raise ValueError(
+            f"{what} is code of your own, which can stand in for {', '.join(registry.OWN)}; "
+            f"write what it is: attnlab list attention.{what}"
+        )
     if dot:
-        return [registry.find(_kinds(first)[0], name)]
+        kind = _kinds(first)[0]
+        if name in registry.kinds() and name not in {one.name for one in registry.options(kind)}:
+            return registry.options(name)  # model.attention, as settings have it
+        return [registry.find(kind, name)]
     return [option for kind in _kinds(first) for option in registry.options(kind)]
 
 
@@ -158,8 +176,18 @@ def _plain(option: registry.Option, fields: list[config.Description]) -> dict[st
     return {**vars(option), "settings": [dataclasses.asdict(field) for field in fields]}
 
 
-def _show_all_settings(options: list[registry.Option], as_json: bool) -> None:
+def _show_all_settings(options: list[registry.Option], as_json: bool, of: str) -> None:
     described = [(option, _fields(option, _load(option))) for option in options]
+    if of.isidentifier() and not _is_place(of):
+        known = {field.key for _, fields in described for field in fields}
+        described = [
+            (option, [field for field in fields if field.key == of]) for option, fields in described
+        ]
+        described = [(option, fields) for option, fields in described if fields]
+        if not described:
+            kinds = [*registry.kinds(), *VERBS]
+            advice = registry.suggest(of, sorted({*known, *kinds}))
+            raise ValueError(f"{of!r} is no kind and no setting; {advice}")
     if as_json:
         print_json([_plain(option, fields) for option, fields in described])
         return

@@ -84,7 +84,7 @@ class OwnCode:
                 raise
             raise InputError(
                 f"{error}. The model was made with it: work in the folder where it is, or put the "
-                "copy back that the run keeps in its folder code/"
+                f"copy here that the run keeps in its folder code/, and attnlab trust {self.code}"
             ) from None
 
     def files(self) -> frozenset[Path]:

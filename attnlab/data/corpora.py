@@ -153,7 +153,7 @@ class PythonDocs:
 
 @settings
 class TextFiles:
-    """A file of text, or a folder: its text files in the order of their names."""
+    """A file of text, or a folder: its text files in the order of their names, without runs."""
 
     path: str = setting("", about="the file or folder; data=PATH sets it too")
     validation: float = setting(0.1, low=0, below=1, because=KEPT, about=VALIDATION)
@@ -173,7 +173,8 @@ class TextFiles:
                     yield "\n"
                 yield from read_chunks(file)
 
-        return TextCorpus(str(path), chunks, self.validation)
+        count = f", {len(files)} file{'s' if len(files) > 1 else ''}" if path.is_dir() else ""
+        return TextCorpus(f"{path}{count}", chunks, self.validation)
 
 
 def check_exists(path: str) -> Path:
@@ -243,12 +244,23 @@ def _kind(mode: int) -> str:
     return kinds.get(stat.S_IFMT(mode), "something special")
 
 
+def _is_written_by_us(folders: list[str], names: list[str]) -> bool:
+    """What is in a run, a study or a comparison."""
+    run = "checkpoints" in folders and "config.json" in names
+    return run or ("parts" in folders and "settings.json" in names)
+
+
 def _files_under(folder: Path) -> list[Path]:
     def refuse(error: OSError) -> None:
         raise ValueError(f"{error.filename} cannot be read: {error.strerror}") from None
 
     found: list[Path] = []
     for where, folders, names in os.walk(folder, onerror=refuse):
+        if _is_written_by_us(
+            folders, names
+        ):  # which would learn its own logs, and changes with them
+            folders.clear()
+            continue
         folders[:] = [name for name in folders if not name.startswith(".")]
         paths = [Path(where) / name for name in names if not name.startswith(".")]
         found += [p for p in paths if p.suffix.lower() in SUFFIXES and p.is_file()]

@@ -38,8 +38,9 @@ def refuse_other_text(found: Corpus, known: str, run: Path | str) -> None:
     """A ValueError if a text is not the one that a run was trained on, as far as that is known."""
     if known and found.fingerprint != known:
         raise ValueError(
-            f"the text has changed: {found.name} is not what {run} was trained on. Restore it, or "
-            "say where it is now: data=PATH. To go on with another text, begin a new run: start=RUN"
+            f"the text has changed: {found.name} is not what {run} was trained on. Restore it (of "
+            "a folder every text file counts), or say where it is now: data=PATH. To go on with "
+            "another text, begin a new run: start=RUN"
         )
 
 

@@ -36,6 +36,14 @@ def test_a_line_replaces_the_last_and_is_not_in_a_log(terminal, monkeypatch):
     assert stream.text == ("\rreading \\x1b[2J\rdone           \r    \r" if terminal else "")
 
 
+def test_code_in_memory_is_refused_with_what_to_do():
+    class Live:
+        pass
+
+    with pytest.raises(attnlab.Error, match=r"Live is code in memory.*give 'mine.py:Live'"):
+        calling.words_of([], {"model.attention": Live})
+
+
 def test_what_is_ours_stays_what_it_is():
     with pytest.raises(KeyError), calling.calling():
         raise KeyError("ours")

@@ -160,3 +160,14 @@ def test_list_as_json(attnlab):
 def test_an_unknown_name_prints_the_closest_valid_one(attnlab, what, message):
     code, _, said = attnlab("list", what)
     assert code == 2 and message in said and len(said.strip().splitlines()) == 1
+
+
+def test_one_setting_is_found_by_its_name(attnlab):
+    code, shown, _ = attnlab("list", "settings", "steps")
+    assert code == 0 and "steps of the training" in shown and "temperature" not in shown
+    code, shown, _ = attnlab("list", "model.attention")
+    assert code == 0 and "grouped" in shown
+    code, _, said = attnlab("list", "settings", "stpes")
+    assert code == 2 and "'stpes' is no kind and no setting; did you mean 'steps'?" in said
+    code, _, said = attnlab("list", "mine.py:Mine")
+    assert code == 2 and "write what it is: attnlab list attention.mine.py:Mine" in said

@@ -164,3 +164,14 @@ def test_python_has_documentation_to_read():
     assert corpus.characters("train") > 100_000
     assert corpus.fingerprint == PythonDocs().load().fingerprint
     assert "assert" in whole(corpus, "train")
+
+
+def test_runs_inside_of_a_folder_are_no_text(tmp_path):
+    (tmp_path / "a.txt").write_text("a text of some length " * 9)
+    for name in ("runs/one/config.json", "runs/one/checkpoints/x.json", "study/parts/a.json"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text('{"not": "a text"}')
+    (tmp_path / "study/settings.json").write_text("{}")
+    found = TextFiles(path=str(tmp_path)).load()
+    assert found.name == f"{tmp_path}, 1 file"
+    assert "not" not in "".join(found.pieces("train"))
