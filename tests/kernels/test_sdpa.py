@@ -117,3 +117,15 @@ def test_one_query_makes_nothing_as_large_as_the_keys(name):
     with torch.no_grad(), Sizes() as sizes:
         attention(q, k, v, **options)
     assert sizes.made and max(sizes.made) < k.numel() / 2
+
+
+@pytest.mark.parametrize("queries", [1, 9])
+@pytest.mark.parametrize("where", [0, 1])
+@pytest.mark.parametrize("keys", [9, 15, 16, 40])
+def test_nan_in_a_query_or_key_is_not_lost(queries, where, keys):
+    if queries > 1:
+        queries = keys
+    made = [torch.randn(1, 2, n, 16) for n in (queries, keys, keys)]
+    made[where][0, 0, -1] = math.nan
+    got, true = (attention(*made, path=path) for path in ("auto", "reference"))
+    assert torch.equal(got.isnan(), true.isnan()) and true[0, 0, -1].isnan().all()
