@@ -87,6 +87,7 @@ SLOW = [
     "kernels/test_native.py",
     "models/test_graphs.py",
     "models/test_static_step.py",
+    "kernels/test_triton.py",
     "models/test_transformer.py",
     "models/test_variants.py",
     "page/test_auditing.py",

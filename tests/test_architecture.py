@@ -70,6 +70,7 @@ EXTRAS = {
     "local_attention": {"attnlab.bench.window"},
     "matplotlib": {"attnlab.reports.plots"},
     "ray": {"attnlab.experiments.on_ray"},
+    "triton": {"attnlab.kernels.triton.engine"},
     "starlette": {"attnlab.page.routes", "attnlab.page.server"},
     "tokenizers": {"attnlab.data.bpe"},
     "transformers": {
@@ -90,6 +91,8 @@ EXTRAS = {
 # loaded by the package itself: a plugin, and a file that stands in exported folders
 PLUGINS = {"pytest": "attnlab.audit.plugins.pytest_plugin"}
 PLUGINS |= {"transformers": "attnlab.interop.modeling_attnlab"}
+# Triton compiles functions of modules, so these import it at their top, and are loaded when used
+KERNELS = {f"attnlab.kernels.triton.{name}" for name in ("parts", "forward", "backward", "launch")}
 
 
 def module_of(path):
@@ -159,10 +162,19 @@ def test_the_core_imports_only_what_every_machine_has(path):
         if package == "attnlab" or package in STANDARD_LIBRARY:
             continue
         assert not module.startswith(STANDARD_LIBRARY_ONLY), f"{module} imports {package}"
+        if package == "triton" and module in KERNELS:
+            continue
         known = package in CORE or module in EXTRAS.get(package, ())
         assert known or PLUGINS.get(package) == module, f"{module} imports {package}"
         if package in EXTRAS and PLUGINS.get(package) != module:
             assert imported not in imports_of(path, top_level=True)
+
+
+@pytest.mark.parametrize("path", FILES, ids=module_of)
+def test_kernels_of_triton_are_loaded_when_they_are_used(path):
+    """Their modules import Triton, which a machine without a GPU need not have."""
+    if module_of(path) not in KERNELS:
+        assert not KERNELS & set(imports_of(path, top_level=True))
 
 
 @pytest.mark.parametrize("path", FILES, ids=module_of)

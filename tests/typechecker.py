@@ -14,12 +14,16 @@ from beartype import BeartypeConf, beartype
 
 check = beartype(conf=BeartypeConf(is_pep484_tower=True))
 with_shapes = jaxtyping.jaxtyped
+# Triton reads the source of these, and calls them with what is no tensor of PyTorch
+TRITON = tuple(f"attnlab.kernels.triton.{name}" for name in ("parts", "forward", "backward"))
 
 
 def jaxtyped(*, typechecker):
     """What the import hook puts above every function and class, in place of jaxtyping's own."""
 
     def decorate(fn):
+        if fn.__module__.startswith(TRITON):
+            return fn
         if inspect.isclass(fn):
             if dataclasses.is_dataclass(fn) and _has_no_shapes(fn.__init__):
                 if not hasattr(fn.__init__, "__wrapped__"):  # inherited, and checked already

@@ -1,4 +1,4 @@
-"""The input of the two engines of banded attention, as plain tensors and numbers."""
+"""The input of the engines of banded attention, as plain tensors and numbers."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from attnlab.kernels.mask import ALL, Mask
-from attnlab.kernels.request import Bias, Request
+from attnlab.kernels.request import Bias, LinearBias, Request
+from attnlab.kernels.rotary import Rotation
 
 
 @dataclass(frozen=True)
@@ -33,15 +34,19 @@ class Band:
     mask: Mask | Ranges
     scale: float
     cap: float = 0.0  # on scores; 0: none
-    table: Float[Tensor, "h n"] | None = None
+    table: Float[Tensor, "h n"] | Float[Tensor, " h"] | None = None  # one number: a slope
     zero: int = 0
     sinks: Float[Tensor, " h"] | None = None
     padding: Bool[Tensor, "b k"] | None = None
+    rotary: Rotation | None = None  # of the keys, where q and k are still to be turned
 
 
-def band_of(request: Request) -> Band:
+def band_of(request: Request, slopes: bool = False) -> Band:
+    """With `slopes` those of ALiBi stay what they are, and stand for the table."""
     table, zero = None, 0
-    if isinstance(request.bias, Bias):
+    if slopes and isinstance(request.bias, LinearBias):
+        table = request.bias.slopes
+    elif isinstance(request.bias, Bias):
         table, zero = bias_table(request.bias, request.queries, request.keys)
     return Band(
         q=request.q,
@@ -54,6 +59,7 @@ def band_of(request: Request) -> Band:
         zero=zero,
         sinks=request.sinks,
         padding=request.key_padding,
+        rotary=request.rotary,
     )
 
 
@@ -62,3 +68,11 @@ def bias_table(bias: Bias, queries: int, keys: int) -> tuple[Float[Tensor, "h n"
     reach = queries + keys
     after = torch.arange(-reach, reach + 1, device=bias.learned.device)
     return bias.of_distance(-after), reach
+
+
+def laid_out_as(like: Tensor, width: int) -> Tensor:
+    """Memory for a result [b, h, t, width]: heads innermost where they are so in `like`."""
+    batch, heads, time, _ = like.shape
+    if like.stride(1) < like.stride(2):
+        return like.new_empty(batch, time, heads, width).transpose(1, 2)
+    return like.new_empty(batch, heads, time, width)

@@ -6,7 +6,7 @@ Axes: b batch, h query heads, g key/value heads, q queries, k keys, d head width
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal, TypedDict, Unpack, overload
 
@@ -18,7 +18,7 @@ from attnlab import registry
 from attnlab.kernels import banded, flex, hardware, reference, sdpa
 from attnlab.kernels.mask import Align, Reach, Segments
 from attnlab.kernels.request import Bias, Request
-from attnlab.kernels.rotary import Rotation, check_rotation, rotate
+from attnlab.kernels.rotary import Rotation, check_rotation
 
 FEW_QUERIES = 8  # up to this a tile is mostly empty, and a dense mask small
 # from here on our compiled path beats PyTorch's on the CPU at full causal attention (docs/notes.md)
@@ -41,6 +41,8 @@ _record: ContextVar[set[Choice] | None] = ContextVar("the choices of paths", def
 class Path:
     attend: Callable[[Request], Tensor]
     refusal: Callable[[Request], str | None]
+    # It turns queries and keys itself, and reads no padding that nobody has cleared.
+    takes_all: bool = False
 
 
 PATHS = {
@@ -51,6 +53,11 @@ PATHS = {
     ),
     "tiled": Path(partial(banded.attend, engine="tiled"), partial(banded.refusal, engine="tiled")),
     "flex": Path(flex.attend, flex.refusal),
+    "triton": Path(
+        partial(banded.attend, engine="triton"),
+        partial(banded.refusal, engine="triton"),
+        takes_all=True,
+    ),
 }
 
 
@@ -145,11 +152,11 @@ def attention(
         sinks=sinks,
         bias=bias,
         key_padding=key_padding,
+        rotary=rotary,
         dropout=dropout,
     )
     request.check()
-    if rotary is not None:
-        request = _rotated(request, rotary)
+    _check_places(request)
     if not return_weights:
         return attend(request, path)
     if path not in ("auto", "reference"):
@@ -157,22 +164,20 @@ def attention(
     return attend_with_weights(request)
 
 
-def _rotated(request: Request, rotary: Rotation) -> Request:
-    """Keys turned by their angles, and queries by those of the places where they stand."""
-    q, k = request.q, request.k
-    check_rotation(rotary, k.shape[0], k.shape[2], k.shape[3])
-    if request.is_band:
-        of_queries = rotary.last(q.shape[2])
-    else:
-        at = request.mask.positions()
-        if not torch.compiler.is_compiling() and ((at < 0) | (at >= request.keys)).any():
-            bad = at[(at < 0) | (at >= request.keys)][0].item()
-            raise ValueError(
-                f"a query stands at position {bad} of {request.keys} keys, for which rotary has no "
-                "angles; rotate q and k before the call"
-            )
-        of_queries = rotary.at(at)
-    return replace(request, q=rotate(q, of_queries), k=rotate(k, rotary))
+def _check_places(request: Request) -> None:
+    """Every query must stand where there is an angle."""
+    if request.rotary is None:
+        return
+    check_rotation(request.rotary, request.k.shape[0], request.keys, request.k.shape[3])
+    if torch.compiler.is_compiling() or (request.is_band and request.queries <= request.keys):
+        return
+    at = request.mask.positions()
+    outside = (at < 0) | (at >= request.keys)
+    if outside.any():
+        raise ValueError(
+            f"a query stands at position {at[outside][0].item()} of {request.keys} keys, for which "
+            "rotary has no angles; rotate q and k before the call"
+        )
 
 
 def request_of(q: Tensor, k: Tensor, v: Tensor, **options: Unpack[Options]) -> Request:
@@ -219,14 +224,16 @@ def attend(request: Request, path: str = "auto") -> Float[Tensor, "b h q e"]:
     """The output, by the path that serves the request."""
     choice = choose(request, path)
     _note(choice)
-    if choice.path != "native":  # which computes half precisions in float32
+    if choice.path not in ("native", "triton"):  # which compute half precisions their own way
         hardware.require(request.q.dtype, request.q.device)
     if choice is DECODING:
-        return sdpa.decode(request)
-    request = request.clear_padding()
+        return sdpa.decode(request.turn())
+    path_taken = PATHS[choice.path]
+    if not path_taken.takes_all:
+        request = request.turn().clear_padding()
     if choice.path != "reference":
         request = request.trim_keys()
-    return PATHS[choice.path].attend(request)
+    return path_taken.attend(request)
 
 
 def attend_with_weights(
@@ -234,7 +241,7 @@ def attend_with_weights(
 ) -> tuple[Float[Tensor, "b h q e"], Float[Tensor, "b h q k"]]:
     """The output and the weights behind it, by the reference."""
     hardware.require(request.q.dtype, request.q.device)
-    return reference.attend_with_weights(request.clear_padding())
+    return reference.attend_with_weights(request.turn().clear_padding())
 
 
 @contextmanager
@@ -279,7 +286,8 @@ def choose(request: Request, path: str = "auto") -> Choice:
         return Choice("reference" if dense else "sdpa", "weights are left out at random")
     if plain and not sdpa.needs_mask(request):
         return _full_choice(request)
-    if request.queries <= FEW_QUERIES:
+    on_cuda = request.q.device.type == "cuda" and PATHS["triton"].refusal(request) is None
+    if request.queries <= FEW_QUERIES and not on_cuda:
         few = f"{request.queries} queries need only a small mask"
         return Choice("sdpa" if plain else "reference", few)
     return _banded_choice(request)
@@ -302,7 +310,7 @@ def _banded_choice(request: Request) -> Choice:
         what = "scores that PyTorch has no flag for"
     elif not request.covers_all_keys:
         what = "a window"
-    ranking = ["flex"] if request.q.device.type == "cuda" else ["native", "tiled"]
+    ranking = ["triton", "flex"] if request.q.device.type == "cuda" else ["native", "tiled"]
     refusals: list[str] = []
     for path in ranking:
         reason = PATHS[path].refusal(request)

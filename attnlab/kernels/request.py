@@ -16,6 +16,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from attnlab.kernels.mask import Align, Mask, Reach, Segments
+from attnlab.kernels.rotary import Rotation, rotate
 
 ALL = slice(None)
 
@@ -83,6 +84,8 @@ class Request:
     # key_padding as numbers to add to scores: 0, or minus infinity. A KV cache has it at hand, and
     # holds zeros where keys and values are padding.
     padding_mask: Float[Tensor, "b 1 1 k"] | None = None
+    # Angles of the keys, where q and k are still to be turned; most paths get them turned.
+    rotary: Rotation | None = None
     dropout: float = 0.0  # the probability that a weight is left out; the others are scaled up
 
     def check(self) -> None:
@@ -197,6 +200,18 @@ class Request:
             bias = bias[..., queries, :]
         return bias
 
+    def turn(self) -> "Request":
+        """Keys turned by their angles, and queries by those of the places where they stand."""
+        if self.rotary is None:
+            return self
+        of_queries = (
+            self.rotary.last(self.queries)
+            if self.is_band
+            else self.rotary.at(self.mask.positions())
+        )
+        q, k = rotate(self.q, of_queries), rotate(self.k, self.rotary)
+        return replace(self, q=q, k=k, rotary=None)
+
     def clear_padding(self) -> "Request":
         """The same request with zeros where keys and values are padding.
 
@@ -223,6 +238,7 @@ class Request:
             bias=self.dense_bias(keys=kept) if isinstance(self.bias, Tensor) else self.bias,
             key_padding=None if self.key_padding is None else self.key_padding[:, kept],
             padding_mask=None if mask is None else mask[..., kept],
+            rotary=None if self.rotary is None else self.rotary.last(self.keys - first),
         )
 
 
