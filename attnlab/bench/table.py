@@ -8,15 +8,19 @@ from rich.table import Table
 
 def show(report: dict[str, Any], screen: Console) -> None:
     settings = report["settings"]
+    turned = " with rotary positions" if settings["rotary"] else ""
     screen.print(
         f"sliding-window attention on {report['device']}, {report['dtype']}, "
         f"{report['threads']} threads, batch {settings['batch']}, {settings['heads']} heads of "
-        f"{settings['width']}; median ms of up to {settings['turns']} turns; ratio = ours / theirs",
+        f"{settings['width']}{turned}; median ms of up to {settings['turns']} turns; "
+        "ratio = ours / theirs",
         highlight=False,
     )
     table = Table("length", "window", box=None, header_style="bold")
     table.add_column("who", no_wrap=True)
-    for heading in ("forward", "ratio", "+ backward", "ratio", "peak MB"):
+    on_cuda = report["device"] != "cpu"
+    rates = ("TFLOP/s",) if on_cuda else ()
+    for heading in ("forward", "ratio", *rates, "+ backward", "ratio", *rates, "peak MB"):
         table.add_column(heading, justify="right")
     ratios = {(place["length"], place["window"]): place for place in report["ratios"]}
     last = None
@@ -31,10 +35,15 @@ def show(report: dict[str, Any], screen: Console) -> None:
             table.add_row(*cells, row["name"], f"[red]wrong: {row['wrong']}[/]")
             continue
         for what, name in (("forward", "forward"), ("both", "forward + backward")):
-            cells += [_time(row[what]), _number(ratios[place][name].get(row["name"]))]
+            cells += [_time(row[what], on_cuda), _number(ratios[place][name].get(row["name"]))]
+            cells += [f"{row['rates'].get(name, 0):,.0f}"] if on_cuda else []
         memory = "–" if row["memory"] is None else f"{row['memory'] / 1e6:,.0f}"
         table.add_row(*cells[:2], row["name"], *cells[2:], memory)
     screen.print(table)
+    for place in report["ratios"]:
+        best = ", ".join(f"{name} {_number(ratio)}" for name, ratio in place["best"].items())
+        where = f"length {place['length']:,}, window {place['window']:,}"
+        screen.print(f"ours / the best peer's at {where}: {best}", highlight=False)
     for note in dict.fromkeys(f"{r['name']}: {r['note']}" for r in report["rows"] if r["note"]):
         screen.print(note, highlight=False, markup=False)
     for line in _left_out(report):
@@ -63,10 +72,10 @@ def _left_out(report: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _time(timing: dict[str, Any] | None) -> str:
+def _time(timing: dict[str, Any] | None, finely: bool) -> str:
     if timing is None:
         return "–"
-    return f"{timing['median']:,.1f}"
+    return f"{timing['median']:,.3f}" if finely else f"{timing['median']:,.1f}"
 
 
 def _number(value: float | None) -> str:

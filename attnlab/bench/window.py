@@ -3,24 +3,29 @@
 Axes: b batch, h heads, t time, d head width.
 
 Every candidate is first checked against the definition in float64: outputs on pieces of the longest
-text, gradients on a shorter one. One that is wrong is named and its times are not reported.
+text, gradients on a shorter one. One that is wrong is named and its times are not reported. With
+`rotary` queries and keys are turned as part of the work: peers get a pass for it, compiled on CUDA.
+
+On CUDA calls are recorded as graphs and replayed, so that no time of Python counts, and heads lie
+side by side in memory, as a projection leaves them.
 """
 
 import importlib.util
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
 from rich.console import Console
 from torch import Tensor
 
-from attnlab.bench import table
-from attnlab.bench.measure import Timing, exponent, peak_memory, take_turns
+from attnlab.bench import peers, table, tuning
+from attnlab.bench.measure import Timing, exponent, peak_memory, recorded, take_turns
 from attnlab.config import refusal, setting, settings
 from attnlab.extras import missing
-from attnlab.kernels import Request, attention, choose, hardware
+from attnlab.kernels import Request, Rotation, attention, choose, hardware, rotation
 from attnlab.kernels.dispatch import PATHS
 from attnlab.kernels.mask import Reach, keys_of_left_reach
 from attnlab.stop import stoppable
@@ -54,6 +59,10 @@ class WindowBench:
     dense_up_to: int = setting(
         16384, about="longest text for candidates with a dense mask, which cost length²"
     )
+    rotary: bool = setting(False, about="rotary positions are part of the work")
+    tune: bool = setting(
+        False, about="try sizes of tiles of the kernels for CUDA, and print the best ones"
+    )
     flex: bool = setting(
         True, about="measure FlexAttention too; it compiles for 20 seconds a length"
     )
@@ -66,7 +75,7 @@ class WindowBench:
         return run(self, tick)
 
     def show(self, report: dict[str, Any], screen: Console) -> None:
-        table.show(report, screen)
+        (tuning.show if self.tune else table.show)(report, screen)
 
     def passed(self, report: dict[str, Any]) -> bool:
         return not any(row["wrong"] for row in report["rows"])
@@ -90,6 +99,19 @@ class Candidate:
     backward: bool = True
     note: str = ""
 
+    def of(self, window: int, by: Rotation | None) -> Function:
+        """What it computes; `by` has the angles of the longest text."""
+        return self.make(window) if by is None else peers.turning(self.make(window), by)
+
+
+@dataclass(frozen=True)
+class Ours(Candidate):
+    """`make` gives a function that turns queries and keys itself."""
+
+    def of(self, window: int, by: Rotation | None) -> Function:
+        path = self.make(window)
+        return path if by is None else lambda q, k, v: path(q, k, v, rotary=peers.until(by, k))
+
 
 @dataclass
 class Row:
@@ -110,6 +132,9 @@ def run(settings: WindowBench, tick: Callable[[str], None] = lambda text: None) 
     name = settings.dtype or ("bfloat16" if device.type == "cuda" else "float32")
     dtype = _DTYPES[name]
     hardware.require(dtype, device)
+    if settings.tune:
+        inputs = _inputs(settings, max(settings.lengths), device, dtype)
+        return tuning.run(inputs, settings.windows, settings.turns, tick)
     rows: list[Row] = []
     absent: dict[tuple[int, int], dict[str, str]] = {}
     places = settings.places()
@@ -142,14 +167,24 @@ def _inputs(
         (settings.batch, n, length, settings.width) for n in (settings.heads, kv_heads, kv_heads)
     ]
     q, k, v = (torch.randn(s, generator=rng, device=device, dtype=dtype) for s in shapes)
+    if device.type == "cuda":
+        q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v))
     return q, k, v
+
+
+def _angles(settings: WindowBench, inputs: tuple[Tensor, Tensor, Tensor]) -> Rotation | None:
+    if not settings.rotary:
+        return None
+    places = torch.arange(inputs[0].shape[2], device=inputs[0].device)[None]
+    return rotation(places, settings.width // 2)
 
 
 def _peak(settings: WindowBench, row: Row, inputs: tuple[Tensor, Tensor, Tensor]) -> int | None:
     """Of forward and backward, or of forward alone where there is no backward."""
     found = {c.name: c for c in _candidates(settings, inputs, row.window)}[row.name]
     make = _both if found.backward else _forward
-    return peak_memory(make(found.make(row.window), inputs), inputs[0].device)
+    function = found.of(row.window, _angles(settings, inputs))
+    return peak_memory(make(function, inputs), inputs[0].device)
 
 
 def _candidates(
@@ -159,9 +194,9 @@ def _candidates(
     device = q.device
     request = Request(q=q, k=k, v=v, window=window)
     chosen = choose(request)
-    yield Candidate("attnlab", _path("auto"), note=f"path {chosen.path}: {chosen.reason}")
+    yield Ours("attnlab", _path("auto"), note=f"path {chosen.path}: {chosen.reason}")
     if device.type == "cpu" and chosen.path == "native":
-        yield Candidate("attnlab, no compiler", _path("tiled"))
+        yield Ours("attnlab, no compiler", _path("tiled"))
     if window >= q.shape[2]:
         yield Candidate("SDPA, causal", _path("sdpa"))
     elif not _dense_left_out(settings, q.shape[2]) and window == settings.middle:  # one for all
@@ -170,6 +205,8 @@ def _candidates(
         backward = device.type == "cuda"
         note = "" if backward else "it has no backward pass on the CPU"
         yield Candidate("FlexAttention", _path("flex"), backward=backward, note=note)
+    if device.type == "cuda" and not peers.why_not_varlen(request):
+        yield Candidate("varlen_attn", peers.varlen)
     if not _local_left_out(request):
         note = "its window counts the keys before the query: one key more"
         yield Candidate("local-attention", _local_attention, keys_of_left_reach, note=note)
@@ -185,6 +222,8 @@ def left_out(
         "dense mask": "" if window >= q.shape[2] else _dense_left_out(settings, q.shape[2]),
         "FlexAttention": _flex_left_out(settings, request),
         "local-attention": _local_left_out(request),
+        # on the CPU it is no peer
+        "varlen_attn": peers.why_not_varlen(request) if q.device.type == "cuda" else "",
     }
     return {name: reason for name, reason in reasons.items() if reason}
 
@@ -211,8 +250,8 @@ def _local_left_out(request: Request) -> str:
     return ""
 
 
-def _path(path: str) -> Callable[[int], Function]:
-    return lambda window: lambda q, k, v: attention(q, k, v, window=window, path=path)
+def _path(path: str) -> Callable[[int], Callable[..., Tensor]]:
+    return lambda window: partial(attention, window=window, path=path)
 
 
 def _local_attention(window: int) -> Function:
@@ -237,19 +276,22 @@ def _measure(
     length, device = inputs[0].shape[2], inputs[0].device
     candidates = list(_candidates(settings, inputs, window))
     rows = {c.name: Row(length, window, c.name, note=c.note) for c in candidates}
+    by = _angles(settings, inputs)
     place = f"length {length:,}, window {window:,}: "
     for candidate in candidates:
         tick(place + f"checking {candidate.name}")
-        rows[candidate.name].wrong = check(candidate, inputs, window)
+        rows[candidate.name].wrong = check(candidate, inputs, window, by)
     right = [c for c in candidates if rows[c.name].wrong is None]
 
     def label(what: str) -> Callable[[str], None]:
         return lambda name: tick(place + f"{name}, {what}")
 
-    forward = {c.name: _forward(c.make(window), inputs) for c in right}
+    forward = {c.name: _forward(c.of(window, by), inputs) for c in right}
     with torch.no_grad():
+        forward = {name: recorded(call, device) for name, call in forward.items()}
         timings = take_turns(forward, device, settings.turns, settings.patience, label("forward"))
-    both = {c.name: _both(c.make(window), inputs) for c in right if c.backward}
+    both = {c.name: _both(c.of(window, by), inputs) for c in right if c.backward}
+    both = {name: recorded(call, device) for name, call in both.items()}
     backward = take_turns(
         both, device, settings.turns, settings.patience, label("forward + backward")
     )
@@ -265,13 +307,18 @@ def _forward(function: Function, inputs: tuple[Tensor, Tensor, Tensor]) -> Calla
 
 def _both(function: Function, inputs: tuple[Tensor, Tensor, Tensor]) -> Callable[[], object]:
     leaves = [x.clone().requires_grad_() for x in inputs]
-    grad = torch.randn_like(inputs[0])
+    grad = torch.randn_like(inputs[0])  # laid out as the queries, as the next product leaves it
     return lambda: torch.autograd.grad(function(*leaves), leaves, grad)
 
 
-def check(candidate: Candidate, inputs: tuple[Tensor, Tensor, Tensor], window: int) -> str | None:
+def check(
+    candidate: Candidate,
+    inputs: tuple[Tensor, Tensor, Tensor],
+    window: int,
+    by: Rotation | None = None,
+) -> str | None:
     """What is wrong with a candidate, or None."""
-    function, keys = candidate.make(window), candidate.keys(window)
+    function, keys = candidate.of(window, by), candidate.keys(window)
     limit = 64 * torch.finfo(inputs[0].dtype).eps  # of the largest number: rounding, summed up
     length = inputs[0].shape[2]
     with torch.no_grad():
@@ -279,22 +326,29 @@ def check(candidate: Candidate, inputs: tuple[Tensor, Tensor, Tensor], window: i
     for stop in {min(96, length), length // 2, length}:
         start = max(stop - 96, 0)
         q, k, v = (x[:, :, :stop].double() for x in inputs)
-        true = attention(q[:, :, start:], k, v, window=keys, path="sdpa")
+        turn = peers.until(by, k)
+        true = attention(q[:, :, start:], k, v, window=keys, rotary=turn, path="sdpa")
         error = _error(out[:, :, start:stop], true)
         if not error <= limit:
             return f"output off by {error:.1e} at positions {start} to {stop} (limit {limit:.1e})"
-    return _check_gradients(function, inputs, keys, limit) if candidate.backward else None
+    return _check_gradients(function, inputs, keys, by, limit) if candidate.backward else None
 
 
 def _check_gradients(
-    function: Function, inputs: tuple[Tensor, Tensor, Tensor], keys: int, limit: float
+    function: Function,
+    inputs: tuple[Tensor, Tensor, Tensor],
+    keys: int,
+    by: Rotation | None,
+    limit: float,
 ) -> str | None:
     length = min(inputs[0].shape[2], 3 * keys + 5, 1024)
     short = [x[:, :, :length] for x in inputs]
     grad = torch.randn_like(short[0])
     ours = _gradients(function, short, grad)
     wide = [x.double() for x in short]
-    true = _gradients(lambda q, k, v: attention(q, k, v, window=keys, path="reference"), wide, grad)
+    turn = peers.until(by, wide[1])
+    definition = partial(attention, window=keys, rotary=turn, path="reference")
+    true = _gradients(definition, wide, grad)
     for name, mine, exact in zip("qkv", ours, true, strict=True):
         error = _error(mine, exact)
         if not error <= limit:
@@ -326,7 +380,7 @@ def _report(
         "threads": torch.get_num_threads(),
         "dtype": dtype,
         "torch": torch.__version__,
-        "rows": [asdict(row) for row in rows],
+        "rows": [{**asdict(row), "rates": _rates(settings, row)} for row in rows],
         "left_out": [
             {"length": length, "window": window, "name": peer, "reason": reason}
             for (length, window), reasons in absent.items()
@@ -344,16 +398,32 @@ def _report(
 
 def _ratios(ours: Row, rows: list[Row]) -> dict[str, Any]:
     """Our time over each peer's, at one place."""
-    found: dict[str, Any] = {"length": ours.length, "window": ours.window}
+    found: dict[str, Any] = {"length": ours.length, "window": ours.window, "best": {}}
     for what in ("forward", "both"):
         mine: Timing | None = getattr(ours, what)
-        peers = [r for r in rows if (r.length, r.window) == (ours.length, ours.window)]
-        found["forward + backward" if what == "both" else what] = {
+        others = [r for r in rows if (r.length, r.window) == (ours.length, ours.window)]
+        name = "forward + backward" if what == "both" else what
+        found[name] = {
             peer.name: mine.median / theirs.median
-            for peer in peers
+            for peer in others
             if peer is not ours and mine and (theirs := getattr(peer, what))
         }
+        strangers = [found[name][peer] for peer in found[name] if not peer.startswith("attnlab")]
+        found["best"][name] = max(strangers, default=None)
     return found
+
+
+def _rates(settings: WindowBench, row: Row) -> dict[str, float]:
+    """TFLOP/s, of products for pairs of a query and a key that it attends to: 2 of them forward,
+    and 5 on the way back."""
+    window = min(row.window, row.length)
+    pairs = settings.batch * settings.heads * (row.length * window - window * (window - 1) // 2)
+    timings = {"forward": (row.forward, 2), "forward + backward": (row.both, 7)}
+    return {
+        name: 2e-9 * products * settings.width * pairs / timing.median
+        for name, (timing, products) in timings.items()
+        if timing
+    }
 
 
 def _exponents(rows: list[Row], axis: str) -> dict[str, float | None]:

@@ -286,11 +286,15 @@ def choose(request: Request, path: str = "auto") -> Choice:
         return Choice("reference" if dense else "sdpa", "weights are left out at random")
     if plain and not sdpa.needs_mask(request):
         return _full_choice(request)
-    on_cuda = request.q.device.type == "cuda" and PATHS["triton"].refusal(request) is None
-    if request.queries <= FEW_QUERIES and not on_cuda:
+    if request.queries <= FEW_QUERIES and not _is_for_kernels(request):
         few = f"{request.queries} queries need only a small mask"
         return Choice("sdpa" if plain else "reference", few)
     return _banded_choice(request)
+
+
+def _is_for_kernels(request: Request) -> bool:
+    """On CUDA few queries share out their keys, and no mask is made."""
+    return request.q.device.type == "cuda" and PATHS["triton"].refusal(request) is None
 
 
 def _full_choice(request: Request) -> Choice:

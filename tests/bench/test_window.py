@@ -1,17 +1,18 @@
 """The window benchmark: checks first, then takes turns, and reports ratios."""
 
 import importlib.util
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
 from rich.console import Console
 
-from attnlab.bench import window
+from attnlab.bench import peers, window
 from attnlab.bench.measure import exponent, peak_memory, take_turns
 from attnlab.bench.table import show
 from attnlab.bench.window import Candidate, WindowBench, check
-from attnlab.kernels import attention
+from attnlab.kernels import Request, attention, rotation
 
 SMALL = WindowBench(
     lengths=(96, 192), windows=(8, 32), heads=2, width=16, turns=2, flex=False, device="cpu"
@@ -150,6 +151,48 @@ def test_the_dense_mask_stops_where_it_is_told_and_the_table_says_who_is_left_ou
         "dense mask is left out at length × window 96 × 8",
     ]
     assert lines[-1].endswith("96 tokens are more than dense_up_to=64")
+
+
+def test_rotary_positions_are_part_of_everybodys_work():
+    turned = replace(SMALL, lengths=(96,), windows=(8,), rotary=True)
+    report = window.run(turned)
+    assert {"attnlab", "dense mask"} <= {row["name"] for row in report["rows"]}
+    assert not any(row["wrong"] for row in report["rows"])
+    (place,) = report["ratios"]
+    theirs = [place["forward"][name] for name in place["forward"] if not name.startswith("attnlab")]
+    assert place["best"]["forward"] == max(theirs)
+
+
+def test_a_candidate_that_turns_nothing_is_found_wrong():
+    by = rotation(torch.arange(200)[None], 8)
+    right = Candidate("right", window._path("tiled"))
+    assert check(right, inputs(), 20, by) is None
+    straight = window.Ours("straight", lambda w: lambda q, k, v, rotary: attention(q, k, v))
+    assert "output off by" in check(straight, inputs(), 20, by)
+
+
+def test_rates_count_the_pairs_that_are_attended_to():
+    row = window.Row(10, 4, "", window.Timing(1.0, 1, 1, 1), window.Timing(2.0, 1, 1, 1))
+    pairs = sum(min(i + 1, 4) for i in range(10))
+    rates = window._rates(replace(SMALL, heads=3, width=16), row)
+    assert rates["forward"] == pytest.approx(3 * pairs * 2 * 2 * 16 / 1e-3 / 1e12)
+    assert rates["forward + backward"] == pytest.approx(3 * pairs * 7 * 2 * 16 / 2e-3 / 1e12)
+
+
+def test_varlen_is_left_out_with_a_reason(monkeypatch):
+    q = torch.randn(1, 4, 20, 16)
+    asked = Request(q=q, k=q[:, :2], v=q[:, :2])
+    monkeypatch.setattr(peers, "_options_of_varlen", lambda: frozenset())
+    assert "has none with windows" in peers.why_not_varlen(asked)
+    monkeypatch.setattr(peers, "_options_of_varlen", lambda: frozenset({"window_size"}))
+    assert peers.why_not_varlen(asked) == "it does not run in torch.float32"
+    half = Request(q=q.half(), k=q[:, :2].half(), v=q[:, :2].half())
+    assert "has none with key/value heads for groups" in peers.why_not_varlen(half)
+
+
+def test_tuning_says_where_it_cannot():
+    with pytest.raises(ValueError, match="nothing to tune: the kernels run on CUDA, not on cpu"):
+        window.run(replace(SMALL, tune=True))
 
 
 def test_a_window_of_everything_is_held_against_causal_attention():

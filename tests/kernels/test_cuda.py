@@ -6,6 +6,7 @@ import pytest
 import torch
 from problems import Problem, assert_as_good_as_plain, errors, refusal, solve
 
+from attnlab.bench.measure import recorded
 from attnlab.kernels import (
     DistanceBias,
     LinearBias,
@@ -14,6 +15,7 @@ from attnlab.kernels import (
     attention,
     choose,
     problems,
+    rotation,
 )
 from attnlab.kernels.dispatch import PATHS, request_of
 
@@ -66,12 +68,27 @@ def test_equals_the_definition_in_float64(name, path):
     assert max(errors(solve(SHAPES[name], path, device="cuda"), true)) < 1e-11
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+
+
+@pytest.mark.parametrize("path", ["auto", "triton"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", SHAPES)
-def test_is_as_exact_as_plain_pytorch(name, dtype):
-    true = solve(SHAPES[name], "reference")
-    plain = solve(SHAPES[name], "reference", dtype, "cuda")
-    assert_as_good_as_plain(solve(SHAPES[name], "auto", dtype, "cuda"), plain, true, dtype)
+def test_is_as_exact_as_plain_pytorch(name, dtype, path):
+    problem = SHAPES[name]
+    if path == "triton" and problem.table:
+        pytest.skip("it has no gradient of a bias by distance")
+    true, plain = solve(problem, "reference"), solve(problem, "reference", dtype, "cuda")
+    assert_as_good_as_plain(solve(problem, path, dtype, "cuda"), plain, true, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("width", [16, 48, 64, 80, 96, 128, 192, 256])
+@pytest.mark.parametrize("window", [100, 700])
+def test_kernels_of_every_width_are_as_exact_as_plain_pytorch(width, window, dtype):
+    problem = Problem(queries=900, window=window, width=width, batch=1, kv_heads=1, ratio=4)
+    true, plain = solve(problem, "reference"), solve(problem, "reference", dtype, "cuda")
+    assert_as_good_as_plain(solve(problem, "triton", dtype, "cuda"), plain, true, dtype)
 
 
 @pytest.mark.parametrize("name", LONGER)
@@ -112,13 +129,16 @@ def refusal_of_flex(q, k, v, options):
     return PATHS["flex"].refusal(request_of(q, k, v, **options))
 
 
-def test_windows_go_to_flex_and_the_rest_says_why():
+def test_windows_go_to_our_kernels_and_the_rest_says_why():
     q = torch.randn(1, 2, 150, 64, device="cuda", dtype=torch.bfloat16)
-    assert choose(Request(q=q, k=q, v=q, window=9)).path == "flex"
+    assert choose(Request(q=q, k=q, v=q, window=9)).path == "triton"
+    assert choose(Request(q=q[:, :, :3], k=q, v=q, window=9)).path == "triton"
     assert choose(Request(q=q, k=q, v=q)).path == "sdpa"
-    odd = q[..., :24]
-    choice = choose(Request(q=odd, k=odd, v=odd, window=9))
-    assert choice.path == "sdpa" and "not flex: head widths (24, 24)" in choice.reason
+    wide = q.double()
+    choice = choose(Request(q=wide, k=wide, v=wide, window=9))
+    assert choice.path == "sdpa"
+    assert "not triton: the kernels do not compute in torch.float64" in choice.reason
+    assert "not flex: FlexAttention does not run in torch.float64" in choice.reason
     with pytest.raises(ValueError, match="compiled C runs on the CPU, not on cuda"):
         attention(q, q, q, window=9, path="native")
 
@@ -154,3 +174,116 @@ def test_gradients_may_come_in_any_layout():
         found.append(torch.autograd.grad(out, (q, k, v), laid_out))
     for grads in found[1:]:
         torch.testing.assert_close(grads, found[0])
+
+
+def inputs(*lengths, heads=(8, 2, 2), width=64, dtype=torch.bfloat16):
+    torch.manual_seed(0)
+    lengths = lengths * 3 if len(lengths) == 1 else lengths
+    return [
+        torch.randn(2, t, h, width, device="cuda", dtype=dtype).transpose(1, 2).requires_grad_()
+        for h, t in zip(heads, lengths, strict=True)
+    ]
+
+
+def gradients(attend, leaves):
+    out = attend(*leaves)
+    return [out, *torch.autograd.grad(out, leaves, torch.ones_like(out).cumsum(2))]
+
+
+def windowed(*leaves):
+    return attention(*leaves, window=300, path="triton")
+
+
+def test_kernels_give_the_same_bits_every_time():
+    leaves = inputs(2000)
+    first = gradients(windowed, leaves)
+    for _ in range(3):
+        assert all(map(torch.equal, first, gradients(windowed, leaves)))
+
+
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+@pytest.mark.parametrize("turned", [False, True])
+def test_kernels_compile_without_a_break(mode, turned):
+    by = rotation(torch.arange(700, device="cuda")[None], 32) if turned else None
+
+    def attend(q, k, v):
+        return attention(q * 2, k, v, window=100, rotary=by) + 1
+
+    leaves = inputs(700)
+    compiled = torch.compile(attend, fullgraph=True, mode=mode)
+    for _ in range(3):
+        found = [x.clone() for x in gradients(compiled, leaves)]
+    for mine, true in zip(found, gradients(attend, leaves), strict=True):
+        torch.testing.assert_close(mine, true, rtol=2e-2, atol=2e-2)
+
+
+def test_kernels_are_recorded_as_a_graph():
+    leaves = inputs(700)
+    results: list = []
+    replay = recorded(lambda: results.append(gradients(windowed, leaves)), torch.device("cuda"))
+    true = gradients(windowed, leaves)
+    with torch.no_grad():
+        for one in results[-1]:
+            one.zero_()
+    replay()
+    assert all(map(torch.equal, results[-1], true))
+
+
+@pytest.mark.parametrize("layout", ["half-split", "interleaved"])
+@pytest.mark.parametrize("pairs", [32, 12])
+def test_kernels_turn_as_a_pass_of_its_own_does(layout, pairs):
+    by = rotation(torch.arange(900, device="cuda")[None], pairs, layout=layout)
+    leaves = inputs(600, 900, 900, dtype=torch.float32)
+    found, true = (
+        gradients(lambda *x, p=path: attention(*x, window=300, rotary=by, path=p), leaves)
+        for path in ("triton", "reference")
+    )
+    for mine, exact in zip(found, true, strict=True):
+        error = (mine - exact).abs().max() / exact.abs().max()
+        assert error < 1e-5
+
+
+@pytest.mark.parametrize("queries", [1, 3, 16, 128])
+@pytest.mark.parametrize("window", [300, 5000])
+def test_few_queries_share_out_their_keys(queries, window):
+    q, k, v = (x.detach() for x in inputs(queries, 20_000, 20_000))
+    choice = choose(Request(q=q, k=k, v=v, window=window))
+    assert choice.path == "triton"
+    found = attention(q, k, v, window=window)
+    true = attention(q.double(), k.double(), v.double(), window=window, path="reference")
+    assert (found - true).abs().max() < 1e-2 * true.abs().max()
+
+
+def test_numbers_past_two_billion_are_found():
+    """Rows lie 4,096 numbers apart: the last of them are past what 32 bits can count."""
+    length, tail = 540_000, 300
+    leaves = [
+        torch.randn(1, length, 64, 64, device="cuda", dtype=torch.bfloat16)
+        .transpose(1, 2)
+        .requires_grad_()
+        for _ in range(3)
+    ]
+    out = attention(*leaves, window=100, path="triton")
+    grad = torch.zeros_like(out)
+    grad[:, :, -200:] = 1
+    grads = torch.autograd.grad(out, leaves, grad)
+    last = [x.detach()[:, :, -tail:].double().requires_grad_() for x in leaves]
+    true = attention(*last, window=100, path="reference")
+    exact = torch.autograd.grad(true, last, grad[:, :, -tail:].double())
+    for mine, wanted in zip([out, *grads], [true, *exact], strict=True):
+        error = (mine[:, :, -100:] - wanted[:, :, -100:]).abs().max()
+        assert error < 2e-2 * wanted.abs().max()
+
+
+def test_the_first_call_of_a_shape_compiles_what_is_chosen_and_no_more():
+    """A length or a window is a number to a kernel: another one compiles nothing."""
+    from attnlab.kernels.triton.forward import forward_kernel
+
+    def compiled():
+        return sum(len(found[0]) for found in forward_kernel.device_caches.values())
+
+    for length, window in ((4096, 128), (8192, 256)):
+        attention(*(x.detach() for x in inputs(length)), window=window, path="triton")
+        if length == 4096:
+            before = compiled()
+    assert compiled() == before

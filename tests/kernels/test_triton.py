@@ -351,7 +351,8 @@ def test_where_it_cannot_run_it_says_so(monkeypatch):
 def a_gpu(monkeypatch, tmp_path):
     """A GPU by name; what its trial comes to is up to the test."""
     monkeypatch.setenv("ATTNLAB_CACHE", str(tmp_path))
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *device: (9, 0))
+    monkeypatch.setattr(engine, "_capability", lambda index: (9, 0))
+    monkeypatch.setattr(engine, "_missing", lambda kind: None)
     monkeypatch.setattr(engine, "_fingerprint", lambda index: "chip")
     engine.trial.cache_clear()
     yield tmp_path / "attnlab" / "triton-chip"
@@ -371,9 +372,49 @@ def test_a_trial_that_worked_is_remembered(monkeypatch, a_gpu):
 
 
 def test_an_old_chip_is_not_tried(monkeypatch, a_gpu):
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *device: (7, 5))
+    monkeypatch.setattr(engine, "_capability", lambda index: (7, 5))
     monkeypatch.setattr(engine, "_failure", lambda device: pytest.fail("tried"))
-    assert engine.trial(0) == "compute capability 7.5 is below 8.0"
+    gpu = torch.device("cuda", 0)
+    assert engine.why_unavailable(gpu) == "compute capability 7.5 is below 8.0"
+
+
+def test_what_was_compiled_has_its_trial_when_it_runs(monkeypatch, a_gpu):
+    monkeypatch.setattr(engine, "_failure", lambda device: "output off by 3")
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    gpu = torch.device("cuda", 0)
+    assert engine.why_unavailable(gpu) is None
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: False)
+    with pytest.raises(RuntimeError, match="cannot serve this: output off by 3; use path='flex'"):
+        engine._trust(gpu)
+
+
+COMPILED = """
+import sys
+import torch
+sys.path.insert(0, sys.argv[1])
+import interpreted
+interpreted.mend()
+from attnlab.kernels import attention, rotation
+by = rotation(torch.arange(40)[None], 8)
+for options in ({"window": 9, "rotary": by}, {"chunk": 16}):
+    def attend(q, k, v):
+        return attention(q, k, v, path="triton", **options)
+    leaves = [torch.randn(1, n, 40, 16, requires_grad=True) for n in (4, 2, 2)]
+    found = torch.compile(attend, fullgraph=True, backend="aot_eager")(*leaves)
+    true = attend(*leaves)
+    assert torch.equal(found, true)
+    grads = [torch.autograd.grad(out.sum(), leaves) for out in (found, true)]
+    assert all(torch.equal(mine, same) for mine, same in zip(*grads))
+"""
+
+
+@pytest.mark.skipif(not INTERPRETED, reason="test_cuda.py does this on a GPU")
+def test_compiled_code_has_no_break():
+    """Nor with the rotation inside, or with ranges; in a process where nothing checks types."""
+    here = Path(__file__).parent
+    command = [sys.executable, "-c", COMPILED, str(here)]
+    done = subprocess.run(command, cwd=here.parents[1], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
 
 
 @runs
@@ -393,3 +434,23 @@ def test_the_trial_finds_a_wrong_kernel(monkeypatch):
         assert "found output off by" in engine._failure(torch.device(DEVICE))
         monkeypatch.setattr(launch, "forward", None)
         assert "the trial raised TypeError" in engine._failure(torch.device(DEVICE))
+
+
+@runs
+def test_tuning_tries_tiles_and_names_the_best():
+    from rich.console import Console
+
+    from attnlab.bench import tuning
+
+    def tried(kernel, group):
+        yield Tile(32, 32, stages=1, parts=1)
+        yield Tile(16, 48)  # no power of two: it does not run
+
+    inputs = [torch.randn(1, n, 32, 16, device=DEVICE) for n in (2, 1, 1)]
+    report = tuning.run(tuple(inputs), [8], 1, lambda text: None, tried)
+    assert [row["kernel"] for row in report["tuned"]] == list(tiles.KERNELS)
+    for row in report["tuned"]:
+        assert row["best"]["tile"]["rows"] == 32 and row["tried"][1]["ms"] is None
+    screen = Console(width=200, record=True)
+    tuning.show(report, screen)
+    assert "(16, 8): Tile(rows=32" in screen.export_text()

@@ -52,8 +52,14 @@ def refusal(request: Request) -> str | None:
 def why_unavailable(device: torch.device) -> str | None:
     """Why the path cannot run on a device at all."""
     reason = _missing(device.type)
-    if reason is not None or device.type == "cpu" or torch.compiler.is_compiling():
-        return reason  # compiled code has its trial when it first runs
+    if reason is not None or device.type == "cpu":
+        return reason
+    capability = _capability(device.index or 0)
+    if capability < OLDEST:
+        have, need = (".".join(map(str, one)) for one in (capability, OLDEST))
+        return f"compute capability {have} is below {need}"
+    if torch.compiler.is_compiling():
+        return None  # compiled code has its trial when it first runs
     return trial(device.index or 0)
 
 
@@ -74,7 +80,11 @@ def is_interpreted() -> bool:
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
-@functools.cache
+@torch.compiler.assume_constant_result
+def _capability(index: int) -> tuple[int, int]:
+    return torch.cuda.get_device_capability(index)
+
+
 def _has_triton() -> bool:
     return importlib.util.find_spec("triton") is not None
 
@@ -82,10 +92,6 @@ def _has_triton() -> bool:
 @functools.cache
 def trial(index: int) -> str | None:
     """Why the kernels are not to be trusted on this GPU, or None: tried once, then remembered."""
-    capability = torch.cuda.get_device_capability(index)
-    if capability < OLDEST:
-        have, need = (".".join(map(str, one)) for one in (capability, OLDEST))
-        return f"compute capability {have} is below {need}"
     try:
         memory = files.cache_folder() / f"triton-{_fingerprint(index)}"
         known = files.read(memory) if memory.exists() else b""
@@ -106,7 +112,7 @@ def _fingerprint(index: int) -> str:
     folder = Path(__file__).parent
     parts = [
         torch.cuda.get_device_name(index),
-        str(torch.cuda.get_device_capability(index)),
+        str(_capability(index)),
         _driver(),
         torch.__version__,
         str(torch.version.cuda),
@@ -180,6 +186,6 @@ def backward(
 
 def _trust(device: torch.device) -> None:
     """Compiled code comes here without having asked."""
-    reason = None if device.type == "cpu" else trial(device.index or 0)
+    reason = why_unavailable(device)
     if reason is not None:
         raise RuntimeError(f"path 'triton' cannot serve this: {reason}; use path='flex'")
