@@ -68,12 +68,14 @@ def varlen(window: int) -> Function:
     """All texts of a batch in one row, as FlashAttention has them; it counts the keys before."""
     from torch.nn.attention.varlen import varlen_attn
 
+    packed: Callable[..., Tensor] = varlen_attn  # type: ignore[assignment]
+
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         batch, heads, length, _ = q.shape
         ends = _ends(batch, length, q.device)
         grouped = {"enable_gqa": True} if heads != k.shape[1] else {}
         rows = (x.transpose(1, 2).flatten(0, 1) for x in (q, k, v))
-        out = varlen_attn(*rows, ends, ends, length, length, window_size=(window - 1, 0), **grouped)
+        out = packed(*rows, ends, ends, length, length, window_size=(window - 1, 0), **grouped)
         return out.unflatten(0, (batch, length)).transpose(1, 2)
 
     return attend

@@ -109,7 +109,7 @@ class Ours(Candidate):
     """`make` gives a function that turns queries and keys itself."""
 
     def of(self, window: int, by: Rotation | None) -> Function:
-        path = self.make(window)
+        path: Callable[..., Tensor] = self.make(window)
         return path if by is None else lambda q, k, v: path(q, k, v, rotary=peers.until(by, k))
 
 

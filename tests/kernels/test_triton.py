@@ -128,12 +128,13 @@ def test_is_as_exact_as_rounding_in_half_precisions(name, dtype):
     ],
     ids=["wide", "one loop, packed", "descriptors, packed"],
 )
-@pytest.mark.parametrize("name", ["ratio 4", "two sides", "documents"])
+@pytest.mark.parametrize("name", ["ratio 4", "two sides", "documents", "tiles without a mask"])
 def test_tiles_of_any_kind_compute_the_same(name, tile):
     problem = {
         "ratio 4": Problem(queries=37, window=19, ratio=4, batch=1, kv_heads=1),
         "two sides": Problem(queries=21, keys=70, reach=(20, 33), causal=False, ratio=2, batch=1),
         "documents": Problem(queries=40, documents=3, ratio=4, kv_heads=1),
+        "tiles without a mask": Problem(queries=110, window=75, batch=1, kv_heads=1, ratio=4),
     }[name]
     true, plain = solve(problem, "reference"), solve(problem, "reference", torch.float32)
     with tiles.forced(forward=tile, queries=tile, keys=tile):

@@ -80,7 +80,7 @@ def is_interpreted() -> bool:
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
-@torch.compiler.assume_constant_result
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _capability(index: int) -> tuple[int, int]:
     return torch.cuda.get_device_capability(index)
 
