@@ -88,6 +88,7 @@ SLOW = [
     "models/test_graphs.py",
     "models/test_static_step.py",
     "kernels/test_triton.py",
+    "kernels/test_triton_compiles.py",
     "models/test_transformer.py",
     "models/test_variants.py",
     "page/test_auditing.py",

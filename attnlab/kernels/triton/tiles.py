@@ -35,8 +35,8 @@ class Tile:
 Size = tuple[int, int]  # the widest head and the longest window that a row is for
 FOREVER = 1 << 30
 
-# The first row that is wide and long enough counts. None of these spills a register when compiled
-# for Hopper; which of those are the fastest has not been measured.
+# The first row that is wide and long enough counts. None of these spills registers when compiled
+# for Hopper (a test holds that); which tiles are the fastest has not been measured.
 USUAL: dict[Kernel, dict[Size, Tile]] = {
     "forward": {
         (64, 512): Tile(64, 64, 4, 3, pack=4),
