@@ -9,6 +9,7 @@ import functools
 import hashlib
 import importlib.util
 import os
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import torch
@@ -23,6 +24,7 @@ from attnlab.kernels.request import DistanceBias, Request
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 WIDEST = 256
 OLDEST = (8, 0)  # compute capability: the first with bfloat16 and asynchronous copies
+ROUNDINGS = 32  # of the largest number, within which a trial is right
 SOURCES = ("parts.py", "forward.py", "backward.py", "launch.py", "tiles.py")
 
 
@@ -99,7 +101,12 @@ def trial(index: int) -> str | None:
         memory, known = None, b""  # no place to remember it: tried once a process
     if known == b"works":
         return None  # anything else is tried again
-    reason = _failure(torch.device("cuda", index))
+    before, torch.backends.cuda.matmul.allow_tf32 = torch.backends.cuda.matmul.allow_tf32, False
+    try:
+        with torch.cuda.device(index):
+            reason = _failure(torch.device("cuda", index))
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
     if reason is None and memory is not None:
         files.write_whole(memory, b"works")
     return reason
@@ -142,7 +149,7 @@ def _failure(device: torch.device) -> str | None:
         true = _with_gradients([x.double() for x in leaves], grad.double(), padding, ours=False)
         for name, mine, exact in zip(("output", "q", "k", "v"), found, true, strict=True):
             off = float((mine.double() - exact).abs().max() / exact.abs().max())
-            if not off <= 16 * torch.finfo(dtype).eps:
+            if not off <= ROUNDINGS * torch.finfo(dtype).eps:
                 return f"the trial in {dtype} found {name} off by {off:.1e}"
     return None
 
@@ -169,7 +176,8 @@ def forward(band: Band, alone: bool) -> tuple[Tensor, Tensor, Tensor]:
     from attnlab.kernels.triton import launch
 
     _trust(band.q.device)
-    return launch.forward(band, launch.splits_of(band) if alone else None)
+    with _current(band.q.device):
+        return launch.forward(band, None if alone else 1)
 
 
 def backward(
@@ -181,7 +189,13 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     from attnlab.kernels.triton import launch
 
-    return launch.backward(band, out, stats, grad_out, learned)
+    with _current(band.q.device):
+        return launch.backward(band, out, stats, grad_out, learned)
+
+
+def _current(device: torch.device) -> AbstractContextManager[object]:
+    """Triton launches on the current GPU, wherever its tensors are."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def _trust(device: torch.device) -> None:

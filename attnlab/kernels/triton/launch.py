@@ -27,7 +27,7 @@ INTERPRETED = bool(triton.knobs.runtime.interpret)
 SPLITS_PER_CORE, LEAST_TILES = 2, 4
 
 
-def forward(band: Band, splits: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
+def forward(band: Band, splits: int | None = 1) -> tuple[Tensor, Tensor, Tensor]:
     """The output, what the backward pass needs of the softmax, and the keys if they were turned.
 
     `splits` programs share out the keys of a tile of queries, and then there is no way back; None:
@@ -41,7 +41,7 @@ def forward(band: Band, splits: int | None = None) -> tuple[Tensor, Tensor, Tens
     kinds = 2 if band.sinks is None else 3
     stats = q.new_empty(kinds, *q.shape[:3], dtype=torch.float32)
     parts, part_stats = out, stats
-    splits = 1 if splits is None else splits
+    splits = call.idle_splits() if splits is None else splits
     if splits > 1:
         parts = q.new_empty(splits, *q.shape[:3], v.shape[3], dtype=torch.float32)
         part_stats = q.new_empty(splits, 2, *q.shape[:3], dtype=torch.float32)
@@ -82,14 +82,6 @@ def forward(band: Band, splits: int | None = None) -> tuple[Tensor, Tensor, Tens
             WIDE_VALUES=call.constants["WIDE_VALUES"],
         )
     return out, stats, q.new_empty(0) if turned is None else turned
-
-
-def splits_of(band: Band) -> int:
-    """How many programs share out the keys of each tile of queries, so that the chip is busy."""
-    call = _Call(band, "forward")
-    longest = min(call.window + call.tile.rows, band.k.shape[2])
-    most = triton.cdiv(longest, LEAST_TILES * call.tile.columns)
-    return max(min(SPLITS_PER_CORE * _cores(band.q.device) // call.programs, most), 1)
 
 
 def backward(
@@ -222,6 +214,12 @@ class _Call:
         """Of a kernel over tiles of queries."""
         packs = self.q.shape[0] * self.q.shape[1] // self.tile.pack
         return triton.cdiv(self.q.shape[2] * self.tile.pack, self.tile.rows) * packs
+
+    def idle_splits(self) -> int:
+        """How many programs may share out the keys of a tile of queries, so that none is idle."""
+        longest = min(self.window + self.tile.rows, self.k.shape[2])
+        most = triton.cdiv(longest, LEAST_TILES * self.tile.columns)
+        return max(min(SPLITS_PER_CORE * _cores(self.q.device) // self.programs, most), 1)
 
     @property
     def unit(self) -> float:
