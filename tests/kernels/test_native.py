@@ -231,7 +231,7 @@ def test_torch_compile_takes_it_as_one_operation():
         for changes in ({}, {"soft_cap": 3.0, "sinks": torch.zeros(2), "bias": bias}):
             band = band_of(Request(q=q, k=k, v=v, window=8, scale=0.25, **changes))
             arguments = (
-                *(q, k, v, band.table, band.sinks, None, band.mask.ranges()),
-                *(band.scale, band.cap, band.zero, engine),
+                *(q, k, v, band.table, band.sinks, None, band.mask.ranges(), None, None, 0, 0),
+                *(band.scale, band.cap, band.zero, False, engine, False),
             )
             opcheck(torch.ops.attnlab.banded.default, arguments)
