@@ -20,6 +20,9 @@ from attnlab.kernels.mask import Align, Reach, Segments
 from attnlab.kernels.request import Bias, Request
 from attnlab.kernels.rotary import Rotation, check_rotation
 
+# The kernels in Triton are right in its interpreter and have not been run on a GPU yet: until then
+# they are asked for by name. Afterwards they come first.
+ON_CUDA = ["flex"]
 FEW_QUERIES = 8  # up to this a tile is mostly empty, and a dense mask small
 # from here on our compiled path beats PyTorch's on the CPU at full causal attention (docs/notes.md)
 NATIVE_QUERIES, NATIVE_PAIRS = 32, 1 << 17
@@ -294,7 +297,8 @@ def choose(request: Request, path: str = "auto") -> Choice:
 
 def _is_for_kernels(request: Request) -> bool:
     """On CUDA few queries share out their keys, and no mask is made."""
-    return request.q.device.type == "cuda" and PATHS["triton"].refusal(request) is None
+    cuda = request.q.device.type == "cuda" and "triton" in ON_CUDA
+    return cuda and PATHS["triton"].refusal(request) is None
 
 
 def _full_choice(request: Request) -> Choice:
@@ -314,7 +318,7 @@ def _banded_choice(request: Request) -> Choice:
         what = "scores that PyTorch has no flag for"
     elif not request.covers_all_keys:
         what = "a window"
-    ranking = ["triton", "flex"] if request.q.device.type == "cuda" else ["native", "tiled"]
+    ranking = ON_CUDA if request.q.device.type == "cuda" else ["native", "tiled"]
     refusals: list[str] = []
     for path in ranking:
         reason = PATHS[path].refusal(request)
