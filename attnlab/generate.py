@@ -10,8 +10,8 @@ That takes a copy of the model, so a large one or one in half precision does it 
 (`exact`): without it rounding may decide, and rounding differs from batch to batch. Above 0 the
 model computes in its own precision, and each token takes one uniform number of its own.
 
-A step of a standard transformer on the CPU is one call into C (models/decoding.py), on CUDA the
-replay of a graph (models/graphs.py); of any other model it is the model's own forward pass.
+A step of a standard transformer on the CPU is one call into C (models/decoding.py), on devices that
+capture it the replay of a graph (models/graphs.py); else it is the model's own forward pass.
 
 Where positions are limited, a row of n tokens is read from s(n), which moves on in halves of the
 limit; the cache is filled anew when it does.

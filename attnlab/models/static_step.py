@@ -31,7 +31,9 @@ from attnlab.models.decoding import why_not_standard
 from attnlab.models.model import LanguageModel
 from attnlab.models.transformer import Block, Transformer
 
-DEVICES = ("cuda",)  # elsewhere nothing can be captured, and a step in C is faster
+# Those on which a step is captured. None yet: the same steps are right one by one, and no GPU has
+# run a graph of them. It will be "cuda"; elsewhere nothing can be captured, and C is faster.
+DEVICES: tuple[str, ...] = ()
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 LEAST_KEYS = 256  # places that are attended to at first, if there are as many
 

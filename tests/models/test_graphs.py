@@ -232,7 +232,12 @@ def on_cuda(*words, dtype=torch.float64):
 
 
 @pytest.fixture
-def captured(monkeypatch):
+def on_a_gpu(monkeypatch):
+    monkeypatch.setattr(static_step, "DEVICES", ("cuda",))
+
+
+@pytest.fixture
+def captured(monkeypatch, on_a_gpu):
     """How many graphs were made, here of few steps and for buffers of several sizes."""
     made, capture = [], graphs.Loop._run_and_capture
     monkeypatch.setattr(static_step, "LEAST_KEYS", 16)
@@ -282,7 +287,7 @@ def test_greedy_texts_in_graphs_do_not_depend_on_the_batch(words, captured):
 
 
 @cuda
-def test_no_graph_is_made_for_a_few_tokens():
+def test_no_graph_is_made_for_a_few_tokens(on_a_gpu):
     made = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(graphs.Loop, "_run_and_capture", lambda *given: made.append(given))
@@ -291,7 +296,7 @@ def test_no_graph_is_made_for_a_few_tokens():
 
 
 @cuda
-def test_memory_is_given_back_when_a_text_ends_or_is_left():
+def test_memory_is_given_back_when_a_text_ends_or_is_left(on_a_gpu):
     model = on_cuda(*WIDER, dtype=torch.float32)
     generate(model, PROMPTS, tokens=30)  # the libraries keep some of the first time
     torch.cuda.synchronize()
