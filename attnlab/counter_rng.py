@@ -10,6 +10,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+ROUNDS = 6  # of the network under `shuffled`; from four on, no few values tell it from chance
 _STEP = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: counters that differ by one land far apart
 
 
@@ -45,6 +46,34 @@ def permutation(count: int, seed: int, purpose: str, *counters: int) -> NDArray[
     """The numbers 0 … count - 1 in a random order."""
     keys = bits(seed, purpose, *counters, np.arange(count))
     return np.argsort(keys, kind="stable")
+
+
+def shuffled(
+    places: NDArray[np.int64], count: int, seed: int, purpose: str, *counters: int
+) -> NDArray[np.int64]:
+    """What stands at these places of a random order of 0 … count - 1, without the rest of it.
+
+    A Feistel network permutes the numbers of an even number of bits, at most 4 · count of them.
+    What it takes past the end goes through it again until it is inside, which permutes what is
+    inside. Cost: O(places) time and memory, whatever the count.
+    """
+    half = np.uint64(max(1, (max(count - 1, 1).bit_length() + 1) // 2))
+    mask = np.uint64((1 << int(half)) - 1)
+    keys = bits(seed, purpose, *counters, np.arange(ROUNDS))
+
+    def permuted(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        left, right = numbers >> half, numbers & mask
+        for key in keys:
+            left, right = right, left ^ (_mix(right * np.uint64(_STEP) ^ key) & mask)
+        return np.asarray(left << half | right)
+
+    found = np.asarray(places, dtype=np.int64).astype(np.uint64)
+    assert not len(found) or int(found.max()) < count, "a place past the end"
+    with np.errstate(over="ignore"):  # as in `bits`
+        found = permuted(found)
+        while (outside := found >= np.uint64(count)).any():
+            found[outside] = permuted(found[outside])
+    return found.astype(np.int64)
 
 
 @cache

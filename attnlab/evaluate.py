@@ -59,10 +59,11 @@ def validation_loss(
     sums, counts = list[torch.Tensor](), list[int]()
     with evaluating(model), torch.no_grad():
         for batch in batches:
-            tokens, targets = batch.tokens.to(place), batch.targets.to(place)
+            here = batch.changed(lambda tensor: tensor.to(place))
+            tokens, targets = here.tokens, here.targets
             narrow = nullcontext() if autocast is None else torch.autocast(place.type, autocast)
             with narrow:
-                logits = model(tokens)
+                logits = model(tokens, **here.options)
             # a mean in half precision would be coarser than the differences it is asked about
             wide = logits if logits.dtype == torch.float64 else logits.float()
             losses = F.cross_entropy(

@@ -3,6 +3,7 @@
 EXTRAS = {
     "local-attention": "peers",
     "matplotlib": "plots",
+    "pyarrow": "data",
     "ray": "ray",
     "starlette": "web",
     "tensorboard": "track",

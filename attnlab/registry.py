@@ -140,6 +140,8 @@ _TABLE = {
         "python-docs": ("data.corpora:PythonDocs",
             "English about Python, from the standard library"),
         "text": ("data.corpora:TextFiles", "a text file or a folder of them; path"),
+        "prepared": ("data.prepared.corpus:Prepared",
+            "tokens that attnlab prepare has made; path"),
         "birthplaces": ("data.birthplaces:Birthplaces",
             "a sentence a person, and where they were born; path"),
         "biographies": ("data.biographies:Biographies",

@@ -9,6 +9,7 @@ from attnlab.cli import (  # noqa: F401  (each adds its verbs to the app)
     listing,
     models,
     page,
+    prepare,
     theory,
     tour,
     trust,

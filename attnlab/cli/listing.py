@@ -41,6 +41,12 @@ VERBS = {
         "attnlab.compare.parse:ComparisonSettings",
         "how variants are compared, as in attnlab compare lab seeds=5",
     ),
+    "prepare": registry.Option(
+        "prepare",
+        "",
+        "attnlab.data.prepared.preparation:Preparation",
+        "how large text becomes tokens, as in attnlab prepare SOURCE FOLDER validation=0.02",
+    ),
 }
 SETTINGS = "settings"
 

@@ -5,10 +5,13 @@ Axes: b rows, t time (the context).
 A source has `count` samples in an epoch. Sample number n of a training belongs to epoch n // count
 and is item n % count of that epoch's permutation. Batches follow each other without a gap, so one
 may hold the end of an epoch and the beginning of the next.
+
+The permutation of an epoch is a table of 8 bytes a sample, kept while the epoch lasts. A source
+that is too large for that says by `arrange` what stands at a place without one.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -26,6 +29,17 @@ IGNORE = -100  # a target without a loss; what torch's cross-entropy skips
 class Batch:
     tokens: Int64[Tensor, "b t"]
     targets: Int64[Tensor, "b t"]  # the token after each, or IGNORE
+    segments: Int64[Tensor, "b t"] | None = None  # the number of its document, if they are apart
+
+    @property
+    def options(self) -> dict[str, Tensor]:
+        """What the model is given besides the tokens."""
+        return {} if self.segments is None else {"segments": self.segments}
+
+    def changed(self, change: Callable[[Tensor], Tensor]) -> "Batch":
+        """The same change of every tensor, such as its place or its length."""
+        segments = None if self.segments is None else change(self.segments)
+        return Batch(change(self.tokens), change(self.targets), segments)
 
 
 class Source(ABC):
@@ -45,24 +59,43 @@ class Source(ABC):
     ) -> tuple[Int64[np.ndarray, "b t"], Int64[np.ndarray, "b t"]]:
         """Tokens and targets of these samples of validation."""
 
-    def validation(self, size: int) -> Iterator[Batch]:
-        """All of validation in order, `size` rows at a time; the last batch may have fewer."""
+    def validation_batch(self, indices: Int64[np.ndarray, " b"]) -> Batch:
+        return as_batch(*self.validation_rows(indices))
+
+    def validation(self, size: int, rows: int | None = None) -> Iterator[Batch]:
+        """Validation in order, `size` rows at a time; the last batch may have fewer.
+
+        `rows`: so many of them, evenly spread and always the same; None: all.
+        """
         if size < 1:
             raise ValueError(f"size is {size}; a batch has 1 or more rows")
-        for start in range(0, self.validation_count, size):
-            indices = np.arange(start, min(start + size, self.validation_count))
-            yield as_batch(*self.validation_rows(indices))
+        count = self.validation_count if rows is None else min(rows, self.validation_count)
+        for start in range(0, count, size):
+            chosen = np.arange(start, min(start + size, count))
+            yield self.validation_batch(chosen * self.validation_count // count)
+
+    def arrange(
+        self, places: Int64[np.ndarray, " b"], seed: int, epoch: int
+    ) -> Int64[np.ndarray, " b"]:
+        """Which samples stand at these places of an epoch."""
+        return _order(self.count, seed, epoch)[places]
 
 
-def as_batch(tokens: Int64[np.ndarray, "b t"], targets: Int64[np.ndarray, "b t"]) -> Batch:
+def as_batch(
+    tokens: Int64[np.ndarray, "b t"],
+    targets: Int64[np.ndarray, "b t"],
+    segments: Int64[np.ndarray, "b t"] | None = None,
+) -> Batch:
     """A copy: what the caller does with it changes no other batch."""
-    return Batch(torch.from_numpy(tokens.copy()), torch.from_numpy(targets.copy()))
+    numbers = None if segments is None else torch.from_numpy(segments.copy())
+    return Batch(torch.from_numpy(tokens.copy()), torch.from_numpy(targets.copy()), numbers)
 
 
 def rows_of(
-    seed: int, step: int, size: int, count: int
+    source: Source, *, seed: int, step: int, size: int
 ) -> tuple[Int64[np.ndarray, " {size}"], Int64[np.ndarray, " {size}"]]:
     """Epoch and index of every row of the global batch of a step."""
+    count = source.count
     if count < 1:
         raise ValueError("the source has no samples; it needs 1 or more")
     numbers = step * size + np.arange(size)
@@ -70,7 +103,7 @@ def rows_of(
     indices = np.empty_like(numbers)
     for epoch in np.unique(epochs).tolist():
         here = epochs == epoch
-        indices[here] = _order(count, seed, epoch)[places[here]]
+        indices[here] = source.arrange(places[here], seed, epoch)
     return epochs, indices
 
 
@@ -103,7 +136,7 @@ def batch_of(
         )
     share = size // (world * parts)
     first = (rank * parts + part) * share
-    epochs, indices = rows_of(seed, step, size, source.count)
+    epochs, indices = rows_of(source, seed=seed, step=step, size=size)
     return source.batch(epochs[first : first + share], indices[first : first + share])
 
 

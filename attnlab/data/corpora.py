@@ -14,9 +14,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import Field, dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 from attnlab.config import check_value, setting, settings
+
+if TYPE_CHECKING:
+    from attnlab.data.shards import Stream
+    from attnlab.data.tokens import Tokenizer
 
 CHUNK = 8 * 2**20  # bytes read at once
 _PROSE = [".txt", ".text", ".md", ".rst", ".tex", ".html", ".htm", ".srt", ".org", ".adoc", ".log"]
@@ -55,6 +59,7 @@ class Corpus(ABC):
     fingerprint: str  # changes when the text or its split does
     documents: bool
     questions: dict[str, list[Question]]
+    tokenizer: "Tokenizer | None" = None  # the one that its text became tokens by, if it did
 
     @abstractmethod
     def pieces(self, split: str) -> Iterator[str]:
@@ -66,6 +71,10 @@ class Corpus(ABC):
 
     def characters(self, split: str) -> int:
         return sum(len(piece) for piece in self.pieces(split))
+
+    def stream(self, split: str, tokenizer: "Tokenizer") -> "Stream | None":
+        """The tokens of a split where they are there already; a ValueError if of another one."""
+        return None
 
 
 @runtime_checkable

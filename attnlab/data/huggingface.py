@@ -6,6 +6,7 @@ tokenizer has tokens (Qwen rounds up), so its size is that of the model.
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,7 +14,7 @@ from jaxtyping import Int64
 
 from attnlab import json_files
 from attnlab.config import settings
-from attnlab.data.bpe import library
+from attnlab.data.bpe import ids_of_each, library
 from attnlab.data.tokens import Tokenizer, utf8
 
 
@@ -70,6 +71,14 @@ class HuggingFaceTokenizer(Tokenizer):
 
     def encode(self, text: str) -> Int64[np.ndarray, " t"]:
         return self._ids(text, marked=False)
+
+    def encode_each(self, texts: Sequence[str]) -> list[Int64[np.ndarray, " _t"]]:
+        for text in texts:
+            utf8(text)
+        try:
+            return ids_of_each(self._inner, texts)
+        except Exception as error:  # as above
+            raise ValueError(f"the tokenizer cannot encode this text: {error}") from None
 
     def prompt(self, text: str) -> Int64[np.ndarray, " t"]:
         """With the marks that its texts begin with, such as <s>."""

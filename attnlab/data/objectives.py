@@ -18,6 +18,7 @@ from attnlab.config import setting, settings
 from attnlab.data import corruption
 from attnlab.data.batches import IGNORE, Batch, Source, as_batch
 from attnlab.data.corpora import Corpus, Question
+from attnlab.data.prepared.corpus import PreparedStream
 from attnlab.data.shards import Stream, smallest_dtype, stream_of
 from attnlab.data.tokens import Tokenizer
 
@@ -63,15 +64,22 @@ class Causal(Objective):
     """Every token is predicted from those before it; the text is one stream cut into windows."""
 
     special: ClassVar[bool] = False
+    apart: bool = setting(
+        False, about="no attention, and no loss, from one document of a prepared text to another"
+    )
 
     def _source(self, given: Given) -> Source:
-        return CausalSource(given)
+        return CausalSource(given, self.apart)
 
 
 class CausalSource(Source):
-    """Windows that do not overlap, cut at another place in every epoch."""
+    """Windows that do not overlap, cut at another place in every epoch.
 
-    def __init__(self, given: Given) -> None:
+    Those of a prepared text are in an order that is computed place by place; `apart` numbers the
+    documents in them.
+    """
+
+    def __init__(self, given: Given, apart: bool = False) -> None:
         corpus, tokenizer, context = given.corpus, given.tokenizer, given.context
         _check_context(context)
         self._context, self._seed = context, given.seed
@@ -92,12 +100,48 @@ class CausalSource(Source):
         self.validation_count = -(-max(0, self._held.count - 1) // context)
         # with the last of these offsets the last window still ends inside the text
         self._offsets = min(context, self._train.count - self.tokens)
+        self._apart, self._large = apart, corpus.tokenizer is not None
+        if apart and not isinstance(self._train, PreparedStream):
+            raise ValueError(
+                f"objective.apart: {corpus.name} keeps no borders of documents; attnlab prepare "
+                "makes a folder that does"
+            )
 
     def batch(self, epochs: Int64[np.ndarray, " b"], indices: Int64[np.ndarray, " b"]) -> Batch:
         draws = counter_rng.uniform(self._seed, "window offset", epochs)
         starts = (draws * self._offsets).astype(np.int64) + indices * self._context
         rows = self._train.take(starts, self._context + 1)
-        return as_batch(rows[:, :-1], rows[:, 1:])
+        if not self._apart:
+            return as_batch(rows[:, :-1], rows[:, 1:])
+        return _apart(
+            rows[:, :-1], rows[:, 1:], self._numbers(self._train, starts, self._context + 1)
+        )
+
+    def arrange(
+        self, places: Int64[np.ndarray, " b"], seed: int, epoch: int
+    ) -> Int64[np.ndarray, " b"]:
+        if not self._large:
+            return super().arrange(places, seed, epoch)
+        return counter_rng.shuffled(places, self.count, seed, "order", epoch)
+
+    def _numbers(
+        self, stream: Stream, starts: Int64[np.ndarray, " b"], length: int
+    ) -> Int64[np.ndarray, "b {length}"]:
+        """Of the document of each of these tokens."""
+        assert isinstance(stream, PreparedStream)
+        return stream.numbers(starts, length)
+
+    def validation_batch(self, indices: Int64[np.ndarray, " b"]) -> Batch:
+        tokens, targets = self.validation_rows(indices)
+        if not self._apart:
+            return as_batch(tokens, targets)
+        numbers = np.empty((len(indices), self._context + 1), dtype=np.int64)
+        for row, index in enumerate(indices.tolist()):
+            start = index * self._context
+            length = min(self._context + 1, self._held.count - start)
+            numbers[row, :length] = self._numbers(self._held, np.array([start]), length)[0]
+            numbers[row, length:] = numbers[row, length - 1]  # padding, without a target
+        return _apart(tokens, targets, numbers)
 
     def validation_rows(
         self, indices: Int64[np.ndarray, " b"]
@@ -110,6 +154,16 @@ class CausalSource(Source):
             window = self._held.take(np.array([start]), length + 1)[0]
             tokens[row, :length], targets[row, :length] = window[:-1], window[1:]
         return tokens, targets
+
+
+def _apart(
+    tokens: Int64[np.ndarray, "b t"],
+    targets: Int64[np.ndarray, "b t"],
+    numbers: Int64[np.ndarray, "b t+1"],
+) -> Batch:
+    """The first token of a document is no target of the one before it."""
+    within = numbers[:, 1:] == numbers[:, :-1]
+    return as_batch(tokens, np.where(within, targets, IGNORE), numbers[:, :-1] - numbers[:, :1])
 
 
 @settings

@@ -45,11 +45,7 @@ class Stream:
 
     def take(self, starts: Int64[np.ndarray, " b"], length: int) -> Int64[np.ndarray, "b {length}"]:
         """`length` tokens from each start, across the borders of arrays."""
-        if len(starts) and (starts.min() < 0 or starts.max() + length > self.count):
-            raise ValueError(
-                f"tokens {starts.min()} to {starts.max() + length} are asked for; "
-                f"the stream has {self.count}"
-            )
+        self.refuse_outside(starts, length)
         places = starts[:, None] + np.arange(length)
         if len(self._arrays) == 1:
             return self._arrays[0][places].astype(np.int64)
@@ -61,6 +57,13 @@ class Stream:
             found[here] = array[places[here] - (self._ends[owner] - len(array))]
         return found
 
+    def refuse_outside(self, starts: Int64[np.ndarray, " b"], length: int) -> None:
+        if len(starts) and (starts.min() < 0 or starts.max() + length > self.count):
+            raise ValueError(
+                f"tokens {starts.min()} to {starts.max() + length} are asked for; "
+                f"the stream has {self.count}"
+            )
+
 
 def stream_of(
     corpus: Corpus,
@@ -70,6 +73,8 @@ def stream_of(
     note: Callable[[str], None] = lambda line: None,
 ) -> Stream:
     """The tokens of a split; documents are joined by newlines. `note` hears of files made."""
+    if (there := corpus.stream(split, tokenizer)) is not None:
+        return there
     pieces = _join_documents(corpus.pieces(split)) if corpus.documents else corpus.pieces(split)
     tokens = (tokenizer.encode(piece) for piece in pieces)
     dtype = smallest_dtype(tokenizer.size)

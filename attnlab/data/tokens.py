@@ -9,7 +9,7 @@ Cost: a few nanoseconds a character. Byte-pair encoding is in bpe.py.
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
@@ -38,6 +38,10 @@ class Tokenizer(ABC):
     def prompt(self, text: str) -> Int64[np.ndarray, " t"]:
         """The text as the beginning of a longer one."""
         return self.encode(text)
+
+    def encode_each(self, texts: Sequence[str]) -> list[Int64[np.ndarray, " _t"]]:
+        """Each text by itself; faster than one after the other where there is a way."""
+        return [self.encode(text) for text in texts]
 
     @abstractmethod
     def to_json(self) -> dict[str, Any]:

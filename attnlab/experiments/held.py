@@ -156,9 +156,10 @@ def position_losses(
     rows = []
     with evaluating(model), torch.no_grad():
         for batch in batches:
+            here = batch.changed(lambda tensor: tensor.to(device))
             with half:
-                logits = model(batch.tokens.to(device))
-            targets = batch.targets.to(device)
+                logits = model(here.tokens, **here.options)
+            targets = here.targets
             losses = F.cross_entropy(
                 logits.flatten(0, 1).float(),
                 targets.flatten(),

@@ -10,6 +10,9 @@ from attnlab import config, files, json_files, registry
 from attnlab.code.keep import keep_source
 from attnlab.code.own import allow_named, refuse_other_code, refuse_unreached
 from attnlab.data.corpora import Corpus
+from attnlab.data.prepared.corpus import Prepared
+from attnlab.data.prepared.corpus import settings_of as settings_of_prepared
+from attnlab.data.prepared.folder import is_one as is_prepared
 from attnlab.training import checkpoint, parallel, runs
 from attnlab.training.lock import FolderGone
 from attnlab.training.loop import Result, train
@@ -54,17 +57,24 @@ def with_data(recipe: Recipe, overrides: list[str]) -> list[str]:
     keys = [(config.split_override(word), word) for word in overrides]
     chosen = [text for (path, text), _ in keys if path == ["corpus"]]
     corpus = registry.load("corpus", chosen[-1])() if chosen else recipe.corpus
+    at_first: list[str] = []  # what a prepared text says of itself; any other word wins
     spelled = []
     for (path, text), word in keys:
         if path != ["data"]:
             spelled.append(word)
             continue
-        if not hasattr(corpus, "path"):
+        if not chosen and is_prepared(Path(text).expanduser()):
+            at_first = settings_of_prepared(Path(text).expanduser())
+            if any(other == ["tokenizer"] for (other, _), _ in keys):
+                at_first = at_first[:1]  # and what it says is compared with the folder's
+        elif not chosen and isinstance(corpus, Prepared):
+            at_first = ["corpus=text"]
+        elif not hasattr(corpus, "path"):
             if chosen:
                 raise ValueError(f"corpus={chosen[-1]} is not read from a path; leave out data=")
             spelled.append("corpus=text")
         spelled.append(f"corpus.path={text}")
-    return spelled
+    return at_first + spelled
 
 
 def launch(

@@ -8,11 +8,10 @@ the same bits.
 """
 
 import dataclasses
-import gc
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,11 +21,12 @@ from torch import Tensor
 
 from attnlab import command, config, counter_rng, files, json_files
 from attnlab.data.batches import Batch, rows_of
-from attnlab.evaluate import validation_loss
+from attnlab.evaluate import Evaluation, validation_loss
 from attnlab.generate import Sampling, generate
 from attnlab.kernels import dispatch, hardware
 from attnlab.stop import StopNow, Stopping, stopping
 from attnlab.training import checkpoint, logs, parallel, runs
+from attnlab.training.ahead import Ahead
 from attnlab.training.average import Average, split
 from attnlab.training.checkpoint import Checkpoint, NotFinite
 from attnlab.training.lock import FolderGone, Lock
@@ -34,7 +34,7 @@ from attnlab.training.parallel import World
 from attnlab.training.report import Attended, Opening, Report
 from attnlab.training.setup import Setup
 from attnlab.training.state import Clock, State
-from attnlab.training.step import Outcome, Stepper, all_parts
+from attnlab.training.step import Outcome, Stepper, all_parts, no_garbage_walks
 from attnlab.training.text import recorded, refuse_other_text
 from attnlab.training.weights import build_model, load_weights, refuse_other_model
 
@@ -101,6 +101,7 @@ class Training:
         self.described: dict[str, bytes] = {}  # files of the folder for people, by their names
         self.state = State()
         self.average: Average | None = None
+        self._ahead: Ahead | None = None
 
     def go(self, resume: Path | None) -> Result:
         recipe, world = self.recipe, self.world
@@ -115,8 +116,9 @@ class Training:
             return self._end(signal.Signals(self.stop.signal).name)
         self.clock = Clock(self.state.seconds, self.state.step_seconds)
         with self.report.training(opening, self.state.step, recipe.batch * recipe.length):
-            with torch.random.fork_rng(devices=self._cuda()), _no_garbage_walks():
-                return self._steps()
+            with torch.random.fork_rng(devices=self._cuda()), no_garbage_walks():
+                with self._making_ahead() as self._ahead:
+                    return self._steps()
 
     def _steps(self) -> Result:
         recipe, state = self.recipe, self.state
@@ -225,7 +227,8 @@ class Training:
         with torch.random.fork_rng(devices=self._cuda()):
             parts = self._batch(self.state.step)
             with dispatch.record_choices() as choices, torch.no_grad():
-                self.model(parts[0].tokens[:1].to(world.device))
+                first = parts[0].changed(lambda tensor: tensor[:1].to(world.device))
+                self.model(first.tokens, **first.options)
             ready, step_seconds = self.stepper.rehearse(parts)
         opening = Opening.of(
             self.model,
@@ -257,7 +260,20 @@ class Training:
             files.write_whole(self.run.folder / name, content)
 
     def _batch(self, step: int) -> list[Batch]:
+        return self._ahead.batch(step) if self._ahead else self._made(step)
+
+    def _made(self, step: int) -> list[Batch]:
         return all_parts(self.source, self.recipe, self.world, step)
+
+    def _making_ahead(self) -> AbstractContextManager[Ahead | None]:
+        """Where batches are read from files, or a GPU would wait for them.
+
+        Batches in memory take a CPU less time than to wake a thread.
+        """
+        cuda = self.world.device.type == "cuda"
+        if not cuda and self.corpus.tokenizer is None:
+            return nullcontext()
+        return closing(Ahead(self._made, self.recipe.steps, pinned=cuda))
 
     def _log(self) -> None:
         """Write the losses that are there; stop if one of them is not a number."""
@@ -276,7 +292,7 @@ class Training:
 
     def _what_broke(self, step: int, outcome: Outcome) -> str:
         recipe = self.recipe
-        epochs, samples = rows_of(recipe.seed, step - 1, recipe.batch, self.source.count)
+        epochs, samples = rows_of(self.source, seed=recipe.seed, step=step - 1, size=recipe.batch)
         named = ", ".join(map(str, samples[:8])) + (" …" if len(samples) > 8 else "")
         newest = next(iter(checkpoint.all_in(self.run.checkpoints)), None)
         kept = f"; {newest.name} is kept" if newest else ""
@@ -292,17 +308,7 @@ class Training:
             state.evaluated = state.step
             return
         in_steps = self.clock.step_seconds  # before the evaluation, whose seconds are no step's
-        half = torch.bfloat16 if recipe.dtype == "bfloat16" else None
-        size = max(EVALUATION_TOKENS[self.world.device.type] // recipe.length, 1)
-        tokens = self.source.validation_count * recipe.length
-        with self.report.waiting("evaluating", tokens) as advance:
-            found = validation_loss(
-                self.model,
-                self.source.validation(size),
-                device=self.world.device,
-                autocast=half,
-                tick=self._interruptible(advance),
-            )
+        found = self._validation_loss(recipe.evaluated_rows)
         if not np.isfinite(found.loss):
             raise NotFinite(f"step {state.step}: the validation loss is {found.loss}")
         state.evaluated = state.step
@@ -317,6 +323,10 @@ class Training:
             "tokens": found.tokens,
             "best": better,
         }
+        last, rows = state.step >= recipe.steps, recipe.evaluated_rows
+        if last and recipe.evaluate_whole:
+            part = rows is not None and rows < self.source.validation_count
+            row["whole"] = self._validation_loss(None).loss if part else found.loss
         accuracy = found.exact if self.source.answers else None
         if accuracy is not None:
             row["accuracy"] = accuracy
@@ -324,6 +334,22 @@ class Training:
         self._append("speed", [self._speed(in_steps)])
         self.report.evaluated(state.step, found.loss, better, self.clock.seconds, accuracy)
         self.report.measured(state.step, found)
+
+    def _validation_loss(self, rows: int | None) -> Evaluation:
+        """Of so many samples of validation, always the same; None: of all."""
+        recipe = self.recipe
+        half = torch.bfloat16 if recipe.dtype == "bfloat16" else None
+        size = max(EVALUATION_TOKENS[self.world.device.type] // recipe.length, 1)
+        count = self.source.validation_count if rows is None else rows
+        tokens = min(count, self.source.validation_count) * recipe.length
+        with self.report.waiting("evaluating", tokens) as advance:
+            return validation_loss(
+                self.model,
+                self.source.validation(size, rows),
+                device=self.world.device,
+                autocast=half,
+                tick=self._interruptible(advance),
+            )
 
     def _interruptible(self, advance: Callable[[int], None]) -> Callable[[int], None]:
         def tick(done: int) -> None:
@@ -342,7 +368,7 @@ class Training:
             load_weights(model, weights)
         if not self.world.first:
             return
-        prompt = self._batch(0)[0].tokens[0, : min(16, recipe.length)].tolist()
+        prompt = self._made(0)[0].tokens[0, : min(16, recipe.length)].tolist()
         sampling = Sampling(
             temperature=0.8, seed=counter_rng.number(recipe.seed, "text", self.state.step)
         )
@@ -454,23 +480,6 @@ class Training:
 
     def _cuda(self) -> list[torch.device]:
         return [self.world.device] if self.world.device.type == "cuda" else []
-
-
-@contextmanager
-def _no_garbage_walks() -> Iterator[None]:
-    """Freeze existing objects: garbage collection costs 5 % of a step.
-
-    Whoever has frozen what was there before, such as the page, keeps it frozen.
-    """
-    if gc.get_freeze_count():
-        yield
-        return
-    gc.collect()
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
 
 
 def due(every: int | None, step: int) -> bool:

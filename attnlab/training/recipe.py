@@ -70,7 +70,16 @@ class Recipe:
     )
 
     evaluate_every: int | None = setting(
-        250, low=1, none="never", about="steps between evaluations on the whole validation split"
+        250, low=1, none="never", about="steps between evaluations on the validation split"
+    )
+    evaluate_tokens: int | None = setting(
+        1 << 20,
+        low=1,
+        none="all of it",
+        about="tokens of the validation split in an evaluation; of a large one always the same",
+    )
+    evaluate_whole: bool = setting(
+        False, about="after the last step, evaluate on the whole validation split as well"
     )
     patience: int | None = setting(
         None,
@@ -100,6 +109,18 @@ class Recipe:
             raise ValueError(
                 f"batch {self.batch} does not divide into accumulate={self.accumulate} parts"
             )
+        if self.compile and getattr(self.objective, "apart", False):
+            raise ValueError(
+                "compile and objective.apart exclude each other: a compiled step looks at no "
+                "borders of documents; use compile=false"
+            )
+
+    @property
+    def evaluated_rows(self) -> int | None:
+        """Samples of validation in an evaluation; None: all."""
+        if self.evaluate_tokens is None:
+            return None
+        return max(self.evaluate_tokens // self.length, 1)
 
     @property
     def length(self) -> int:

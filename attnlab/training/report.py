@@ -46,7 +46,8 @@ class Opening:
         """An evaluation is forward only: a third of a step for as many tokens."""
         left, tokens = recipe.steps - step, recipe.steps * recipe.batch * recipe.length
         times = left // recipe.evaluate_every + 1 if recipe.evaluate_every else 1
-        evaluating = times * source.validation_count * step_seconds / (3 * recipe.batch)
+        rows = min(recipe.evaluated_rows or source.validation_count, source.validation_count)
+        evaluating = times * rows * step_seconds / (3 * recipe.batch)
         return Opening(
             run=run,
             parameters=parameters(model),

@@ -1,13 +1,14 @@
 """Everything a recipe stands for, made before anything is written: text, tokens, model."""
 
 import dataclasses
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from attnlab import config
+from attnlab import config, registry
 from attnlab.code.own import refuse_other_code
 from attnlab.data.batches import Source
 from attnlab.data.corpora import Corpus
@@ -54,6 +55,9 @@ def prepare(
             note(f"skipped: {line}")
         begun, start = opened.kept, fingerprint(opened.folder)
         tokenizer = tokenizer_from_json(begun.tokenizer)
+    elif corpus.tokenizer is not None:
+        tokenizer = corpus.tokenizer
+        refuse_other_tokenizer(recipe, corpus, tokenizer)
     else:
         tokenizer = recipe.tokenizer.train(corpus.alphabet(), special=recipe.objective.special)
     model_settings = dataclasses.replace(recipe.model, vocabulary=tokenizer.size)
@@ -65,9 +69,31 @@ def prepare(
         corpus, tokenizer, context=recipe.length, seed=recipe.seed, note=note
     )
     model = build_model(recipe)
+    refuse_apart(recipe, model)
     if begun is not None:
         load_weights(model, weights_to_use(begun))
     return Setup(recipe, corpus, tokenizer, source, model, start)
+
+
+def refuse_other_tokenizer(recipe: Recipe, corpus: Corpus, tokenizer: Tokenizer) -> None:
+    """A text that is tokens already decides what its tokenizer is."""
+    name, size = registry.name_of("tokenizer", recipe.tokenizer), tokenizer.size
+    known = tokenizer.to_json()["name"]
+    if name != known or getattr(recipe.tokenizer, "vocabulary", size) != size:
+        raise ValueError(
+            f"{corpus.name} was prepared with tokenizer={known} of {size:,} tokens, and the "
+            f"settings say another; name it by data={corpus.name} and leave out tokenizer="
+        )
+
+
+def refuse_apart(recipe: Recipe, model: LanguageModel) -> None:
+    """Of a model that cannot be told which tokens belong together."""
+    takes = "segments" in inspect.signature(model.forward).parameters
+    if getattr(recipe.objective, "apart", False) and not takes:
+        raise ValueError(
+            "objective.apart is true, and this model takes no documents packed in a row; use "
+            "model=transformer, or objective.apart=false"
+        )
 
 
 def refuse_large_step(recipe: Recipe, world: World) -> None:

@@ -22,7 +22,7 @@ class Numbers(Source):
 
 @pytest.mark.parametrize(("count", "size"), [(10, 4), (7, 7), (3, 8), (1, 5), (13, 1)])
 def test_every_epoch_holds_every_sample_once(count, size):
-    rows = [rows_of(5, step, size, count) for step in range(3 * count)]
+    rows = [rows_of(Numbers(count), seed=5, step=step, size=size) for step in range(3 * count)]
     epochs, indices = (np.concatenate(parts) for parts in zip(*rows, strict=True))
     assert (epochs == np.arange(len(epochs)) // count).all()
     for epoch in range(3):
@@ -30,17 +30,20 @@ def test_every_epoch_holds_every_sample_once(count, size):
 
 
 def test_epochs_and_seeds_have_their_own_order():
-    one, two, other = (rows_of(s, step, 50, 50)[1].tolist() for s, step in [(0, 0), (0, 1), (1, 0)])
+    def order(seed, step):
+        return rows_of(Numbers(50), seed=seed, step=step, size=50)[1].tolist()
+
+    one, two, other = (order(*given) for given in [(0, 0), (0, 1), (1, 0)])
     assert one != two and one != other and one != list(range(50))
-    assert rows_of(0, 0, 50, 50)[1].tolist() == one
+    assert order(0, 0) == one
 
 
 def test_changing_what_one_was_given_changes_no_other_batch():
-    epochs, indices = rows_of(0, 0, 4, 4)
+    epochs, indices = rows_of(Numbers(4), seed=0, step=0, size=4)
     before = indices.copy()
     indices[:] = 0
     epochs[:] = 9
-    assert (rows_of(0, 0, 4, 4)[1] == before).all()
+    assert (rows_of(Numbers(4), seed=0, step=0, size=4)[1] == before).all()
 
 
 @pytest.mark.parametrize(("world", "parts"), [(1, 1), (2, 1), (1, 3), (2, 3), (4, 3), (12, 1)])
@@ -86,7 +89,7 @@ def test_a_batch_that_cannot_be_shared_is_refused(settings, message):
 
 def test_nothing_to_choose_from_is_refused():
     with pytest.raises(ValueError, match="no samples"):
-        rows_of(0, 0, 4, 0)
+        rows_of(Numbers(0), seed=0, step=0, size=4)
     with pytest.raises(ValueError, match="size is 0"):
         list(Numbers(3).validation(0))
 
