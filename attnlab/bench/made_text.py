@@ -34,20 +34,22 @@ def words(seed: int) -> list[str]:
     ]
 
 
-def made_text(size: int, seed: int = 0, kind: Literal["jsonl", "text"] = "jsonl") -> Iterator[bytes]:
+def made_text(
+    size: int, seed: int = 0, kind: Literal["jsonl", "text"] = "jsonl"
+) -> Iterator[bytes]:
     """About `size` bytes, in blocks."""
     known = np.array(words(seed), dtype=object)
     weights = 1 / (np.arange(WORDS) + 3)
     edges = np.cumsum(weights / weights.sum())[:-1]
     written = block = 0
     while written < size:
-        lengths = 1 + (119 * counter_rng.uniform(seed, "lengths", block, np.arange(BLOCK))).astype(int)
+        lengths = 1 + (119 * counter_rng.uniform(seed, "lengths", block, np.arange(BLOCK))).astype(
+            int
+        )
         draws = counter_rng.uniform(seed, "words", block, np.arange(int(lengths.sum())))
         drawn = known[np.searchsorted(edges, draws, side="right")].tolist()
         ends = np.cumsum(lengths).tolist()
-        lines = [
-            " ".join(drawn[start:stop]) for start, stop in zip([0, *ends], ends, strict=False)
-        ]
+        lines = [" ".join(drawn[start:stop]) for start, stop in zip([0, *ends], ends, strict=False)]
         if kind == "jsonl":
             content = "".join(f'{{"text": "{line}."}}\n' for line in lines).encode()
         else:

@@ -17,6 +17,7 @@ ALIKE = {
     "bench": ("window", "lengths=8"),
     "check": ("kill", "kills=2"),
     "study": ("window", "scale=tiny"),
+    "prepare": ("text.jsonl", "validation=0.1"),
     "compare": ("lab", "seeds=2"),
     "claims": ("copy", "lead=3"),
     "audit": ("file.py:Name", "width=32"),

@@ -6,6 +6,7 @@ map of the file; of both only the column that is asked for.
 
 import itertools
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -75,16 +76,18 @@ def zstd_stream(file: Any) -> Any:
     return arrow.CompressedInputStream(arrow.PythonFile(file, mode="r"), "zstd")
 
 
-def _parquet(path: Path, field: str) -> Any:
+@contextmanager
+def _parquet(path: Path, field: str) -> Iterator[Any]:
     arrow = _library("Parquet")
     import pyarrow.parquet as parquet
 
-    try:
-        file = parquet.ParquetFile(arrow.PythonFile(files.open_plain(path), mode="r"))
-    except Exception as error:
-        raise _unreadable(path, error) from None
-    _refuse_other_field(path, file.schema_arrow, field)
-    return file
+    with files.open_plain(path) as opened:
+        try:
+            file = parquet.ParquetFile(arrow.PythonFile(opened, mode="r"))
+        except Exception as error:
+            raise _unreadable(path, error) from None
+        _refuse_other_field(path, file.schema_arrow, field)
+        yield file
 
 
 def _open_arrow(path: Path, field: str) -> Any:

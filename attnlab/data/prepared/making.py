@@ -122,7 +122,9 @@ def _refuse_left_out(found: Source, settings: Preparation) -> None:
 
 def _refuse_inside(found: Source, place: Path) -> None:
     inside = place.resolve()
-    if inside == found.path or found.path in inside.parents:
+    if inside == found.path:
+        raise ValueError(f"{place} is the source itself; name a new folder")
+    if found.path in inside.parents:
         raise ValueError(f"{place} lies in the source; name a folder outside of it")
     if inside in found.path.parents:
         raise ValueError(f"the source lies in {place}; name another folder to write into")

@@ -109,6 +109,13 @@ def test_half_a_folder_is_not_opened(made):
 
 
 def test_without_a_cache_it_is_hashed_every_time(made, monkeypatch):
-    monkeypatch.setattr(files, "cache_folder", lambda: made / "nowhere" / "to" / "write")
-    monkeypatch.setattr(files, "make_folder", lambda path: os.mkdir(os.devnull))
-    assert folder.open_folder(made).total("train", "documents") > 20
+    def refuse():
+        raise PermissionError("no folder of ours")
+
+    monkeypatch.setattr(files, "cache_folder", refuse)
+    hashed, plain = [], files.sha256
+    monkeypatch.setattr(files, "sha256", lambda path: hashed.append(path) or plain(path))
+    for _ in range(2):
+        hashed.clear()
+        assert folder.open_folder(made).total("train", "documents") > 20
+        assert len(hashed) > 10

@@ -1,4 +1,4 @@
-"""A preparation: the same bytes however it is worked, killed or resumed, and one line for what is wrong."""
+"""A preparation: the same bytes however it is worked, killed or resumed; one line for errors."""
 
 import json
 import os
