@@ -73,8 +73,8 @@ def prepare(
             check and folder.remade(place, plan, _workers(settings), tick)
         ):
             return _report(folder.open_folder(place, tick=tick), found, settings, spent)
-        job = Job(place, settings, found.files, plan)
-        parts = sources.parts_of(found.files, size_of(settings.part), settings.field)
+        job = Job(place, settings, found.files, plan, settings.part_of(found.bytes))
+        parts = sources.parts_of(found.files, job.size, settings.field)
         tokenizer = _tokenizer(job, found, parts, tick)
         tick("looking for what is done")
         width = folder.width_of(tokenizer)
@@ -227,8 +227,7 @@ def _pieces(job: Job, parts: Sequence[Part]) -> Iterator[tuple[Part, Piece | Non
             continue
         file = job.files[part.spans[0].file]
         file.refuse_change()
-        size = size_of(job.settings.part)
-        for piece in documents.pieces_of(file, size, job.settings.documents):
+        for piece in documents.pieces_of(file, job.size, job.settings.documents):
             yield part, piece
         file.refuse_change()
 

@@ -12,6 +12,7 @@ from attnlab.data.tokens import TokenizerSettings
 
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+PARTS = 16  # of a small source: enough for the cores of a machine to share
 LARGEST_PART = 10**9  # bytes; a worker holds a part and its tokens
 
 
@@ -46,7 +47,11 @@ class Preparation:
         about="documents that are empty, not UTF-8, not JSON or without the field, and files of "
         "no known kind: the first one ends it, or they are counted and left out",
     )
-    part: str = setting("64MB", about="text that is worked, and kept in a file, together")
+    part: str | None = setting(
+        None,
+        none="a 16th of the source, 1MB to 64MB",
+        about="text that is worked, and kept in a file, together",
+    )
     workers: int | None = setting(
         None, low=1, high=4096, none="one a core", about="processes that encode"
     )
@@ -54,11 +59,18 @@ class Preparation:
     def check(self) -> None:
         for name in ("sample", "part"):
             try:
-                size_of(getattr(self, name))
+                given = getattr(self, name)
+                size_of("1" if given is None else given)
             except ValueError as error:
                 raise refusal(self, name, str(error)) from None
-        if size_of(self.part) > LARGEST_PART:
+        if self.part is not None and size_of(self.part) > LARGEST_PART:
             raise refusal(self, "part", "a worker holds it in memory; use 1GB or less")
+
+    def part_of(self, source: int) -> int:
+        """Bytes of a part of a source of so many bytes."""
+        if self.part is not None:
+            return size_of(self.part)
+        return min(max(source // PARTS, 10**6), 64 * 10**6)
 
     @property
     def decides(self) -> dict[str, object]:

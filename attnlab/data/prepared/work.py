@@ -34,6 +34,7 @@ class Job:
     settings: Preparation
     files: tuple[File, ...]
     plan: str
+    size: int  # of a part
 
 
 @dataclass(frozen=True)

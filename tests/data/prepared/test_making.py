@@ -89,7 +89,7 @@ def test_killed_at_any_write_it_resumes_to_the_same_bytes(source, tmp_path, toke
         if (place / "index.json").exists():  # killed after that: it is whole
             assert contents(place) == wanted
             continue
-        with pytest.raises(ValueError, match="not prepared to the end|is no prepared text"):
+        with pytest.raises(ValueError, match=r"not prepared to the end|is no prepared text"):
             Prepared(path=str(place)).load()
     assert kills >= 5
     assert contents(place) == wanted

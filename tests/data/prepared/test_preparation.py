@@ -25,6 +25,13 @@ def test_a_part_that_fills_the_memory_is_refused():
         Preparation(part="2GB")
 
 
+def test_a_part_is_a_16th_of_a_small_source():
+    sizes = {10: 10**6, 16 * 10**7: 10**7, 10**12: 64 * 10**6}
+    for source, part in sizes.items():
+        assert Preparation().part_of(source) == part
+    assert Preparation(part="3KB").part_of(10**12) == 3000
+
+
 def test_the_share_of_validation_is_by_the_document_alone():
     documents = [f"document {number}".encode() for number in range(20_000)]
     for share in (0.0, 0.01, 0.25):
