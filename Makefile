@@ -39,7 +39,7 @@ browser: $(READY)
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "attnlab needs Python 3.11 or newer; name one with: make PYTHON=python3.12 " + "$(MAKECMDGOALS)")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,peers,hf,track,plots,web,ray,docs]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,peers,hf,data,track,plots,web,ray,docs]'
 	touch $(READY)
 
 format: $(READY)

@@ -69,6 +69,7 @@ EXTRAS = {
     "jax": {"attnlab.audit.subject.jax_code"},
     "local_attention": {"attnlab.bench.window"},
     "matplotlib": {"attnlab.reports.plots"},
+    "pyarrow": {"attnlab.data.prepared.columns"},
     "ray": {"attnlab.experiments.on_ray"},
     "triton": {"attnlab.kernels.triton.engine"},
     "starlette": {"attnlab.page.routes", "attnlab.page.server"},

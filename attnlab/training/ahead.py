@@ -8,6 +8,7 @@ which it is copied while the GPU computes.
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
+import torch
 from torch import Tensor
 
 from attnlab.data.batches import Batch
@@ -18,9 +19,10 @@ AHEAD = 2  # steps; one would do if all took equally long
 class Ahead:
     """`make(step)` for one step after the other, each begun before it is asked for."""
 
-    def __init__(self, make: Callable[[int], list[Batch]], last: int, *, pinned: bool) -> None:
-        self._make, self._last, self._pinned = make, last, pinned
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="batches")
+    def __init__(self, make: Callable[[int], list[Batch]], last: int, device: torch.device) -> None:
+        self._make, self._last, self._pinned = make, last, device.type == "cuda"
+        begin = (lambda: torch.cuda.set_device(device)) if self._pinned else None
+        self._thread = ThreadPoolExecutor(1, "batches", begin)
         self._coming: dict[int, Future[list[Batch]]] = {}
 
     def batch(self, step: int) -> list[Batch]:

@@ -266,14 +266,10 @@ class Training:
         return all_parts(self.source, self.recipe, self.world, step)
 
     def _making_ahead(self) -> AbstractContextManager[Ahead | None]:
-        """Where batches are read from files, or a GPU would wait for them.
-
-        Batches in memory take a CPU less time than to wake a thread.
-        """
-        cuda = self.world.device.type == "cuda"
-        if not cuda and self.corpus.tokenizer is None:
+        """Where batches are read from files; those in memory take less than to wake a thread."""
+        if self.corpus.tokenizer is None:
             return nullcontext()
-        return closing(Ahead(self._made, self.recipe.steps, pinned=cuda))
+        return closing(Ahead(self._made, self.recipe.steps, self.world.device))
 
     def _log(self) -> None:
         """Write the losses that are there; stop if one of them is not a number."""

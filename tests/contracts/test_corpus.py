@@ -6,6 +6,8 @@ import pytest
 
 from attnlab import config, registry
 from attnlab.data.corpora import Corpus
+from attnlab.data.prepared.making import prepare
+from attnlab.data.prepared.preparation import Preparation
 from attnlab.data.tokens import Characters
 
 OPTIONS = registry.options("corpus")
@@ -13,7 +15,7 @@ PEOPLE = [f"Person {number}" for number in range(9)]
 
 
 @pytest.fixture
-def folder(tmp_path):
+def folder(tmp_path, monkeypatch):
     """Text files, which are also those of birthplaces."""
     lines = [f"{name}. {name} was born in Oslo ." for name in PEOPLE]
     (tmp_path / "wiki.txt").write_text("\n".join(lines) + "\n")
@@ -23,7 +25,17 @@ def folder(tmp_path):
         (tmp_path / table).write_text("\n".join(rows) + "\n")
     rows = [f"Where was {name} born?" for name in PEOPLE[7:]]
     (tmp_path / "birth_test_inputs.tsv").write_text("\n".join(rows) + "\n")
+    monkeypatch.setenv("ATTNLAB_CACHE", str(tmp_path.with_name(f"{tmp_path.name}-cache")))
     return tmp_path
+
+
+def prepared(folder):
+    """Its tokens, beside it."""
+    count = len(list(folder.parent.glob(f"{folder.name}-tokens*")))
+    place = folder.with_name(f"{folder.name}-tokens{count}")
+    words = ["tokenizer=characters", "validation=0.3", "documents=lines", "workers=1"]
+    prepare(config.override(Preparation(), words), str(folder), place)
+    return place
 
 
 def made(option, folder, *words):
@@ -31,7 +43,8 @@ def made(option, folder, *words):
     if "path" in {field.name for field in dataclasses.fields(settings)}:
         with pytest.raises(ValueError, match="write data=PATH"):
             settings.load()
-        words = (f"path={folder}", *words)
+        place = prepared(folder) if option.name == "prepared" else folder
+        words = (f"path={place}", *words)
     return config.override(settings, words)
 
 
@@ -73,4 +86,4 @@ def test_its_settings_survive_json_and_a_changed_text_is_noticed(option, folder)
         before = settings.load().fingerprint
         wiki = folder / "wiki.txt"
         wiki.write_text(wiki.read_text().replace("Oslo", "Rome"))
-        assert settings.load().fingerprint != before
+        assert made(option, folder).load().fingerprint != before

@@ -96,3 +96,21 @@ def test_nothing_to_choose_from_is_refused():
 
 def test_tokens_and_targets_have_one_shape():
     assert Batch(torch.zeros(2, 3).long(), torch.zeros(2, 3).long())
+
+
+def test_a_part_of_validation_is_evenly_spread_and_always_the_same():
+    source = Numbers(10)
+    found = [int(row) for batch in source.validation(2, 4) for row in batch.tokens.flatten()]
+    assert found == [0, 2, 5, 7]
+    every = [int(row) for batch in source.validation(3, 99) for row in batch.tokens.flatten()]
+    assert every == list(range(10))
+
+
+def test_a_change_of_a_batch_is_of_all_its_tensors():
+    rows = np.arange(6).reshape(2, 3)
+    plain, apart = as_batch(rows, rows), as_batch(rows, rows, rows)
+    assert plain.options == {} and plain.changed(lambda one: one[:1]).segments is None
+    cut = apart.changed(lambda one: one[:, :2])
+    assert [tuple(one.shape) for one in (cut.tokens, cut.targets, cut.options["segments"])] == [
+        *((2, 2), (2, 2), (2, 2))
+    ]

@@ -34,6 +34,17 @@ def test_decoding_gives_the_text_back(name, special):
     assert tokenizer.encode("").shape == (0,) and tokenizer.decode([]) == ""
 
 
+@pytest.mark.parametrize("special", [True, False])
+@pytest.mark.parametrize("name", NAMES)
+def test_texts_encoded_together_are_as_each_alone(name, special):
+    tokenizer = trained(name, special)
+    texts = [TEXT[:5], "", TEXT, TEXT[3:9]]
+    found = tokenizer.encode_each(texts)
+    assert [ids.tolist() for ids in found] == [tokenizer.encode(text).tolist() for text in texts]
+    with pytest.raises(ValueError, match=r"surrogate|unknown"):
+        tokenizer.encode_each(["a", "\ud800"])
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_marks_come_first_and_decode_to_their_text(name):
     tokenizer = trained(name)

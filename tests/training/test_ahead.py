@@ -4,6 +4,7 @@ import threading
 
 import numpy as np
 import pytest
+import torch
 
 from attnlab.data.batches import as_batch
 from attnlab.training.ahead import AHEAD, Ahead
@@ -20,7 +21,7 @@ def maker(made):
 
 def test_steps_are_made_ahead_once_each_and_not_past_the_last():
     made = []
-    ahead = Ahead(maker(made), 6, pinned=False)
+    ahead = Ahead(maker(made), 6, torch.device("cpu"))
     found = [int(ahead.batch(step)[0].tokens[0, 0]) for step in range(6)]
     ahead.close()
     assert found == list(range(6))
@@ -29,7 +30,7 @@ def test_steps_are_made_ahead_once_each_and_not_past_the_last():
 
 def test_it_begins_where_a_run_resumes_and_goes_back_if_asked():
     made = []
-    ahead = Ahead(maker(made), 100, pinned=False)
+    ahead = Ahead(maker(made), 100, torch.device("cpu"))
     for step in (40, 41, 0, 41, 99):
         assert int(ahead.batch(step)[0].tokens[0, 0]) == step
     ahead.close()
@@ -42,7 +43,7 @@ def test_an_error_is_raised_at_its_step():
             raise ValueError("the file has become shorter")
         return maker([])(step)
 
-    ahead = Ahead(make, 9, pinned=False)
+    ahead = Ahead(make, 9, torch.device("cpu"))
     assert ahead.batch(0) and ahead.batch(1)
     with pytest.raises(ValueError, match="shorter"):
         ahead.batch(2)
