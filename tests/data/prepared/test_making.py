@@ -136,6 +136,18 @@ def test_what_is_done_is_not_done_again_and_what_is_damaged_is(source, tmp_path,
     assert made(source, place, check=True)["encoded_bytes"] == 0
 
 
+def test_a_part_that_was_damaged_before_the_end_is_made_again(source, tmp_path, monkeypatch):
+    made(source, tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        patch.setattr(folder, "write_index", None)
+        with pytest.raises(TypeError):
+            made(source, tmp_path / "out")
+    path = tmp_path / "out" / "train-00001-00000.ends"
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    assert 0 < made(source, tmp_path / "out")["encoded_bytes"] < 4000
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+
+
 def test_a_folder_of_other_things_is_refused(source, tmp_path):
     place = tmp_path / "out"
     place.mkdir()
