@@ -63,10 +63,12 @@ SLOW = [
     "audit/subject/test_calls.py",
     "audit/subject/test_jax_code.py",
     "audit/subject/test_protocols.py",
+    "bench/test_prepare.py",
     "bench/test_transformers.py",
     "bench/test_window.py",
     "checks",
     "cli",
+    "data/prepared/test_making.py",
     "doctor/test_pairs.py",
     "doctor/test_real.py",
     "examples",
@@ -109,6 +111,7 @@ SLOW = [
     "training/test_listing.py",
     "training/test_loop.py",
     "training/test_parallel.py",
+    "training/test_setup.py",
 ]
 TESTS = Path(__file__).parent
 
