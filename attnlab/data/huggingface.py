@@ -4,9 +4,8 @@ It is data, no code: a pipeline of the package's own steps. A model may have mor
 tokenizer has tokens (Qwen rounds up), so its size is that of the model.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -75,10 +74,8 @@ class HuggingFaceTokenizer(Tokenizer):
     def encode_each(self, texts: Sequence[str]) -> list[Int64[np.ndarray, " _t"]]:
         for text in texts:
             utf8(text)
-        try:
+        with _as_value_error("the tokenizer cannot encode this text"):
             return ids_of_each(self._inner, texts)
-        except Exception as error:  # as above
-            raise ValueError(f"the tokenizer cannot encode this text: {error}") from None
 
     def prompt(self, text: str) -> Int64[np.ndarray, " t"]:
         """With the marks that its texts begin with, such as <s>."""
