@@ -328,13 +328,23 @@ def _times(analysis: Analysis) -> Section:
                 ],
                 rows=rows,
                 note=f"A step reads {analysis.conditions.tokens:,} tokens. Medians of the turns. "
-                "Decoding writes one text up to the context. Memory: weights, gradients, the "
-                "optimiser's state and all else in a step; on a CPU right to some percent.",
+                f"Decoding writes one text up to the context{_decoders()}. Memory: weights, "
+                "gradients, the optimiser's state and all else in a step; on a CPU right to some "
+                "percent.",
             ),
             _pareto(
                 analysis, "Held-out loss against time", "milliseconds a step", analysis.step_costs
             ),
         ],
+    )
+
+
+def _decoders() -> str:
+    if torch_device("auto").type != "cpu":
+        return ""
+    return (
+        "; a token of a standard transformer is one call into C there, of others many calls of "
+        "PyTorch, so it compares programs as well as mechanisms"
     )
 
 
