@@ -160,7 +160,9 @@ def build(*words):
 @torch.no_grad()
 def test_decoding_is_the_full_forward_pass_past_every_context(name, layers):
     """A cache holds keys that were turned long ago: rates must not have changed meanwhile."""
-    words = [f"positions.base={layers}", "positions.scaled=true,false"] if layers else []
+    words = [f"positions.base={layers}"] if layers else []
+    if layers and name != "none":
+        words.append("positions.scaled=true,false")
     model = build(f"positions.scaling={name}", "window=7,none", *words)
     tokens = torch.randint(13, (2, 61), generator=torch.Generator().manual_seed(0))
     for sizes in ([1] * 61, [5, 23, 30, 3]):

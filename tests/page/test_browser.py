@@ -2,12 +2,14 @@
 
 import json
 import re
+import shutil
 import time
 from pathlib import Path
 
 import pytest
 from page.conftest import LONG, WIDE
 from reports.samples import report
+from training.recipes import begin, text_recipe
 
 from attnlab.reports.write import write
 from attnlab.training import runs
@@ -373,9 +375,18 @@ def test_a_run_that_trains_is_followed(tab, run_folders):
     run.log("metrics").write_bytes(old)
 
 
-def test_text_is_streamed_and_stopped(tab, run_folders):
-    name = next(one.name for one in run_folders.iterdir() if "text0" in one.name)
-    page = tab.open(f"generate?run={name}")
+@pytest.fixture
+def slow_run(run_folders):
+    """It reads the whole text again for every token, so that there is time to stop it."""
+    words = ["model=prefix-birnn", "model.width=16", "context=64", "evaluate_every=none"]
+    recipe = text_recipe(run_folders.parent / "text.txt", *words, "steps=1")
+    run, _ = begin(run_folders, recipe, "slow")
+    yield run.folder.name
+    shutil.rmtree(run.folder)
+
+
+def test_text_is_streamed_and_stopped(tab, slow_run):
+    page = tab.open(f"generate?run={slow_run}")
     page.get_by_label("Prompt").fill("The list")
     page.get_by_label("tokens as a number").fill("40")
     page.get_by_role("button", name="Write on").click()

@@ -120,12 +120,14 @@ def asked(shape: int, number: int) -> Asked:
         at, told["chunks_start"] = within_documents(told["document"], documents, options["align"])
     if one_of((True, False, False)):
         told["padding"] = options["key_padding"] = up_to(2, BATCH, keys) == 0
+    first_tokens = torch.tensor([[*row, False].index(False) for row in told["padding"].tolist()])
     if where == "chunk" or (where.startswith("documents") and one_of((True, False))):
         told["chunk"] = 1 + up_to(keys)
         options["chunk"] = int(told["chunk"])
-        if where == "chunk":  # counted from a row's first token
-            for row, padding in enumerate(told["padding"].tolist()):
-                told["chunks_start"][row] = [*padding, False].index(False)
+        if where == "chunk":
+            told["chunks_start"] += first_tokens[:, None]
+    if where == "prefix":
+        told["prefix"] = told["prefix"] + first_tokens
     if one_of((True, False)):
         options["soft_cap"] = 0.1 + 3 * float(torch.rand((), generator=rng))
         told["cap"] = torch.tensor(options["soft_cap"], dtype=torch.float64)
@@ -214,7 +216,8 @@ def test_output_is_that_of_flex_attention(path, answered):
             assert error < 1e-12, f"off by {error:.1e}: {one.options}"  # float64, 70 keys at most
     plain = sum("soft_cap" not in one.options and "sinks" not in one.options for one, _ in answered)
     banded = sum(not isinstance(one.options.get("bias"), Tensor) for one, _ in answered)
-    some = {"sdpa": plain, "native": banded, "tiled": banded, "flex": 0}  # flex takes no float64
+    some = {"sdpa": plain, "native": banded, "tiled": banded}
+    some |= {"flex": 0, "triton": 0}  # they take no float64
     assert taken == some.get(path, len(answered))
     assert len(answered) == 528
 

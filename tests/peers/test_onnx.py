@@ -22,8 +22,8 @@ from attnlab.kernels import Reach, Rotation, attention, hardware, rotate
 from attnlab.kernels.dispatch import PATHS, request_of
 
 # Cases that each path takes, of the 93 of onnx 1.23; a later version may have more. Refused are
-# caps (sdpa), masks as tensors (native, tiled), fewer than 128 queries (flex).
-TAKEN = {"reference": 93, "sdpa": 82, "native": 41, "tiled": 41, "flex": 0}
+# caps (sdpa), masks as tensors (native, tiled), fewer than 128 queries (flex), the CPU (triton).
+TAKEN = {"reference": 93, "sdpa": 82, "native": 41, "tiled": 41, "flex": 0, "triton": 0}
 SCORES, MADE_UP = 12, 3  # of these, how many ask for scores, and need queries that are made up
 ROTARY = 8
 
