@@ -55,7 +55,8 @@ def _lines(found: "Forecast") -> Mapping[str, str]:
         f"{scaled(opening.flops)}FLOP",
         "memory": f"{size}; {_bytes(found.checkpoint)} in a checkpoint",
         "time": f"about {duration(opening.expected_seconds)} on {found.device}{wait}: "
-        f"{duration(found.step_seconds)} a step, timed here just now; evaluations are an estimate",
+        f"{duration(opening.step_seconds)} a step, timed here just now (MFU "
+        f"{100 * opening.reached:.2g} %); evaluations are an estimate",
     }
 
 

@@ -32,7 +32,6 @@ class Forecast:
     samples: int  # in the training split
     held_out: int  # in the validation split
     opening: Opening
-    step_seconds: float
     memory: int | None  # peak bytes of a step; None where it cannot be read
     checkpoint: int  # bytes of weights and optimiser state
     device: str
@@ -58,8 +57,14 @@ def forecast(recipe: Recipe, root: Path, note: Callable[[str], None]) -> Forecas
         text=setup.corpus.name,
         samples=setup.source.count,
         held_out=setup.source.validation_count,
-        opening=Opening.of(model, setup.source, recipe, ready=ready, step_seconds=step_seconds),
-        step_seconds=step_seconds,
+        opening=Opening.of(
+            model,
+            setup.source,
+            recipe,
+            ready=ready,
+            step_seconds=step_seconds,
+            matrix_rate=hardware.matrix_rate(world.device, getattr(torch, recipe.dtype)),
+        ),
         memory=memory,
         checkpoint=4 * parameters(model)
         + sum(one.numel() * one.element_size() for one in optimiser.state().values()),

@@ -12,6 +12,7 @@ import platform
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -74,6 +75,29 @@ def machine_id() -> str:
             sorted({x for x in lines if x.startswith(("flags", "Features", "model n"))})
         )
     return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+@functools.cache
+def matrix_rate(device: torch.device, dtype: torch.dtype) -> float:
+    """Operations a second in products of large matrices: the fastest of some, asked once a process.
+
+    What a training reaches of it is its model FLOPs utilisation (MFU).
+    """
+    size = 8192 if device.type == "cuda" else 1024
+    one, other = (torch.ones(size, size, device=device, dtype=dtype).uniform_() for _ in range(2))
+    out, seconds = torch.mm(one, other), []
+    for _ in range(5):
+        _wait(device)
+        begin = time.perf_counter()
+        torch.mm(one, other, out=out)
+        _wait(device)
+        seconds.append(time.perf_counter() - begin)
+    return 2.0 * size**3 / min(seconds)
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def tag_compiled_code() -> None:

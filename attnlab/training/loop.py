@@ -94,6 +94,7 @@ class Training:
         lock: Lock | None = None,
     ) -> None:
         self.recipe, self.source, self.model = setup.recipe, setup.source, setup.model
+        self.dtype: torch.dtype = getattr(torch, setup.recipe.dtype)
         self.corpus, self.tokenizer, self.start = setup.corpus, setup.tokenizer, setup.start
         self.run, self.world, self.report, self.stop = run, world, report, stop
         self.lock, self.gone = lock, ""
@@ -105,7 +106,7 @@ class Training:
 
     def go(self, resume: Path | None) -> Result:
         recipe, world = self.recipe, self.world
-        hardware.require(getattr(torch, recipe.dtype), world.device)
+        hardware.require(self.dtype, world.device)
         try:
             with self.stop.at_once():  # compiling takes long, and nothing has been done yet
                 self._prepare(resume)
@@ -115,6 +116,7 @@ class Training:
             self.clock = Clock(self.state.seconds, self.state.step_seconds)
             return self._end(signal.Signals(self.stop.signal).name)
         self.clock = Clock(self.state.seconds, self.state.step_seconds)
+        self.opening = opening
         with self.report.training(opening, self.state.step, recipe.batch * recipe.length):
             with torch.random.fork_rng(devices=self._cuda()), no_garbage_walks():
                 with self._making_ahead() as self._ahead:
@@ -238,6 +240,7 @@ class Training:
             step=self.state.step,
             ready=ready,
             step_seconds=step_seconds,
+            matrix_rate=world.size * hardware.matrix_rate(world.device, self.dtype),
         )
         if world.first:
             manifest = {
@@ -467,11 +470,13 @@ class Training:
 
     def _speed(self, in_steps: float) -> dict[str, float]:
         tokens = self.state.step * self.recipe.batch * self.recipe.length
+        rate = tokens / max(in_steps, 1e-9)
         return {
             "step": self.state.step,
             "seconds": self.clock.seconds,
             "step_seconds": in_steps,
-            "tokens_per_second": tokens / max(in_steps, 1e-9),
+            "tokens_per_second": rate,
+            "utilisation": self.opening.utilisation(rate),
         }
 
     def _cuda(self) -> list[torch.device]:

@@ -31,6 +31,8 @@ class Opening:
     steps: int
     ready_seconds: float
     expected_seconds: float
+    step_seconds: float
+    matrix_rate: float  # operations a second of all processes in products of large matrices
 
     @staticmethod
     def of(
@@ -40,6 +42,7 @@ class Opening:
         *,
         ready: float,
         step_seconds: float,
+        matrix_rate: float,
         step: int = 0,
         run: str = "",
     ) -> "Opening":
@@ -57,12 +60,24 @@ class Opening:
             steps=recipe.steps,
             ready_seconds=ready,
             expected_seconds=left * step_seconds + evaluating,
+            step_seconds=step_seconds,
+            matrix_rate=matrix_rate,
         )
+
+    def utilisation(self, tokens_per_second: float) -> float:
+        """Model FLOPs utilisation (MFU): 1 if steps took as long as their products would alone."""
+        return self.flops / self.tokens * tokens_per_second / self.matrix_rate
+
+    @property
+    def reached(self) -> float:
+        """The same, of the steps that were timed before the first one."""
+        return self.utilisation(self.tokens / self.steps / max(self.step_seconds, 1e-9))
 
     def sentence(self) -> str:
         return (
             f"{self.parameters:,} parameters · {self.tokens:,} tokens ({self.epochs:.1f} epochs) · "
-            f"{scaled(self.flops)}FLOP · about {duration(self.expected_seconds)}"
+            f"{scaled(self.flops)}FLOP · about {duration(self.expected_seconds)} · "
+            f"MFU {100 * self.reached:.2g} %"
         )
 
 

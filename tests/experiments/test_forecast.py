@@ -33,7 +33,7 @@ def test_the_training_is_as_it_was_foretold(tmp_path):
     written = sum(path.stat().st_size for path in tensors)
     assert 0.9 * written < found.checkpoint <= written
     assert found.memory is None or found.memory > found.checkpoint
-    assert found.opening.expected_seconds > 3 * found.step_seconds > 0
+    assert found.opening.expected_seconds > 3 * found.opening.step_seconds > 0
 
 
 def test_what_training_refuses_is_refused(tmp_path):

@@ -344,6 +344,11 @@ def test_the_opening_says_parameters_tokens_operations_and_time(tmp_path):
     assert manifest["tokens"] == 12 * 4 * 64
     assert manifest["flops"] > 6 * 12 * 4 * 64 * 1000
     assert manifest["expected_seconds"] > 0
+    each = manifest["flops"] / manifest["tokens"]
+    for row in run.read("speed"):
+        assert row["utilisation"] * manifest["matrix_rate"] == pytest.approx(
+            each * row["tokens_per_second"]
+        )
     assert any(":" in reason for reason in manifest["kernels"]), "paths and why"
 
 

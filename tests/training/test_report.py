@@ -21,6 +21,8 @@ OPENING = Opening(
     steps=40,
     ready_seconds=0.1,
     expected_seconds=61.0,
+    step_seconds=2.0,
+    matrix_rate=1e12,
 )
 
 
@@ -45,6 +47,7 @@ def test_the_terminal_says_what_will_be_and_what_was_evaluated(terminal):
     assert "run runs/x[/red]" in text, "markup in a name is text"
     for part in ("3,323,392 parameters", "1,000,000 tokens (2.5 epochs)", "20 TFLOP", "61 s"):
         assert part in text
+    assert "MFU 25 %" in text, "0.25 TFLOP a second of 1"
     assert "step 1,000: validation loss 1.2346 after 12 s (best so far)" in text
     second = "step 2,000: validation loss 1.5000, 25.6 % of the answers right after 24 s\n"
     assert second in text.replace("\x1b[0m", "")
