@@ -47,7 +47,12 @@ LAYERS = [
     ["attnlab.studies", "attnlab.compare"],
     ["attnlab.theory", "attnlab.audit", "attnlab.checks.audit"],
     ["attnlab.doctor"],
-    ["attnlab.checks.statistics", "attnlab.checks.machines", "attnlab.checks.doctor"],
+    [
+        "attnlab.bench.cluster",
+        "attnlab.checks.statistics",
+        "attnlab.checks.machines",
+        "attnlab.checks.doctor",
+    ],
     ["attnlab.page", "attnlab.checks.fuzz", "attnlab.checks.hostile", "attnlab.checks.strangers"],
     ["attnlab.api"],
     ["attnlab.cli"],
