@@ -168,18 +168,26 @@ class Session:
 
         remote = self.ray.remote(num_cpus=0)(function)
         asked = {}
-        for node in self.ray.nodes():
-            if node["Alive"]:
-                there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-                name = f"{node['NodeManagerHostname']} ({node['NodeID'][:6]})"
-                asked[name] = remote.options(scheduling_strategy=there).remote(*given)
+        for node, name in self._machines().items():
+            there = NodeAffinitySchedulingStrategy(node, soft=False)
+            asked[node, name] = remote.options(scheduling_strategy=there).remote(*given)
         found = {}
-        for name, reference in asked.items():
+        for (node, name), reference in asked.items():
             try:
                 found[name] = self.ray.get(reference, timeout=PATIENCE)
             except self.ray.exceptions.RayError as error:
+                if node not in self._machines():  # lost since it was asked
+                    continue
                 raise ValueError(f"{name} cannot work for attnlab: {_last_line(error)}") from None
         return found
+
+    def _machines(self) -> dict[str, str]:
+        """Names of those that are there, by what Ray calls them."""
+        return {
+            node["NodeID"]: f"{node['NodeManagerHostname']} ({node['NodeID'][:6]})"
+            for node in self.ray.nodes()
+            if node["Alive"]
+        }
 
     def refuse_other_versions(self) -> None:
         """Machines with other packages would give other results."""

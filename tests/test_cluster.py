@@ -280,6 +280,9 @@ class Elsewhere:
         return self
 
     def get(self, answer, timeout=None):
+        if self.answer == "lost":
+            self.nodes = list
+            raise RuntimeError("the node does not exist any more")
         if isinstance(self.answer, Exception):
             raise self.answer
         return self.answer
@@ -296,6 +299,10 @@ def test_a_folder_that_a_machine_cannot_use_is_refused(tmp_path, answer, line):
     with pytest.raises(ValueError, match=line):
         Session(Elsewhere(answer)).refuse_unshared(tmp_path, "--runs")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_machine_that_is_lost_when_it_is_asked_has_no_say(tmp_path):
+    Session(Elsewhere("lost")).refuse_unshared(tmp_path, "--runs")
 
 
 def test_a_folder_that_a_machine_cannot_write_to_is_refused(tmp_path, monkeypatch):
