@@ -351,6 +351,7 @@ _TABLE = {
             "tokens a second against transformers with the same weights"),
         "transformers": ("bench.transformers:TransformersBench",
             "our attention in models of transformers against theirs"),
+        "cluster": ("bench.cluster:ClusterBench", "Ray clusters of more and more workers"),
         "prepare": ("bench.prepare:PrepareBench", "made-up text to tokens: rate, memory, kills"),
         "train": ("bench.train:TrainBench",
             "time to a given quality against a well-known recipe; data=PATH"),

@@ -5,15 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnlab import registry
 from attnlab.api.calling import calling, interrupt, words_of
 from attnlab.api.results import Shown
 from attnlab.api.training import refuse_leak
+from attnlab.cluster import at
 from attnlab.reports.report import Block, Report, Section, Table
 
 if TYPE_CHECKING:
     from attnlab.compare.comparison import Comparison as Experiment
-    from attnlab.experiments.pool import Pool
 
 RESUMES = "everything is saved; the same call resumes it"
 
@@ -68,29 +67,16 @@ def prepare(
     words: Sequence[str], *, on: str, address: str | None, processes: int | None
 ) -> "tuple[Experiment, list[str]]":
     """The comparison that these words ask for, and the words of its command."""
-    if on not in ("local", "ray"):
-        raise ValueError(f"--on is {on!r}; {registry.suggest(on, ['local', 'ray'])}")
-    if address is not None and on != "ray":
-        raise ValueError("--address is of a Ray cluster; write --on ray too")
+    cluster = at(on, address)
     from attnlab.compare.comparison import Comparison
     from attnlab.compare.parse import parse
+    from attnlab.experiments.places import pool_of
 
     plan = parse(list(words))
     for variant in plan.variants:
         refuse_leak(variant.recipe)
-    experiment = Comparison(plan, _pool(on, address, processes))
-    place = [] if on == "local" else ["--on", on, *(["--address", address] if address else [])]
-    return experiment, ["compare", *words, *place]
-
-
-def _pool(on: str, address: str | None, processes: int | None) -> "Pool":
-    if on == "ray":
-        from attnlab.experiments.on_ray import RayPool
-
-        return RayPool(address, processes)
-    from attnlab.experiments.local import LocalPool
-
-    return LocalPool(processes)
+    experiment = Comparison(plan, pool_of(cluster, processes))
+    return experiment, ["compare", *words, *(cluster.words if cluster else [])]
 
 
 def compare(

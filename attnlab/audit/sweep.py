@@ -14,19 +14,21 @@ import hashlib
 import json
 import math
 import multiprocessing
+import os
 import shlex
 import signal
+import threading
 import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from attnlab import config, files
 from attnlab.audit.answer import Answer, answer_of, ended, plain_of
@@ -186,8 +188,11 @@ def sweep(
     limits: Limits = LIMITS,
     start: float = START,
     out: RowFile | None = None,
+    crew: Callable[[Sequence[Job]], AbstractContextManager["Crew"]] | None = None,
 ) -> Sweep:
     """A row for each job, in their order; rows that `out` has already are not done again.
+
+    `crew` is who audits jobs; None for workers of this machine.
 
     `tick` is told how many are done, of how many, the last row, and the seconds that are left.
     """
@@ -199,8 +204,8 @@ def sweep(
     )
     waiting = order[::-1]
     ready, began = len(rows), time.monotonic()
-    pool = _Pool(workers, limits, start)
-    with stopping() as stop:
+    hire = crew or (lambda jobs: Workers(workers, limits, start))
+    with hire([by_line[line] for line in order]) as pool, stopping() as stop:
 
         def keep(job: Job, found: Row) -> None:
             known = {"line": job.line, "family": job.family, "code": job.code}
@@ -211,14 +216,11 @@ def sweep(
             left = (time.monotonic() - began) / done * (len(by_line) - len(rows))
             tick(len(rows), len(by_line), row, left)
 
-        try:
-            while (waiting or pool.busy) and not stop.signal:
-                while waiting and len(pool.busy) < workers:
-                    pool.take(by_line[waiting.pop()])
-                for job, found in pool.answers():
-                    keep(job, found)
-        finally:
-            pool.end()
+        while (waiting or pool.jobs) and not stop.signal:
+            while waiting and pool.jobs < pool.most:
+                pool.take(by_line[waiting.pop()])
+            for job, found in pool.answers():
+                keep(job, found)
     kept = [rows[line] for line in by_line if line in rows]
     return Sweep(rows=kept, left=len(by_line) - len(kept), signal=stop.signal)
 
@@ -279,13 +281,44 @@ def _model_row(request: Request, keep: Callable[[Answer], None]) -> Row:
         return {**known, "verdict": "error", **said}
 
 
-class _Pool:
+class Crew(Protocol):
+    """Audits jobs, several at a time."""
+
+    @property
+    def most(self) -> int:
+        """Jobs that it takes at a time."""
+
+    @property
+    def jobs(self) -> int:
+        """Jobs that it has taken and not answered."""
+
+    def take(self, job: Job) -> None: ...
+
+    def answers(self) -> Iterator[tuple[Job, Row]]:
+        """The rows that have come, after a moment's wait."""
+
+
+class Workers:
     """Workers that are busy; one that has nothing to do waits for the next job."""
 
     def __init__(self, workers: int, limits: Limits, start: float) -> None:
-        self._workers, self._limits, self._start = workers, limits, start
+        self.most, self._limits, self._start = workers, limits, start
         self.busy: dict[Connection, _Worker] = {}
         self._idle: list[_Worker] = []
+
+    def __enter__(self) -> "Workers":
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.end()
+
+    def end(self) -> None:
+        for worker in (*self.busy.values(), *self._idle):
+            worker.end()
+
+    @property
+    def jobs(self) -> int:
+        return len(self.busy)
 
     def take(self, job: Job) -> None:
         worker = self._idle.pop() if self._idle else _Worker(self._start)
@@ -316,10 +349,6 @@ class _Pool:
         """A file has a child with a limit of its own, which says more."""
         theirs = 0.0 if job.request.target.startswith("hf:") else 20.0
         return self._limits.seconds + theirs
-
-    def end(self) -> None:
-        for worker in (*self.busy.values(), *self._idle):
-            worker.end()
 
 
 class _Worker:
@@ -383,8 +412,17 @@ class _Worker:
         self.process.join()
 
 
+def _end_with_parent() -> None:
+    """Which a lost machine or `kill -9` may have ended while this process is within an audit."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
 def _work(connection: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     keep_freed_memory()
     with suppress(EOFError, BrokenPipeError):  # nobody asks any more
         while True:

@@ -16,7 +16,9 @@ from rich.markup import escape
 
 from attnlab import files, json_files, stop
 from attnlab.cli.app import SETTINGS, AsJson, Overrides, app, errors, print_json, progress, screen
+from attnlab.cli.places import Address, On
 from attnlab.cli.sweep import COLOURS, sweep_targets
+from attnlab.cluster import at
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -66,6 +68,8 @@ def audit(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on where the file of --out ends.")
     ] = False,
+    on: On = "local",
+    address: Address = None,
 ) -> None:
     """Find out what attention code does, and hold it to what is declared.
 
@@ -78,6 +82,7 @@ def audit(
     from attnlab.audit.declaration import read_contract
     from attnlab.audit.sweep import is_sweep
 
+    cluster = at(on, address)
     limits = sandbox.Limits(seconds=timeout, gibibytes=memory)
     request = sandbox.Request(
         target=target,
@@ -91,9 +96,11 @@ def audit(
             raise ValueError(f"--{option} is for one target; many have --json and --out rows.jsonl")
     if not many and (out is not None or resume):
         raise ValueError(f"--out and --resume are for many targets, and {target} is one")
+    if not many and cluster is not None:
+        raise ValueError(f"--on ray is for many targets, and {target} is one")
     _check_places(html, repro, sarif, out)
     if many:
-        sweep_targets(request, limits, as_json, out, resume)
+        sweep_targets(request, limits, as_json, out, resume, cluster)
     answer = _audit(request, None if in_process else limits)
     _tell(answer, request.options, as_json)
     if not answer.interrupted:

@@ -11,6 +11,7 @@ from attnlab.api.comparing import prepare
 from attnlab.cli.app import SETTINGS, AsJson, Runs, app, errors, print_json
 from attnlab.cli.dry_run import DryRun, show_experiment, show_variants
 from attnlab.cli.experiments import carry_out_here, show
+from attnlab.cli.places import Address, On, Processes
 
 
 @app.command(
@@ -26,14 +27,9 @@ def compare(
             metavar="VARIANT... KEY=VALUE...",
         ),
     ],
-    on: Annotated[str, typer.Option(help="Where trainings run: local or ray.")] = "local",
-    address: Annotated[
-        str | None, typer.Option(help="Of a Ray cluster; else RAY_ADDRESS, or one that is here.")
-    ] = None,
-    processes: Annotated[
-        int | None,
-        typer.Option(help="Trainings at a time; else as many as cores, and on a GPU one.", min=1),
-    ] = None,
+    on: On = "local",
+    address: Address = None,
+    processes: Processes = None,
     root: Runs = Path("runs"),
     again: Annotated[bool, typer.Option("--again", help="Do all of it anew.")] = False,
     as_json: AsJson = False,

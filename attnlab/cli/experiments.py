@@ -24,10 +24,13 @@ from attnlab.cli.app import (
     screen,
 )
 from attnlab.cli.dry_run import DryRun, show_experiment
+from attnlab.cli.places import Address, On, Processes
+from attnlab.cluster import at
 from attnlab.stop import Stopped
 
 if TYPE_CHECKING:
     from attnlab.experiments.experiment import Experiment, Record
+    from attnlab.experiments.pool import Pool
 
 
 @app.command(
@@ -112,6 +115,9 @@ def _telling_how_far(as_json: bool, show: Callable[[dict[str, Any]], None]) -> I
 def study(
     name: Annotated[str, typer.Argument(help="Which study: attnlab list studies.")],
     overrides: Overrides = None,
+    on: On = "local",
+    address: Address = None,
+    processes: Processes = None,
     root: Runs = Path("runs"),
     again: Annotated[bool, typer.Option("--again", help="Do all of it anew.")] = False,
     as_json: AsJson = False,
@@ -119,16 +125,23 @@ def study(
 ) -> None:
     """A whole experiment: trains, measures, and writes report.html, report.md and results.json.
 
-    Stop it at any time: the same command resumes it, and repeats no finished job.
+    Stop it at any time: the same command resumes it, and repeats no finished job. It trains one
+    model after another with all cores; with --processes or --on ray several at a time, each on one.
     The settings of a study: attnlab list study.window.
     """
+    cluster = at(on, address)
     settings = config.override(registry.load("study", name)(), overrides or [])
     name = registry.find("study", name).name
     if dry_run:
         show_experiment(name, settings, root=root, again=again)
         return
-    words = ["study", name, *(overrides or [])]
-    record = carry_out_here(name, settings, words, root=root, again=again)
+    words = ["study", name, *(overrides or []), *(cluster.words if cluster else [])]
+    words += ["--processes", str(processes)] if processes else []
+    from attnlab.experiments.places import pool_of
+
+    # a study trains here, with all cores, unless it is asked otherwise
+    pool = pool_of(cluster, processes) if cluster or processes else None
+    record = carry_out_here(name, settings, words, root=root, again=again, pool=pool)
     if as_json:
         print_json(record.results)
     else:
@@ -136,7 +149,13 @@ def study(
 
 
 def carry_out_here(
-    name: str, experiment: "Experiment", words: list[str], *, root: Path, again: bool
+    name: str,
+    experiment: "Experiment",
+    words: list[str],
+    *,
+    root: Path,
+    again: bool,
+    pool: "Pool | None" = None,
 ) -> "Record":
     """Run an experiment with its progress on the terminal; stopped, it says how to resume.
 
@@ -154,6 +173,7 @@ def carry_out_here(
             progress=Terminal(errors),
             again=again,
             command=words,
+            pool=pool,
         )
     except Interrupted as error:
         stop.end(signal.Signals[error.signal], RESUMES)

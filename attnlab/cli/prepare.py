@@ -9,6 +9,8 @@ from rich.markup import escape
 
 from attnlab import config
 from attnlab.cli.app import SETTINGS, AsJson, Overrides, app, print_json, progress, screen
+from attnlab.cli.places import Address, On
+from attnlab.cluster import at
 
 
 @app.command(
@@ -26,20 +28,23 @@ def prepare_text(
     check: Annotated[
         bool, typer.Option("--check", help="Hash all that is there; make again what is damaged.")
     ] = False,
+    on: On = "local",
+    address: Address = None,
     as_json: AsJson = False,
 ) -> None:
     """Make tokens of text that does not fit in memory, for data=FOLDER in a training.
 
-    Read as a stream, worked by all cores. Stop it at any time, or kill it: the same command goes
-    on, to the same bytes. The settings: attnlab list prepare.
+    Read as a stream, worked by all cores, or by all machines of a Ray cluster. Stop it at any time,
+    or kill it: the same command goes on, to the same bytes. The settings: attnlab list prepare.
     """
     from attnlab.data.prepared.making import RESUMES, prepare
     from attnlab.data.prepared.preparation import Preparation
 
+    cluster = at(on, address)
     settings = config.override(Preparation(), overrides or [])
     with progress() as tick:
         try:
-            found = prepare(settings, source, folder, tick=tick, check=check)
+            found = prepare(settings, source, folder, tick=tick, check=check, cluster=cluster)
         except KeyboardInterrupt as stopped:
             stopped.add_note(RESUMES)
             raise

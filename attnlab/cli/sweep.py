@@ -3,6 +3,7 @@
 import shlex
 import sys
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -10,6 +11,7 @@ import typer
 from rich.text import Text
 
 from attnlab.cli.app import errors, print_json, screen
+from attnlab.cluster import Cluster
 
 if TYPE_CHECKING:
     from attnlab.audit.sandbox import Limits, Request
@@ -18,7 +20,12 @@ COLOURS = {"pass": "green", "fail": "bold red", "not applicable": "dim"}  # othe
 
 
 def sweep_targets(
-    request: "Request", limits: "Limits", as_json: bool, out: Path | None, resume: bool
+    request: "Request",
+    limits: "Limits",
+    as_json: bool,
+    out: Path | None,
+    resume: bool,
+    cluster: Cluster | None = None,
 ) -> NoReturn:
     """Ends with the exit code of the worst row, or of the signal that stopped it."""
     from attnlab.audit.rows import RowFile, count, exit_code
@@ -39,7 +46,12 @@ def sweep_targets(
             else:
                 errors.print(Text(line), soft_wrap=True)
 
-        found = sweep(jobs, tick, limits=limits, out=file)
+        crew = None
+        if cluster is not None:
+            from attnlab.audit.on_ray import crew_on
+
+            crew = partial(crew_on, cluster, limits)
+        found = sweep(jobs, tick, limits=limits, out=file, crew=crew)
     if as_json:
         print_json(found.rows)
     else:

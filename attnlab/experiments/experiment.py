@@ -17,6 +17,7 @@ import torch
 
 from attnlab import __version__, config, files, json_files
 from attnlab.command import line as command_line
+from attnlab.experiments.pool import Pool
 from attnlab.experiments.progress import Progress
 from attnlab.experiments.reuse import settings_of
 from attnlab.experiments.workspace import Job, Workspace, open_workspace
@@ -77,18 +78,19 @@ def carry_out(
     progress: Progress,
     again: bool = False,
     command: Sequence[str] = (),
+    pool: Pool | None = None,
 ) -> Record:
     """Run the jobs that are missing, and write the report.
 
     The report says which command makes it again: `command` in this folder of runs, else that of
-    this process.
+    this process. A pool trains what jobs say they are going to train; without one each job does.
     """
     elsewhere = ["--runs", str(root)] if command and root != Path("runs") else []
     if not plots.available():
         progress.note(f"tables are written, and no figures: {plots.MISSING}")
     kind, settings = experiment.kind, experiment.settings()
     identity, here = identity_of(experiment)
-    workspace = open_workspace(root, name, identity, progress, again, kind=kind)
+    workspace = open_workspace(root, name, identity, progress, again, kind=kind, pool=pool)
     named = {kind: name or identity}
     with runs.Run(workspace.folder).locked():
         content = json_files.as_json({**named, **settings})

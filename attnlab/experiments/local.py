@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import IO
 
@@ -38,6 +38,9 @@ class LocalPool:
             return max(min(self._processes or 1, tasks), 1)
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         return max(min(self._processes or cores or 1, tasks), 1)
+
+    def lasting(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def train(self, tasks: Sequence[Task], log: Path, watch: Watch) -> Endings:
         waiting: queue.Queue[Task] = queue.Queue()

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NotRequired, Protocol, TypedDict, runtime_checkable
@@ -37,6 +38,7 @@ class Message(TypedDict):
     folder: str
     recipe: dict[str, Any]
     text: NotRequired[str]
+    held: NotRequired[bool]
 
 
 @dataclass(frozen=True)
@@ -47,10 +49,12 @@ class Task:
     folder: Path
     recipe: Recipe
     text: str = ""  # the fingerprint it must have, whatever is on the disk by then; empty: any
+    held: bool = True  # whether losses are kept by stretches of the text, as verdicts need them
 
     def message(self) -> Message:
         recipe = config.to_dict(with_absolute_paths(self.recipe))
-        return {"folder": str(self.folder.absolute()), "recipe": recipe, "text": self.text}
+        folder = str(self.folder.absolute())
+        return {"folder": folder, "recipe": recipe, "text": self.text, "held": self.held}
 
 
 def with_absolute_paths(recipe: Recipe) -> Recipe:
@@ -70,6 +74,9 @@ class Pool(Protocol):
 
     def concurrency(self, tasks: int) -> int:
         """How many of so many trainings run at the same time."""
+
+    def lasting(self) -> AbstractContextManager[None]:
+        """What several calls of `train` share, such as a connection."""
 
     def train(self, tasks: Sequence[Task], log: Path, watch: Watch) -> Endings:
         """Run all tasks; raise Interrupted, with everything saved, when a signal arrives."""

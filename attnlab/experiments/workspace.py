@@ -13,8 +13,9 @@ computed again.
 
 import re
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,8 @@ class Job:
     # whether its result comes out another each time: when it runs, all jobs after it run again,
     # since they are made of it
     renews: bool = False
+    # trainings that it makes, by name, as far as they are known by now
+    trainings: Callable[[], Sequence[tuple[str, Recipe]]] = tuple
 
 
 @dataclass
@@ -48,6 +51,8 @@ class Workspace:
     folder: Path
     progress: Progress
     kind: str = "study"
+    pool: Pool | None = None  # trains what jobs are going to train; None: each job does
+    ahead: dict[str, float] = field(default_factory=dict)  # seconds spent on jobs before they ran
     lacking: str = ""  # why results are not whole; this job and those after it run again next time
 
     def run_jobs(self, jobs: Sequence[Job]) -> dict[str, Any]:
@@ -63,9 +68,11 @@ class Workspace:
             expected = duration(sum(missing.values()))
             self.progress.note(f"to do: {len(missing)} of {len(jobs)} parts, about {expected}")
         with self.progress.working(missing):
-            for job in jobs:
-                if job.name in missing:
-                    self._run(job)
+            todo = [job for job in jobs if job.name in missing]
+            for number, job in enumerate(todo):
+                if self.pool is not None and job.trainings():
+                    self.ahead |= self._train_ahead(todo[number:], self.pool)
+                self._run(job)
         return {job.name: self.result(job.name) for job in jobs}
 
     def _missing(self, jobs: Sequence[Job]) -> dict[str, float]:
@@ -86,8 +93,33 @@ class Workspace:
         """The cached result of a job."""
         return json_files.read_sealed(self._file(name))["result"]
 
+    def _train_ahead(self, jobs: Sequence[Job], pool: Pool) -> dict[str, float]:
+        """Train all that these jobs are going to train, as far as it is known, in a pool.
+
+        What starts from another training waits for it. Returns seconds by job: an equal part each.
+        """
+        start, trained = time.monotonic(), set[str]()
+        recipes = {name: (job.name, made) for job in jobs for name, made in job.trainings()}
+        waiting = dict[str, Task]()
+        for name, (_, recipe) in recipes.items():
+            run = self.run_of(name)
+            reuse.set_aside_other(run, recipe, note=self.progress.note)
+            if not reuse.is_done(run, self.progress.note):
+                waiting[name] = Task(name, run.folder, recipe, held=False)
+        with pool.lasting() if waiting else nullcontext():
+            while waiting:
+                ready = [one for one in waiting.values() if not _waits_for(one, waiting.values())]
+                assert ready, "trainings start from each other"
+                for name, ending in self.train_all(ready, pool).items():
+                    if ending["ending"] != "finished":
+                        why = f"{name} {ending['ending']}: {ending['why']}"
+                        raise ValueError(f"{why}; {self.folder / 'log.txt'} says more")
+                    trained.add(recipes[name][0])
+                    del waiting[name]
+        return dict.fromkeys(trained, (time.monotonic() - start) / max(len(trained), 1))
+
     def _run(self, job: Job) -> None:
-        start = time.monotonic()
+        start = time.monotonic() - self.ahead.get(job.name, 0.0)
         self.progress.started(job.name)
         result = job.work()
         seconds = time.monotonic() - start
@@ -103,8 +135,9 @@ class Workspace:
     def train(self, name: str, recipe: Recipe) -> runs.Run:
         """Train in this process with all of its threads, or resume.
 
-        Studies train here: a pool gives every training one thread, which adds in another order,
-        and their losses would change (in the eighth digit after 40 steps, and more later).
+        Studies train here unless they are given a pool, which gives every training one thread:
+        that adds in another order, and losses change (in the eighth digit after 40 steps, and
+        more later).
         """
         run = self.run_of(name)
         reuse.set_aside_other(run, recipe, note=self.progress.note)
@@ -151,7 +184,13 @@ class Workspace:
 
 
 def open_workspace(
-    root: Path, name: str, identity: str, progress: Progress, again: bool, kind: str = "study"
+    root: Path,
+    name: str,
+    identity: str,
+    progress: Progress,
+    again: bool,
+    kind: str = "study",
+    pool: Pool | None = None,
 ) -> Workspace:
     """The folder of an experiment, made if it is not there yet."""
     folder = place(root, name, identity, kind, again)
@@ -161,7 +200,13 @@ def open_workspace(
     except OSError as error:
         reason = error.strerror or error
         raise ValueError(f"no {kind} can be made in {root}: {reason}; use --runs FOLDER") from None
-    return Workspace(folder, progress, kind)
+    return Workspace(folder, progress, kind, pool)
+
+
+def _waits_for(task: Task, others: Iterable[Task]) -> bool:
+    """Whether a training starts from the weights of another one."""
+    start = Path(task.recipe.start or "").absolute()
+    return any(start.is_relative_to(other.folder.absolute()) for other in others)
 
 
 def place(root: Path, name: str, identity: str, kind: str, again: bool) -> Path:

@@ -6,13 +6,13 @@ import pytest
 from compare.comparisons import FOUR, small_words
 from experiments.small import InProcess
 
-from attnlab.api import comparing
+from attnlab.experiments import places
 from attnlab.experiments.pool import Interrupted
 
 
 @pytest.fixture
 def here(monkeypatch):
-    monkeypatch.setattr(comparing, "_pool", lambda on, address, processes: InProcess())
+    monkeypatch.setattr(places, "pool_of", lambda cluster, processes: InProcess())
 
 
 def test_a_table_an_answer_and_where_to_read_more(attnlab, here, tmp_path):
@@ -42,11 +42,11 @@ def test_a_training_that_fails_is_no_result_and_is_tried_again(attnlab, tmp_path
             return {**endings, tasks[0].name: {"ending": "failed", "why": "KeyError: ours"}}
 
     words = small_words(tmp_path, *FOUR[:2], "seeds=1")
-    monkeypatch.setattr(comparing, "_pool", lambda on, address, processes: Failing())
+    monkeypatch.setattr(places, "pool_of", lambda cluster, processes: Failing())
     code, out, err = attnlab("compare", *words)
     assert code == 1 and "KeyError: ours" in err
     assert "failed: 1 of 2 trainings failed" in err and "the same command tries again" in err
-    monkeypatch.setattr(comparing, "_pool", lambda on, address, processes: InProcess())
+    monkeypatch.setattr(places, "pool_of", lambda cluster, processes: InProcess())
     code, out, err = attnlab("compare", *words)
     assert code == 0 and "to do: 5 of 5 parts" in err and "failed" not in out + err
     assert "all of it is done already" in attnlab("compare", *words)[2]
@@ -57,7 +57,7 @@ def test_stopped_it_says_that_the_same_command_goes_on(attnlab, tmp_path, monkey
         def train(self, tasks, log, watch):
             raise Interrupted("SIGTERM")
 
-    monkeypatch.setattr(comparing, "_pool", lambda on, address, processes: Stopped())
+    monkeypatch.setattr(places, "pool_of", lambda cluster, processes: Stopped())
     code, _, err = attnlab("compare", *small_words(tmp_path, *FOUR[:2]))
     assert code == 128 + 15 and "the same command resumes" in err
 

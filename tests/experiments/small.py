@@ -2,7 +2,7 @@
 
 import random
 import shutil
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import pytest
 import torch
@@ -35,6 +35,9 @@ class InProcess:
 
     def concurrency(self, tasks):
         return 1
+
+    def lasting(self):
+        return nullcontext()
 
     def train(self, tasks, log, watch):
         return {task.name: worker.train(task.message()) for task in tasks}
@@ -81,6 +84,13 @@ def finished_after(name, study, outcome, root, jobs):
 def results_by_job(folder):
     parts = [json_files.read_json(path) for path in (folder / "parts").glob("*.json")]
     return {part["name"]: part["result"] for part in parts}
+
+
+def says_what_it_trains(study, folder):
+    """Whether the jobs name every training that the finished study has made, and no other."""
+    workspace = Workspace(folder, Progress())
+    said = {slug(name) for job in study.jobs(workspace) for name, _ in job.trainings()}
+    return said == {path.parent.name for path in folder.glob("runs/*/config.json")}
 
 
 def without(results, *keys):

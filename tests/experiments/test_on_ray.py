@@ -1,111 +1,86 @@
-"""The same comparison on a Ray cluster: a lost worker changes nothing."""
+"""Trainings as tasks: what each asks for, and what becomes of one that was warned of its end.
 
-import json
-import os
-import signal
-import subprocess
-import sys
-import time
-
-import pytest
-from compare.comparisons import FOUR, small_words, timeless
-from experiments.small import InProcess
-
-from attnlab import json_files
-from attnlab.compare.comparison import Comparison
-from attnlab.compare.parse import parse
-from attnlab.experiments import on_ray
-from attnlab.experiments.experiment import carry_out
-from attnlab.experiments.progress import Progress
-from attnlab.training.runs import Run
-
-pytest.importorskip("ray")
-
-
-def kill_a_worker(root, started):
-    """The process of a training that is under way, as its run folder names it."""
-    until = time.monotonic() + 100
-    while time.monotonic() < until and started.poll() is None:
-        for path in root.glob("compare-*/runs/*/manifest.json"):
-            run = Run(path.parent)
-            if not run.finished and len(run.read("metrics")) > 120:
-                os.kill(json_files.read_json(path)["pid"], signal.SIGKILL)
-                return run
-        time.sleep(0.01)
-    raise AssertionError("no training was seen")
-
-
-def test_a_lost_worker_is_survived_and_the_result_is_that_of_local_processes(tmp_path):
-    """Over the command line, with a cluster of its own of two workers."""
-    more = ["steps=300", "evaluations=3", "seeds=1", "match=steps"]
-    words = small_words(tmp_path, *FOUR[:2], *more)
-    command = [sys.executable, "-m", "attnlab", "compare", *words, "--json"]
-    command += ["--on", "ray", "--address", "local", "--processes", "2"]
-    started = subprocess.Popen(
-        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    lost = kill_a_worker(tmp_path / "runs", started)
-    out, err = started.communicate(timeout=150)
-    assert started.returncode == 0, err.decode()
-    assert lost.finished
-    assert b"ray" not in err.lower().replace(b"--on ray", b"")  # it is quiet
-    comparison = Comparison(parse(words), InProcess())
-    local = carry_out("", comparison, root=tmp_path / "local", progress=Progress())
-    assert timeless(json.loads(out)) == timeless(local.results)
-
-
-SURROUNDINGS = """
-import os
-from pathlib import Path
-from attnlab.experiments import on_ray, worker
-from attnlab.experiments.pool import Task
-from attnlab.training.recipe import Recipe
-
-def looked(task):
-    return {"ending": os.environ.get("GOMP_SPINCOUNT")}
-
-worker.train = looked
-task = Task(name="one", folder=Path("nowhere"), recipe=Recipe())
-with on_ray.connected("local", 1) as ray:
-    os.environ.update(given)
-    print(on_ray._train(ray, [task], lambda steps, words: None)["one"]["ending"])
+On a real cluster: tests/test_cluster.py.
 """
 
+from pathlib import Path
 
-@pytest.mark.parametrize(("given", "seen"), [({}, "1000"), ({"GOMP_SPINCOUNT": "7"}, "7")])
-def test_workers_of_a_cluster_that_was_there_before_us_do_not_wait_busily(tmp_path, given, seen):
-    """A cluster whose workers have none of our surroundings, as `ray start` makes one."""
-    bare = {key: value for key, value in os.environ.items() if key != "GOMP_SPINCOUNT"}
-    command = [sys.executable, "-c", f"given = {given}\n{SURROUNDINGS}"]
-    done = subprocess.run(command, env=bare, cwd=tmp_path, capture_output=True, text=True)
-    assert done.stdout.strip() == seen, done.stderr
+import pytest
+import torch
+from training.recipes import small
 
-
-def test_without_the_package_one_line_names_the_extra(monkeypatch):
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ValueError, match=r"pip install 'attnlab\[ray\]'"):
-        on_ray.RayPool()
+from attnlab.cluster import RETRIES, Calls, Lost, Session
+from attnlab.experiments import on_ray
+from attnlab.experiments.pool import Task
 
 
-class Elsewhere:
-    """A cluster of two machines: one is gone, the other sees none of our files."""
+class Machines(Session):
+    """What a cluster has."""
 
-    def nodes(self):
-        gone = {"Alive": False, "NodeID": "cd" * 28, "NodeManagerHostname": "gone"}
-        return [gone, {"Alive": True, "NodeID": "ab" * 28, "NodeManagerHostname": "far"}]
+    def __init__(self, **resources):
+        self.resources = resources
 
-    def remote(self, *words, **options):
-        """A task's options, or its call."""
-        return (lambda function: self) if options else ""
+    def total(self, resource):
+        return self.resources.get(resource, 0)
 
-    def options(self, **options):
-        return self
-
-    def get(self, answer):
-        return answer
+    def require(self, resource):
+        assert self.total(resource)
 
 
-def test_a_folder_that_a_machine_cannot_read_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"far cannot read .* all machines of the cluster share"):
-        on_ray.refuse_unshared(Elsewhere(), tmp_path)
-    assert not list(tmp_path.iterdir())
+def tasks(*words, count=3):
+    return [Task(f"t {n}", Path("nowhere"), small(*words, f"seed={n}")) for n in range(count)]
+
+
+@pytest.mark.parametrize(("processes", "share"), [(None, 1.0), (1, 1.0), (4, 0.25)])
+def test_trainings_share_a_gpu_only_if_more_at_a_time_are_asked_for(monkeypatch, processes, share):
+    monkeypatch.setattr(on_ray, "torch_device", lambda name: torch.device("cuda"))
+    assert on_ray._share_of_gpu(Machines(GPU=8), tasks(), processes) == share
+
+
+def test_gpus_of_a_cluster_are_not_passed_over_in_silence():
+    """Here there is none, so that times in the report would be of another device."""
+    assert on_ray._share_of_gpu(Machines(CPU=8), tasks("device=auto"), None) == 0
+    assert on_ray._share_of_gpu(Machines(GPU=8), tasks("device=cpu"), None) == 0
+    with pytest.raises(ValueError, match=r"start the command where there is one, or .*device=cpu"):
+        on_ray._share_of_gpu(Machines(GPU=8), tasks("device=auto"), None)
+
+
+class Answers(Calls):
+    """Calls that are answered one after another, as is written down for each task."""
+
+    def __init__(self, **by_name):
+        self.by_name, self.given, self.most = by_name, [], 0
+
+    @property
+    def under_way(self):
+        return len(self.given)
+
+    def give(self, task, message):
+        self.given.append(task)
+        self.most = max(self.most, self.under_way)
+
+    def ended(self, timeout=0.0):
+        task = self.given.pop(0)
+        yield task, self.by_name[task.name[-1:]].pop(0)
+
+
+FINISHED = {"ending": "finished", "why": ""}
+
+
+def test_a_training_that_was_warned_and_saved_is_given_to_another_worker():
+    warned = {"ending": "SIGTERM", "why": ""}
+    calls = Answers(
+        **{
+            "0": [warned, FINISHED],
+            "1": [Lost("WorkerCrashedError: gone")],
+            "2": [warned] * (RETRIES + 1),
+        }
+    )
+    said = []
+    endings = on_ray._train(calls, tasks(), 2, lambda steps, words: said.append(words))
+    assert endings == {
+        "t 0": FINISHED,
+        "t 1": {"ending": "failed", "why": "WorkerCrashedError: gone"},
+        "t 2": warned,
+    }
+    assert calls.most == 2 and said[-1] == "3 of 3 trainings done"

@@ -4,6 +4,7 @@ import dataclasses
 import signal
 
 import pytest
+from experiments.small import InProcess
 from training.recipes import final_bits, small
 
 from attnlab import json_files
@@ -208,3 +209,59 @@ def test_only_a_signal_interrupts(workspace, monkeypatch):
 
     monkeypatch.setattr(launch, "train_in", early)
     workspace.train("t", small())
+
+
+class Waves(InProcess):
+    """Remembers what was trained together."""
+
+    def __init__(self):
+        self.waves = []
+
+    def train(self, tasks, log, watch):
+        self.waves.append([task.name for task in tasks])
+        return super().train(tasks, log, watch)
+
+
+def chained(workspace, pool):
+    """A training, one that starts from it, and one whose length is known after the first job."""
+    folder = workspace.run_of("first").folder
+    made = {
+        "first": small("steps=4"),
+        "second": small("steps=4", f"start={folder}"),
+        "third": small("steps=4", "seed=3"),
+    }
+
+    def trains(name):
+        return lambda: [(name, made[name])] if name != "third" or workspace.has("count") else []
+
+    def work(name):
+        return lambda: workspace.train(name, made[name]).result()["loss"]
+
+    jobs = [Job("count", lambda: 3)]
+    jobs += [Job(name, work(name), trainings=trains(name)) for name in made]
+    return dataclasses.replace(workspace, pool=pool).run_jobs(jobs)
+
+
+def test_a_pool_trains_ahead_and_what_starts_from_a_training_waits(workspace, tmp_path):
+    pool = Waves()
+    found = chained(workspace, pool)
+    assert pool.waves == [["first", "third"], ["second"]]
+    assert not (workspace.run_of("first").folder / "held.json").exists()  # nobody asked for it
+    alone = open_workspace(tmp_path, "alone", "abc", Progress(), again=False)
+    assert chained(alone, None) == found
+    for name in ("first", "second", "third"):
+        assert final_bits(workspace.run_of(name)) == final_bits(alone.run_of(name))
+    assert chained(workspace, pool) == found and len(pool.waves) == 2
+
+
+def test_a_training_that_fails_in_a_pool_is_one_line_and_the_others_are_kept(workspace):
+    class Failing(Waves):
+        def train(self, tasks, log, watch):
+            endings = super().train(tasks, log, watch)
+            return {**endings, "first": {"ending": "failed", "why": "KeyError: ours"}}
+
+    with pytest.raises(ValueError, match=r"first failed: KeyError: ours; .*log\.txt says more"):
+        chained(workspace, Failing())
+    pool = Waves()
+    chained(workspace, pool)
+    assert pool.waves == [["second"]]  # the others were finished

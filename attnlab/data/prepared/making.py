@@ -11,13 +11,15 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, TypeVar
 
 from attnlab import files, json_files
+from attnlab.cluster import Cluster
 from attnlab.data.bpe import Bpe
 from attnlab.data.huggingface import HuggingFace, HuggingFaceTokenizer
 from attnlab.data.prepared import documents, folder, sources, work
@@ -30,7 +32,7 @@ from attnlab.stop import sparing_children
 
 T = TypeVar("T")
 Tick = Callable[[str], None]  # hears what is being done
-Submit = Callable[[Callable[..., T], Part, Piece | None], Future[T]]
+Hire = Callable[[int], AbstractContextManager[tuple[Any, int]]]  # for so many parts
 RESUMES = "the same command goes on from there"
 
 
@@ -58,8 +60,12 @@ def prepare(
     *,
     tick: Tick = lambda text: None,
     check: bool = False,
+    cluster: Cluster | None = None,
 ) -> dict[str, Any]:
-    """Make the folder whole; what it holds, and what was done for it. `check`: hash it all."""
+    """Make the folder whole; what it holds, and what was done for it. `check`: hash it all.
+
+    Parts are worked by processes of this machine, or on a cluster.
+    """
     begun = time.perf_counter()
     found = sources.find(source, settings.kind)
     _refuse_left_out(found, settings)
@@ -75,19 +81,20 @@ def prepare(
             return _report(folder.open_folder(place, tick=tick), found, settings, spent)
         job = Job(place, settings, found.files, plan, settings.part_of(found.bytes))
         parts = sources.parts_of(found.files, job.size, settings.field)
-        tokenizer = _tokenizer(job, found, parts, tick)
+        hire = partial(_workers_for, cluster, job)
+        tokenizer = _tokenizer(job, found, parts, tick, hire)
         tick("looking for what is done")
-        width = folder.width_of(tokenizer)
-        records = folder.done_parts(place, plan, width, _workers(settings))
+        token = folder.width_of(tokenizer)
+        records = folder.done_parts(place, plan, token, _workers(settings))
         todo = [part for part in parts if not _is_done(part, records)]
         encoding = time.perf_counter()
-        with _workers_for(job, len(todo)) as submit:
+        with hire(len(todo)) as (submit, width):
             calls = (
                 (part, piece)
                 for part, piece in _pieces(job, todo)
                 if folder.key_of(part.number, piece.number if piece else 0) not in records
             )
-            for done in _results(submit, work.encode, calls, _workers(settings)):
+            for done in _results(submit, work.encode, calls, width):
                 spent.count(done)
                 records[done.record["part"]] = done.record
                 tick(_progress(spent, time.perf_counter() - encoding, len(todo)))
@@ -130,16 +137,16 @@ def _refuse_inside(found: Source, place: Path) -> None:
         raise ValueError(f"the source lies in {place}; name another folder to write into")
 
 
-def _tokenizer(job: Job, found: Source, parts: Sequence[Part], tick: Tick) -> Tokenizer:
+def _tokenizer(job: Job, found: Source, parts: Sequence[Part], tick: Tick, hire: Hire) -> Tokenizer:
     """The one that the folder has, or a new one, kept in it before anything is encoded."""
     if os.path.lexists(job.place / folder.TOKENIZER):
         return folder.read_tokenizer(job.place)
-    made = _new_tokenizer(job, parts, tick)
+    made = _new_tokenizer(job, parts, tick, hire)
     folder.write_tokenizer(job.place, made)
     return made
 
 
-def _new_tokenizer(job: Job, parts: Sequence[Part], tick: Tick) -> Tokenizer:
+def _new_tokenizer(job: Job, parts: Sequence[Part], tick: Tick, hire: Hire) -> Tokenizer:
     settings = job.settings
     if settings.tokenizer_from:
         return read_tokenizer(_tokenizer_file(settings))
@@ -147,9 +154,9 @@ def _new_tokenizer(job: Job, parts: Sequence[Part], tick: Tick) -> Tokenizer:
         raise ValueError("tokenizer=huggingface is read, not learned: tokenizer_from=FOLDER")
     if isinstance(settings.tokenizer, Characters):
         seen = set(settings.separator)
-        with _workers_for(job, len(parts)) as submit:
+        with hire(len(parts)) as (submit, width):
             for number, characters in enumerate(
-                _results(submit, work.alphabet, _pieces(job, parts), _workers(settings))
+                _results(submit, work.alphabet, _pieces(job, parts), width)
             ):
                 seen.update(characters)
                 tick(f"looking for characters: {number + 1:,} of {len(parts):,} parts or more")
@@ -233,15 +240,22 @@ def _pieces(job: Job, parts: Sequence[Part]) -> Iterator[tuple[Part, Piece | Non
 
 
 @contextmanager
-def _workers_for(job: Job, parts: int) -> Iterator[Any]:
-    """What takes a call and gives its future: processes, or for one part this one.
+def _workers_for(cluster: Cluster | None, job: Job, parts: int) -> Iterator[tuple[Any, int]]:
+    """What takes a call and gives its future, and how many work: processes, or a cluster.
 
-    A process ends when its end of a pipe is closed, which a killed parent does as well.
+    For one part it is this process. Another ends when its end of a pipe is closed, which a killed
+    parent does as well.
     """
     count = _workers(job.settings)
+    if cluster is not None and parts:
+        from attnlab.data.prepared.on_ray import workers_on
+
+        with workers_on(cluster, job.settings.workers, job) as found:
+            yield found
+        return
     if count == 1 or (parts <= 1 and not any(file.packed for file in job.files)):
         work.begin(job)
-        yield _call_here
+        yield _call_here, 1
         return
     context = get_context("spawn")
     ears, mouth = context.Pipe(duplex=False)
@@ -252,7 +266,7 @@ def _workers_for(job: Job, parts: int) -> Iterator[Any]:
             return pool.submit(call, part, piece)
 
     try:
-        yield submit
+        yield submit, count
     except BrokenProcessPool:
         raise ValueError(
             f"a worker was killed, as happens where memory runs out; {RESUMES}, and with fewer of "

@@ -58,6 +58,12 @@ def begin(job: Job, ears: Connection | None = None) -> None:
         threading.Thread(target=_end_with, args=[ears], daemon=True).start()
 
 
+def begin_once(job: Job) -> None:
+    """Of a worker that is told with each call; the tokenizer stays while the job is the same."""
+    if _job != job:
+        begin(job)
+
+
 def _end_with(ears: Connection) -> None:
     ears.poll(None)
     os._exit(1)

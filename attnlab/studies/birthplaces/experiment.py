@@ -9,6 +9,7 @@ import dataclasses
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
@@ -246,7 +247,8 @@ class BirthplacesStudy(Experiment):
             work: Callable[[], TrainingResult] = _trained(workspace, name, recipe)
             if judged:
                 work = _judged(workspace, name, recipe, corpus)
-            plan.append(Job(name, work, _cost(recipe, corpus, judged)))
+            cost = _cost(recipe, corpus, judged)
+            plan.append(Job(name, work, cost, trainings=partial(list, [(name, recipe)])))
             before = name
         return plan
 

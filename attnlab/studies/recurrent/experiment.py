@@ -33,7 +33,7 @@ from attnlab.models.recurrent import (
     PrefixBidirectionalSettings,
 )
 from attnlab.studies import language
-from attnlab.studies.language import LanguageStudy, TrainingResult
+from attnlab.studies.language import LanguageStudy
 from attnlab.training.optim import Muon
 from attnlab.training.parallel import torch_device
 from attnlab.training.recipe import Recipe
@@ -158,6 +158,7 @@ def _training(workspace: Workspace, name: str, recipe: Recipe, characters: int) 
         job,
         lambda: language.train(workspace, job, recipe),
         lambda: costs.expected_seconds(recipe, characters),
+        trainings=lambda: [(job, recipe)],
     )
 
 
@@ -165,11 +166,16 @@ def _timed(workspace: Workspace, name: str, seeded: Mapping[str, Recipe], charac
     """A training of as many steps as fit into the seconds of the transformer's steps."""
     job = f"{name} in equal time, seed {seeded[name].seed}"
 
-    def work() -> TrainingResult:
+    def fitting() -> Recipe:
         fits = steps_that_fit(workspace.result(TIMES), name, seeded["transformer"].steps)
-        return language.train(workspace, job, dataclasses.replace(seeded[name], steps=fits))
+        return dataclasses.replace(seeded[name], steps=fits)
 
-    return Job(job, work, lambda: costs.expected_seconds(seeded["transformer"], characters))
+    return Job(
+        job,
+        lambda: language.train(workspace, job, fitting()),
+        lambda: costs.expected_seconds(seeded["transformer"], characters),
+        trainings=lambda: [(job, fitting())] if workspace.has(TIMES) else [],
+    )
 
 
 def steps_that_fit(times: Mapping[str, Any], name: str, steps: int) -> int:

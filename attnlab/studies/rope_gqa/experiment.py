@@ -191,6 +191,7 @@ class RopeGqaStudy(LanguageStudy):
                     name,
                     partial(_train, workspace, name, recipe),
                     partial(expected_seconds, alike, held),
+                    trainings=partial(list, [(name, recipe)]),
                 )
                 # the course continues from the last weights; a run stands for its best ones
                 before = self._last(workspace.run_of(name))

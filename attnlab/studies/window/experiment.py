@@ -10,6 +10,7 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -206,7 +207,8 @@ def _training(
         return {**found, "rows": np.round(rows, 5).tolist()}
 
     # the held-out text is read twice: by the training, and for the loss by position
-    return Job(job, work, lambda: measured.expected_seconds(recipe, 2 * characters))
+    expected = partial(measured.expected_seconds, recipe, 2 * characters)
+    return Job(job, work, expected, trainings=lambda: [(job, recipe)])
 
 
 def caches(recipes: Mapping[str, Recipe]) -> dict[str, list[int]]:

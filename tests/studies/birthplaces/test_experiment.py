@@ -4,6 +4,7 @@ import dataclasses
 import json
 
 import pytest
+from experiments.small import says_what_it_trains
 
 from attnlab.experiments.experiment import carry_out
 from attnlab.experiments.progress import Progress
@@ -51,6 +52,11 @@ def test_a_study_leaves_its_reports(done):
     for label in ARMS.values():
         assert label in text
     assert json.loads((done.folder / "results.json").read_text()) == done.results
+
+
+def test_a_pool_is_told_of_every_training(done):
+    study = BirthplacesStudy(scale="tiny", arms=tuple(ARMS), seeds=1)
+    assert says_what_it_trains(study, done.folder)
 
 
 def test_every_arm_is_judged(done):

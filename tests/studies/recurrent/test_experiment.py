@@ -12,6 +12,7 @@ from experiments.small import (
     finished_after,
     random_letters,
     results_by_job,
+    says_what_it_trains,
     without,
 )
 
@@ -48,6 +49,11 @@ def test_the_study_ends_in_a_report(done):
     assert record.results["equal_time"]["steps"]["transformer"] == SCALES["tiny"].steps
     for name, peak in record.results["costs"]["memory"].items():
         assert peak is None or peak > 12 * record.results["sizes"][name]["parameters"]
+
+
+def test_a_pool_is_told_of_every_training(done):
+    study, record = done
+    assert says_what_it_trains(study, record.folder)
 
 
 def test_going_on_gives_what_an_uninterrupted_study_gives(done, tmp_path):

@@ -6,6 +6,7 @@ from statistics import fmean
 
 import pytest
 import torch
+from experiments.small import says_what_it_trains
 from training.recipes import small
 
 from attnlab import config, json_files, presets
@@ -72,6 +73,10 @@ def parts(done):
 
 def run_of(done, variant, block, seed=3407):
     return Run(done.folder / "runs" / f"train-{variant}-seed-{seed}-block-{block}")
+
+
+def test_a_pool_is_told_of_every_training(study, done):
+    assert says_what_it_trains(study, done.folder)
 
 
 def test_the_report_and_its_numbers_are_written(done):

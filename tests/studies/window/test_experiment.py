@@ -10,6 +10,7 @@ from experiments.small import (
     finished_after,
     random_letters,
     results_by_job,
+    says_what_it_trains,
     without,
 )
 
@@ -42,6 +43,11 @@ def test_the_study_ends_in_a_report(done):
         assert words in report
     drawn = [path.suffix for path in (record.folder / "pictures").iterdir()]
     assert sorted(drawn) == [".csv", ".csv", ".png", ".png", ".svg", ".svg"]
+
+
+def test_a_pool_is_told_of_every_training(done):
+    study, record = done
+    assert says_what_it_trains(study, record.folder)
 
 
 def test_going_on_gives_what_an_uninterrupted_study_gives(done, tmp_path):
