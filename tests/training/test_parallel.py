@@ -21,7 +21,7 @@ import json, sys
 from pathlib import Path
 from training.recipes import small
 from attnlab import config, files
-from attnlab.training import checkpoint, parallel, runs
+from attnlab.training import checkpoint, parallel, runs, sharded
 from attnlab.training.loop import train
 from attnlab.training.report import Report
 from attnlab.training.setup import prepare
@@ -29,8 +29,8 @@ from attnlab.training.setup import prepare
 run, words = runs.Run(Path(sys.argv[1])), sys.argv[2:]
 recipe = small(*words)
 with parallel.world("cpu") as world:
-    setup = prepare(recipe, run.folder.parent)
-    begin = checkpoint.newest_good(run.checkpoints)[0]
+    begin = sharded.newest_good(world, run.checkpoints)[0]
+    setup = prepare(recipe, run.folder.parent, begin, world=world)
     train(setup, run, world, Report(), begin)
 """
 # Sums of gradients in float32 in another order; over a few steps nothing grows past this.
