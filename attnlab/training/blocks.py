@@ -4,7 +4,7 @@ A block's `forward` is replaced on the object. What FSDP does around a block sta
 into the call, and gathers weights before a forward pass and again before its recomputation.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -15,10 +15,9 @@ from torch.utils.checkpoint import checkpoint
 from attnlab.training.recipe import Recipe
 
 
-def blocks_of(model: nn.Module) -> Sequence[nn.Module]:
+def blocks_of(model: nn.Module) -> list[nn.Module]:
     """The layers of a model that are alike; empty if it has no such list."""
-    found: Sequence[nn.Module] = getattr(model, "blocks", [])
-    return found
+    return list(getattr(model, "blocks", []))
 
 
 def refuse_recompute(recipe: Recipe, model: nn.Module) -> None:

@@ -166,17 +166,27 @@ def _swap(one: Path, other: Path) -> bool:
     return bool(swap(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0)
 
 
-def load(folder: Path) -> Checkpoint:
-    """Read a checkpoint after checking all of it; BrokenCheckpoint says what is wrong."""
+def load(folder: Path, slot: str | None = None) -> Checkpoint:
+    """Read a checkpoint after checking all of it; BrokenCheckpoint says what is wrong.
+
+    Of the optimiser's tensors only those of one slot are wanted, or all. What is in shards is
+    joined.
+    """
     contents = read_verified(folder)
     plain = {}
     for name in _PLAIN:
         plain[name] = _object(contents[name], folder / name)
     if shard_files.INDEX in contents:
         shards = open_tensors(folder)
+        kept = shards.index["optimiser"]
+        wanted = {
+            name: (0, spec.rows)
+            for name, spec in kept.items()
+            if slot is None or name.endswith(f"/{slot}")
+        }
         return Checkpoint(
             shards.read("model"),
-            shards.read("optimiser"),
+            shards.read("optimiser", wanted),
             plain["config.json"],
             plain["tokenizer.json"],
             plain["state.json"],

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from attnlab.compat import TorchDispatchMode
 from attnlab.training.shards import Cut
@@ -33,12 +34,35 @@ class Unfit(Exception):
     """An operation on a large tensor whose result cannot be known from rows alone."""
 
 
+class _AsOnCpu(TorchFunctionMode):
+    """Code that asks where a tensor lies hears that it is on the CPU, as it would be.
+
+    Some of PyTorch's own initialisations do nothing to a tensor on "meta", and nobody would know.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers: dict[Any, Any] = {
+            torch.Tensor.is_meta.__get__: False,  # type: ignore[attr-defined]
+            torch.Tensor.is_cpu.__get__: True,  # type: ignore[attr-defined]
+            torch.Tensor.device.__get__: torch.device("cpu"),  # type: ignore[attr-defined]
+        }
+        self.truthful = False  # while an operation on such a tensor is carried out
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if function in self.answers and not self.truthful:
+            return self.answers[function]
+        return function(*args, **(kwargs or {}))
+
+
 class _Rows(TorchDispatchMode):
     """Large tensors on "meta" while a model is built; of each, the rows of this process."""
 
-    def __init__(self, cut: Cut, fill: bool) -> None:
+    def __init__(self, cut: Cut, fill: bool, said: _AsOnCpu) -> None:
         super().__init__()
-        self.cut, self.fill = cut, fill
+        self.cut, self.fill, self.said = cut, fill, said
         self.kept: dict[int, Tensor] = {}  # by the storage of the tensor on "meta"
         self._alive: list[Tensor] = []  # or another would get a storage's number
 
@@ -48,14 +72,20 @@ class _Rows(TorchDispatchMode):
     def __torch_dispatch__(
         self, operation: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        options = kwargs or {}
+        before, self.said.truthful = self.said.truthful, True
+        try:
+            return self._carry_out(operation, args, kwargs or {})
+        finally:
+            self.said.truthful = before
+
+    def _carry_out(self, operation: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         if operation in FACTORIES:
             return self._make(operation, args, options)
-        first = args[0] if args else None
         if not any(_on_meta(one) for one in [*args, *options.values()]):
             return operation(*args, **options)
         if operation in SAME_TENSOR:
             return operation(*args, **options)
+        first = args[0]
         if operation in FILLERS and isinstance(first, Tensor) and _is_all_of_it(first):
             if self.fill:
                 made = torch.empty(first.shape, dtype=first.dtype)
@@ -108,8 +138,9 @@ def build_rows(
     Unfit where something else than filling it is done to a large tensor, as an orthogonal matrix
     needs; then only the whole model will do.
     """
-    mode = _Rows(cut, fill)
-    with mode:
+    said = _AsOnCpu()
+    mode = _Rows(cut, fill, said)
+    with said, mode:
         model = build()
     rows = {}
     for name, parameter in model.named_parameters():

@@ -95,17 +95,25 @@ def launch(
     recipe = recipe_for(preset, overrides, file)
     run, begin = _find_resumable(preset, recipe, root, resume)
     said: list[str] = []
-    if run is not None:
-        if parallel.processes() == 1:
-            begin = begin or _newest(run, said.append)
-        before = run.recipe(begin, said.append)
-        recipe = _with_file_and_overrides(before, overrides, file)
-        refuse_other_code(before, recipe)
-        said += _changes(before, recipe)
+
+    def resumed(run: runs.Run, begin: Path | None, note: Callable[[str], None]) -> Recipe:
+        before = run.recipe(begin, note)
+        found = _with_file_and_overrides(before, overrides, file)
+        refuse_other_code(before, found)
+        for line in _changes(before, found):
+            note(line)
+        return found
+
+    if run is not None and parallel.processes() == 1:
+        begin = begin or _newest(run, said.append)
+        recipe = resumed(run, begin, said.append)
+    elif run is not None:  # as far as one process can tell: where it trains, how long it waits
+        recipe = resumed(run, begin, lambda line: None)
     inspect(recipe)
     with parallel.world(recipe.device, recipe.timeout) as world:
         if run is not None and world.size > 1:
             run, begin = _agree(world, run, begin, said.append)
+            recipe = resumed(run, begin, said.append)
         report = make_report(world)
         for line in said:
             report.note(line)
@@ -197,7 +205,7 @@ def _find_resumable(
     """The run to resume, and the checkpoint if that was named itself."""
     if parallel.restarted():
         again = [run for run in runs.all_in(root) if _launch_of(run) == parallel.launch_id()]
-        if again and not again[0].finished:
+        if again:
             return again[0], None
     if resume is None:
         return None, None
