@@ -178,7 +178,7 @@ class Life:
     def __init__(self, recipe: Recipe, run: runs.Run, control: Control, processes: int) -> None:
         self.run, self.noticed = run, 0
         self._victim: Process | None = None
-        address = _free_address() if processes > 1 else {}
+        address = free_address() if processes > 1 else {}
         self._processes = list[Process]()
         try:
             for rank in range(processes):
@@ -270,7 +270,7 @@ class Process:
         return bool(said)
 
 
-def _free_address() -> dict[str, str]:
+def free_address() -> dict[str, str]:
     """Where the processes of a training meet."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -58,7 +58,9 @@ class Heartbeat:
         others = [rank for rank in range(self._size) if rank != self._rank]
         ended = [rank for rank in others if left[rank]]
         if ended:
-            return "; ".join(f"process {rank} has stopped: {left[rank]}" for rank in ended[:3])
+            return "; ".join(
+                f"process {rank} of {self._size} has stopped: {left[rank]}" for rank in ended[:3]
+            )
         silent = [rank for rank in others if now[rank] == before[rank]]
         if silent:
             return f"{_named(silent, self._size)} gone: {_steps(silent, now)}"
@@ -138,4 +140,4 @@ def _step(beat: str) -> int:
 
 def _steps(ranks: Sequence[int], beats: Sequence[str]) -> str:
     found = sorted({_step(beats[rank]) for rank in ranks})
-    return f"last seen at step {found[0]}" + (f" to {found[-1]}" if len(found) > 1 else "")
+    return f"last heard of at step {found[0]}" + (f" to {found[-1]}" if len(found) > 1 else "")

@@ -93,9 +93,7 @@ def save(
         entries = {name: one for said in written if said for name, one in json.loads(said).items()}
         of_first(world, lambda: finish(temporary, folder, step, kept, entries, specs))
     except OSError as error:
-        if world.first:
-            raise checkpoint.not_written(folder, error) from None
-        raise
+        raise checkpoint.not_written(folder, error) from None
     _retain(world, parent, keep, protected)
     return folder
 
