@@ -20,6 +20,7 @@ GPUS = (8, 64, 1024)
 VOCABULARY, CONTEXT = 32_000, 4096
 PEAK, USED = 989e12, 0.4  # operations a second in bfloat16 (H100/H200 SXM, dense), and part of it
 NETWORK = 50e9  # bytes a second between machines, for each GPU (400 Gbit/s)
+INSIDE = 450e9  # bytes a second between the 8 GPUs of a machine, each way
 DISK = 2e9  # bytes a second that one machine of 8 GPUs writes to a disk that all share
 HASH = 1.2e9  # bytes a second that one process hashes
 TOKENS = 8192  # of a step, for each GPU
@@ -67,21 +68,18 @@ def calculated() -> str:
             shard, gathered = shard_bytes(count, gpus), gathered_bytes(width)
             plain, again = (activation_bytes(width, depth, recompute=one) for one in (False, True))
             parts = [shard, gathered, plain, again, shard + gathered + again]
-            memory.append([name, str(gpus), *(f"{one / 1e9:.1f} GB" for one in parts)])
+            memory.append([name, f"{gpus:,}", *(f"{one / 1e9:.1f} GB" for one in parts)])
             compute = 8 * count * TOKENS / (PEAK * USED)  # 6, and 2 more to recompute
-            network = (2 + 2 + 4) * count / NETWORK * (gpus - 1) / gpus
+            network = (2 + 2 + 4) * count * (gpus - 1) / gpus
+            network /= INSIDE if gpus <= 8 else NETWORK
             step = max(compute, network)
-            speed.append(
-                [name, str(gpus), f"{TOKENS * gpus:,}", f"{compute:.2f} s", f"{network:.2f} s"]
-                + [f"{TOKENS * gpus / step:,.0f}"]
-            )
+            taken = [f"{compute:.2f} s", f"{network:.2f} s", f"{TOKENS * gpus / step:,.0f}"]
+            speed.append([name, f"{gpus:,}", f"{TOKENS * gpus:,}", *taken])
             size, machines = 12 * count, max(gpus // 8, 1)
             save = size / gpus / HASH + size / machines / DISK
             resume = 2 * size / machines / DISK + 2 * size / gpus / HASH
-            saves.append(
-                [name, str(gpus), f"{size / 1e9:.0f} GB", f"{size / gpus / 1e9:.2f} GB"]
-                + [f"{save:.0f} s", f"{resume:.0f} s"]
-            )
+            taken = [f"{size / gpus / 1e9:.2f} GB", f"{save:.1f} s", f"{resume:.1f} s"]
+            saves.append([name, f"{gpus:,}", f"{size / 1e9:.0f} GB", *taken])
     return "\n".join([table("Memory", memory), table("Steps", speed), table("Checkpoints", saves)])
 
 

@@ -33,7 +33,7 @@ ABOVE = {  # pages of the site that stand above docs/
 }
 CONTENTS = {
     "Begin": ["中文 <README.zh>", "guide", "glossary", "catalogue", "mechanisms"],
-    "Training": ["data"],
+    "Training": ["data", "scale"],
     "Theory": ["claims", "theory"],
     "Studies": [
         "studies",

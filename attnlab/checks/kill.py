@@ -96,7 +96,7 @@ class KillCheck:
         tick: Tick,
     ) -> dict[str, Any]:
         """Runs killed until there were enough kills and the last run has come to its end."""
-        killed = inside = finished = equal = broken = noticed = 0
+        killed = inside = finished = equal = broken = noticed = spared = 0
 
         def counts() -> dict[str, Any]:
             return {
@@ -118,8 +118,11 @@ class KillCheck:
                         if killed >= kills and gone_on:
                             life.wait()
                         else:
-                            life.kill_at(self._moment(control, killed, inside * 3 <= killed))
+                            life.kill_at(
+                                self._moment(control, killed + spared, inside * 3 <= killed)
+                            )
                     killed += life.was_killed
+                    spared += not life.was_killed  # it ended first, so the next moment is another
                     inside += life.inside_save
                     noticed += life.noticed
                     # what stands under a checkpoint's name must be whole at every moment

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from attnlab import compat
 from attnlab.training.recipe import Recipe
 
 
@@ -52,7 +53,11 @@ def _recomputed(forward: Callable[..., Any], random: bool, *args: Any, **options
 
 
 def compile_blocks(model: nn.Module) -> bool:
-    """Compile each block by itself; False if the model has none."""
+    """Compile each block by itself; False if the model has none.
+
+    Where a block knows its number it is compiled for that number, once to train, once to evaluate.
+    """
+    compat.allow_recompiles(4 * len(blocks_of(model)))
     for block in blocks_of(model):
         block.forward = torch.compile(block.forward, dynamic=False)
     return bool(blocks_of(model))
