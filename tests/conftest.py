@@ -107,11 +107,13 @@ SLOW = [
     "theory/test_document.py",
     "theory/test_knowledge.py",
     "theory/test_result.py",
+    "training/test_heartbeat.py",
     "training/test_launch.py",
     "training/test_listing.py",
     "training/test_loop.py",
     "training/test_parallel.py",
     "training/test_setup.py",
+    "training/test_sharded.py",
 ]
 TESTS = Path(__file__).parent
 
