@@ -25,6 +25,7 @@ __all__ = [
     "PLAIN_FUNCTIONS",
     "OpOverload",
     "TorchDispatchMode",
+    "allow_recompiles",
     "cpp_compiler",
     "lerp",
     "recompile_limit",
@@ -54,6 +55,16 @@ def recompile_limit(shapes: int) -> AbstractContextManager[object]:
     return torch._dynamo.config.patch(
         recompile_limit=shapes, accumulated_recompile_limit=4 * shapes
     )
+
+
+def allow_recompiles(count: int) -> None:
+    """From now on a compiled function may be compiled again so often, in all of this process.
+
+    Blocks of a model share one function, and each differs by its number.
+    """
+    settings = torch._dynamo.config
+    settings.recompile_limit = max(settings.recompile_limit, count)
+    settings.accumulated_recompile_limit = max(settings.accumulated_recompile_limit, 4 * count)
 
 
 def cpp_compiler() -> str | None:

@@ -96,6 +96,7 @@ SLOW = [
     "page/test_auditing.py",
     "page/test_browser.py",
     "page/test_claims.py",
+    "page/test_generate_browser.py",
     "peers",
     "reports/test_plots.py",
     "studies/birthplaces/test_experiment.py",
@@ -107,11 +108,13 @@ SLOW = [
     "theory/test_document.py",
     "theory/test_knowledge.py",
     "theory/test_result.py",
+    "training/test_heartbeat.py",
     "training/test_launch.py",
     "training/test_listing.py",
     "training/test_loop.py",
     "training/test_parallel.py",
     "training/test_setup.py",
+    "training/test_sharded.py",
 ]
 TESTS = Path(__file__).parent
 

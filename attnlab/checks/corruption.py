@@ -19,14 +19,19 @@ from attnlab.checks.cached import Count, damage_caches
 from attnlab.checks.damage import damage
 from attnlab.config import setting, settings
 from attnlab.stop import stoppable
-from attnlab.training import checkpoint
+from attnlab.training import checkpoint, sharded
 from attnlab.training.checkpoint import BrokenCheckpoint, Checkpoint
+from attnlab.training.shard_files import Spec
+from attnlab.training.shards import Cut
 
 
 @settings
 class CorruptionCheck:
     trials: int = setting(1000, low=1, about="checkpoints to damage")
     caches: int = setting(300, low=30, about="cached files to damage: tokens, results, kernel")
+    processes: int = setting(
+        1, low=1, high=64, about="processes that wrote a checkpoint; of 2 or more it is in shards"
+    )
     seed: int = setting(0, about="random seed of the damages")
 
     def run(self, tick: Tick) -> dict[str, Any]:
@@ -47,8 +52,8 @@ class CorruptionCheck:
             tempfile.TemporaryDirectory(prefix="attnlab-corruption-") as place,
         ):
             parent = Path(place)
-            older = checkpoint.save(parent, 1, example(self.seed))
-            newer = checkpoint.save(parent, 2, example(self.seed + 1))
+            older = self._save(parent, 1, example(self.seed))
+            newer = self._save(parent, 2, example(self.seed + 1))
             spare = shutil.copytree(newer, parent / "spare")
             for trial in range(self.trials):
                 path = damage(newer, self.seed, trial)
@@ -76,6 +81,33 @@ class CorruptionCheck:
             )
         right = found == fallen_back == self.trials and intact and whole
         return {**report, "passed": right and missed and proves}
+
+    def _save(self, parent: Path, step: int, kept: Checkpoint) -> Path:
+        if self.processes == 1:
+            return checkpoint.save(parent, step, kept)
+        return save_in_shards(parent, step, kept, self.processes)
+
+
+def save_in_shards(parent: Path, step: int, kept: Checkpoint, shards: int) -> Path:
+    """As so many processes write it, one after the other."""
+    tensors = {"model": kept.model, "optimiser": kept.optimiser}
+    specs = {
+        kind: {name: Spec.of(one, shards, cut=one.ndim > 0) for name, one in some.items()}
+        for kind, some in tensors.items()
+    }
+    folder = parent / checkpoint.name_of(step)
+    temporary, entries = checkpoint.begin(folder), dict[str, object]()
+    for shard in range(shards):
+        mine = {
+            kind: {
+                name: one[slice(*specs[kind][name].bounds[shard : shard + 2])] if one.ndim else one
+                for name, one in some.items()
+            }
+            for kind, some in tensors.items()
+        }
+        entries |= sharded.write_shard(temporary, Cut(shards, shard), mine, specs)
+    sharded.finish(temporary, folder, step, kept, entries, specs)
+    return folder
 
 
 def example(seed: int) -> Checkpoint:

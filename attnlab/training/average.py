@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from attnlab import compat
 from attnlab.training.checkpoint import Checkpoint
-from attnlab.training.shards import like, whole
+from attnlab.training.shards import like
 
 
 class Average:
@@ -43,8 +43,9 @@ class Average:
             parameter.copy_(tensor)  # one by one: shards (FSDP) know no copy of many
 
     def state(self) -> dict[str, Tensor]:
+        """Under "parameter/average"; of shards, those of this process."""
         return {
-            f"{name}/{SLOT}": whole(tensor)
+            f"{name}/{SLOT}": tensor
             for name, tensor in zip(self._named, self._tensors, strict=True)
         }
 

@@ -5,6 +5,8 @@
       config.json  tokenizer.json  state.json     everything else
       manifest.json                               sizes and hashes of the others; written last
 
+Of several processes with shards of the weights each writes its own (shard_files.py).
+
 It is written under another name, forced to the disk, and renamed. Without a valid manifest there is
 no checkpoint. Nothing here reads a pickle. Torch is imported with the first tensor: who only looks
 at what is there, as `attnlab runs`, need not wait for it.
@@ -23,12 +25,15 @@ from typing import TYPE_CHECKING, Any
 from attnlab import files, json_files
 from attnlab.finite import is_finite
 from attnlab.memory import machine_memory
+from attnlab.training import shard_files
+from attnlab.training.shard_files import ShardFiles
 from attnlab.training.tensor_file import TensorFile
+from attnlab.training.verified_file import BrokenCheckpoint as BrokenCheckpoint
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-SCHEMA = 1
+SCHEMA, SHARDED = 1, 2  # the schema of a checkpoint, and of one in shards
 _NAME = re.compile(r"step_(\d{6,12})")
 _TENSORS = ("model.safetensors", "optimiser.safetensors")
 _PLAIN = ("config.json", "tokenizer.json", "state.json")
@@ -43,10 +48,6 @@ class Checkpoint:
     config: dict[str, Any]
     tokenizer: dict[str, Any]
     state: dict[str, Any]
-
-
-class BrokenCheckpoint(ValueError):
-    """A checkpoint that must not be used: what is wrong with it, in one line."""
 
 
 class NotFinite(RuntimeError):
@@ -71,44 +72,71 @@ def save(parent: Path, step: int, checkpoint: Checkpoint) -> Path:
     """
     folder = parent / name_of(step)
     for kind, tensors in (("weights", checkpoint.model), ("optimiser", checkpoint.optimiser)):
-        name = _not_finite(tensors)
-        if name:
-            raise NotFinite(
-                f"step {step}: {name} of the {kind} holds NaN or Inf; not saved, earlier "
-                "checkpoints are as they were. --resume goes on from the newest of them"
-            )
+        refuse_not_finite(step, kind, tensors)
     contents: dict[str, bytes | TensorFile] = {
         "model.safetensors": TensorFile(checkpoint.model),
         "optimiser.safetensors": TensorFile(checkpoint.optimiser),
-        "config.json": json_files.as_json(checkpoint.config),
-        "tokenizer.json": json_files.as_json(checkpoint.tokenizer),
-        "state.json": json_files.as_json(checkpoint.state),
+        **plain_files(checkpoint),
     }
     if folder.exists() and _same_tensors(folder, contents):
         return folder
     contents["manifest.json"] = _manifest(step, contents)
-    temporary = parent / f".{folder.name}.{os.getpid()}.tmp"
     try:
-        files.make_folder(parent)
-        files.remove_folder(temporary)
-        temporary.mkdir()
+        temporary = begin(folder)
         for name, content in contents.items():  # the manifest is the last of them
             files.write_new(temporary / name, content)
-        files.sync_folder(temporary)
-        if folder.exists():
-            _exchange(temporary, folder)
-        else:
-            temporary.rename(folder)
-        files.sync_folder(parent)
+        put_in_place(temporary, folder)
     except OSError as error:
-        files.remove_folder(temporary)
         size = sum(map(len, contents.values()))
-        raise OSError(
-            error.errno,
-            f"no checkpoint could be written to {folder} ({size:,} bytes): "
-            f"{error.strerror or error}; earlier ones are as they were" + _advice(error),
-        ) from None
+        raise not_written(folder, error, f" ({size:,} bytes)") from None
     return folder
+
+
+def refuse_not_finite(step: int, kind: str, tensors: dict[str, "Tensor"]) -> None:
+    name = _not_finite(tensors)
+    if name:
+        raise NotFinite(
+            f"step {step}: {name} of the {kind} holds NaN or Inf; not saved, earlier "
+            "checkpoints are as they were. --resume goes on from the newest of them"
+        )
+
+
+def plain_files(checkpoint: Checkpoint) -> dict[str, bytes]:
+    """What is no tensor."""
+    return {
+        "config.json": json_files.as_json(checkpoint.config),
+        "tokenizer.json": json_files.as_json(checkpoint.tokenizer),
+        "state.json": json_files.as_json(checkpoint.state),
+    }
+
+
+def begin(folder: Path) -> Path:
+    """A new empty folder, to be filled and put in the place of a checkpoint."""
+    temporary = folder.parent / f".{folder.name}.{os.getpid()}.tmp"
+    files.make_folder(folder.parent)
+    files.remove_folder(temporary)
+    temporary.mkdir()
+    return temporary
+
+
+def put_in_place(temporary: Path, folder: Path) -> None:
+    """A folder whose files are all on the disk, the manifest last, becomes the checkpoint."""
+    files.sync_folder(temporary)
+    if folder.exists():
+        _exchange(temporary, folder)
+    else:
+        temporary.rename(folder)
+    files.sync_folder(folder.parent)
+
+
+def not_written(folder: Path, error: OSError, size: str = "") -> OSError:
+    """The error to raise, once what was written of it is removed again."""
+    files.remove_folder(folder.parent / f".{folder.name}.{os.getpid()}.tmp")
+    return OSError(
+        error.errno,
+        f"no checkpoint could be written to {folder}{size}: "
+        f"{error.strerror or error}; earlier ones are as they were" + _advice(error),
+    )
 
 
 def _exchange(new: Path, folder: Path) -> None:
@@ -138,13 +166,32 @@ def _swap(one: Path, other: Path) -> bool:
     return bool(swap(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0)
 
 
-def load(folder: Path) -> Checkpoint:
-    """Read a checkpoint after checking all of it; BrokenCheckpoint says what is wrong."""
+def load(folder: Path, slot: str | None = None) -> Checkpoint:
+    """Read a checkpoint after checking all of it; BrokenCheckpoint says what is wrong.
+
+    Of the optimiser's tensors only those of one slot are wanted, or all. What is in shards is
+    joined.
+    """
     contents = read_verified(folder)
-    tensors = {name: _tensors(contents.get(name, b""), folder / name) for name in _TENSORS}
     plain = {}
     for name in _PLAIN:
         plain[name] = _object(contents[name], folder / name)
+    if shard_files.INDEX in contents:
+        shards = open_tensors(folder)
+        kept = shards.index["optimiser"]
+        wanted = {
+            name: (0, spec.rows)
+            for name, spec in kept.items()
+            if slot is None or name.endswith(f"/{slot}")
+        }
+        return Checkpoint(
+            shards.read("model"),
+            shards.read("optimiser", wanted),
+            plain["config.json"],
+            plain["tokenizer.json"],
+            plain["state.json"],
+        )
+    tensors = {name: _tensors(contents.get(name, b""), folder / name) for name in _TENSORS}
     return Checkpoint(
         tensors["model.safetensors"],
         tensors["optimiser.safetensors"],
@@ -160,12 +207,43 @@ def read_plain(folder: Path, name: str) -> dict[str, Any]:
     return _object(_read_listed(path, _listed(folder)[name]), path)
 
 
-def read_verified(folder: Path) -> dict[str, bytes]:
-    """The bytes of every file, read once and held against the manifest; tensors are finite."""
+def open_tensors(folder: Path) -> ShardFiles:
+    """The tensors of a checkpoint, to be read in parts, each checked first."""
     listed = _listed(folder)
+    path = folder / shard_files.INDEX
+    entry = listed.get(path.name)
+    index = None if entry is None else _object(_read_listed(path, entry), path)
+    return ShardFiles(folder, listed, index)
+
+
+def verify(folder: Path, reader: int = 0, readers: int = 1) -> None:
+    """BrokenCheckpoint unless every bit is right; several readers share the shards out.
+
+    What is not in shards the first of them reads.
+    """
+    if reader == 0 or shard_files.names(_listed(folder)):
+        _verified(folder, reader, readers)
+
+
+def read_verified(folder: Path) -> dict[str, bytes]:
+    """The bytes of every file, read once and held against the manifest; tensors are finite.
+
+    Shards are checked a block at a time, and not kept.
+    """
+    return _verified(folder)
+
+
+def _verified(folder: Path, reader: int = 0, readers: int = 1) -> dict[str, bytes]:
+    listed = _listed(folder)
+    shards = shard_files.names(listed)
     contents = {}
     for name, expected in listed.items():
-        contents[name] = _read_listed(folder / name, expected)
+        if name not in shards:
+            contents[name] = _read_listed(folder / name, expected)
+    if shards:
+        index = _object(contents[shard_files.INDEX], folder / shard_files.INDEX)
+        ShardFiles(folder, listed, index).verify(reader, readers)
+        return contents
     for name in _TENSORS:
         wrong = _not_finite(_tensors(contents[name], folder / name))
         if wrong:
@@ -185,14 +263,17 @@ def _listed(folder: Path) -> dict[str, Any]:
     body = described.get("body")
     if not isinstance(body, dict) or not _is_spelling(manifest, body):
         raise BrokenCheckpoint(f"{folder / 'manifest.json'} is damaged: its hash does not match")
-    if body.get("schema") != SCHEMA:
+    if body.get("schema") not in (SCHEMA, SHARDED):
         raise BrokenCheckpoint(
-            f"{folder} has schema {body.get('schema')}; this attnlab reads {SCHEMA}"
+            f"{folder} has schema {body.get('schema')}; this attnlab reads {SCHEMA} and {SHARDED}"
         )
     if body.get("step") != step_of(folder):
         raise BrokenCheckpoint(f"{folder} holds step {body.get('step')}, not the one in its name")
     listed = body.get("files")
-    if not isinstance(listed, dict) or set(listed) != {*_TENSORS, *_PLAIN}:
+    sharded = body["schema"] == SHARDED
+    shards = shard_files.names(listed) if sharded and isinstance(listed, dict) else []
+    tensors = [*shards, shard_files.INDEX] if sharded else _TENSORS
+    if not isinstance(listed, dict) or set(listed) != {*tensors, *_PLAIN}:
         raise BrokenCheckpoint(
             f"{folder / 'manifest.json'} does not list the files of a checkpoint"
         )
@@ -233,7 +314,9 @@ def _same_tensors(folder: Path, contents: dict[str, bytes | TensorFile]) -> bool
         there = read_verified(folder)
     except BrokenCheckpoint:
         return False
-    return all(_sha256(there[name]) == _sha256(contents[name]) for name in _TENSORS)
+    return all(
+        name in there and _sha256(there[name]) == _sha256(contents[name]) for name in _TENSORS
+    )
 
 
 def newest_good(parent: Path) -> tuple[Path | None, list[str]]:
@@ -249,12 +332,17 @@ def newest_good(parent: Path) -> tuple[Path | None, list[str]]:
     return None, broken
 
 
+def outdated(parent: Path, keep: int, protected: set[int]) -> list[Path]:
+    """All but the newest `keep` and the protected steps."""
+    return [folder for folder in all_in(parent)[keep:] if step_of(folder) not in protected]
+
+
 def retain(parent: Path, keep: int, protected: set[int]) -> None:
-    """Delete all but the newest `keep` and the protected steps.
+    """Delete outdated checkpoints.
 
     Only what is older than one that has been read back from the disk and found good.
     """
-    old = [folder for folder in all_in(parent)[keep:] if step_of(folder) not in protected]
+    old = outdated(parent, keep, protected)
     last_good = newest_good(parent)[0] if old else None
     for folder in old:
         if last_good is not None and step_of(folder) < step_of(last_good):
@@ -313,11 +401,17 @@ def _not_finite(tensors: dict[str, "Tensor"]) -> str:
 
 
 def _manifest(step: int, contents: dict[str, bytes | TensorFile]) -> bytes:
-    described = {
-        name: {"bytes": len(content), "sha256": _sha256(content)}
-        for name, content in contents.items()
-    }
-    return _serialize({"schema": SCHEMA, "step": step, "files": described})
+    described = {name: entry_of(content) for name, content in contents.items()}
+    return manifest(SCHEMA, step, described)
+
+
+def entry_of(content: bytes | TensorFile) -> dict[str, Any]:
+    return {"bytes": len(content), "sha256": _sha256(content)}
+
+
+def manifest(schema: int, step: int, described: dict[str, Any]) -> bytes:
+    """What lists the files of a checkpoint."""
+    return _serialize({"schema": schema, "step": step, "files": described})
 
 
 def _sha256(content: bytes | TensorFile) -> str:

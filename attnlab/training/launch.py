@@ -13,7 +13,7 @@ from attnlab.data.corpora import Corpus
 from attnlab.data.prepared.corpus import Prepared
 from attnlab.data.prepared.corpus import settings_of as settings_of_prepared
 from attnlab.data.prepared.folder import is_one as is_prepared
-from attnlab.training import checkpoint, parallel, runs
+from attnlab.training import checkpoint, parallel, runs, sharded
 from attnlab.training.lock import FolderGone
 from attnlab.training.loop import Result, train
 from attnlab.training.opened import with_model_of_start
@@ -95,14 +95,25 @@ def launch(
     recipe = recipe_for(preset, overrides, file)
     run, begin = _find_resumable(preset, recipe, root, resume)
     said: list[str] = []
-    if run is not None:
+
+    def resumed(run: runs.Run, begin: Path | None, note: Callable[[str], None]) -> Recipe:
+        before = run.recipe(begin, note)
+        found = _with_file_and_overrides(before, overrides, file)
+        refuse_other_code(before, found)
+        for line in _changes(before, found):
+            note(line)
+        return found
+
+    if run is not None and parallel.processes() == 1:
         begin = begin or _newest(run, said.append)
-        before = run.recipe(begin, said.append)
-        recipe = _with_file_and_overrides(before, overrides, file)
-        refuse_other_code(before, recipe)
-        said += _changes(before, recipe)
+        recipe = resumed(run, begin, said.append)
+    elif run is not None:  # as far as one process can tell: where it trains, how long it waits
+        recipe = resumed(run, begin, lambda line: None)
     inspect(recipe)
-    with parallel.world(recipe.device) as world:
+    with parallel.world(recipe.device, recipe.timeout) as world:
+        if run is not None and world.size > 1:
+            run, begin = _agree(world, run, begin, said.append)
+            recipe = resumed(run, begin, said.append)
         report = make_report(world)
         for line in said:
             report.note(line)
@@ -114,7 +125,7 @@ def launch(
                 f"steps is {recipe.steps}, and the run is at step {checkpoint.step_of(begin)} "
                 "already; use more steps"
             )
-        setup = prepare(recipe, root, begin, report.note, corpus)
+        setup = prepare(recipe, root, begin, report.note, corpus, world)
         refuse_large_step(setup.recipe, world)
         new = run is None
         if run is None:
@@ -132,15 +143,15 @@ def train_in(run: runs.Run, recipe: Recipe, *, report: Report, text: str = "") -
 
     `text` is the fingerprint that the text must have; empty: any.
     """
-    with parallel.world(recipe.device) as world:
+    with parallel.world(recipe.device, recipe.timeout) as world:
         corpus = recipe.corpus.load()
         if text and corpus.fingerprint != text:
             raise ValueError(
                 f"the text has changed since this experiment began; restore {corpus.name}, and "
                 "the same command goes on"
             )
-        begin, _ = checkpoint.newest_good(run.checkpoints)
-        setup = prepare(recipe, run.folder.parent, begin, report.note, corpus)
+        begin, _ = sharded.newest_good(world, run.checkpoints)
+        setup = prepare(recipe, run.folder.parent, begin, report.note, corpus, world)
         refuse_large_step(setup.recipe, world)
         files.make_folder(run.checkpoints)
         return _train(setup, run, world, report, begin)
@@ -192,11 +203,15 @@ def _find_resumable(
     preset: str, recipe: Recipe, root: Path, resume: str | None
 ) -> tuple[runs.Run | None, Path | None]:
     """The run to resume, and the checkpoint if that was named itself."""
+    if parallel.restarted():
+        again = [run for run in runs.all_in(root) if _launch_of(run) == parallel.launch_id()]
+        if again:
+            return again[0], None
     if resume is None:
         return None, None
     if resume not in ("auto", "newest"):
         run, named = runs.find(resume, root)
-        if named is not None:
+        if named is not None and parallel.processes() == 1:  # several share out the reading later
             checkpoint.read_verified(named)
         return run, named
     wanted = _comparable(config.to_dict(recipe)) if resume == "auto" else None
@@ -211,6 +226,28 @@ def _find_resumable(
             "or name a run: --resume PATH"
         )
     return None, None
+
+
+def _launch_of(run: runs.Run) -> str:
+    """Of the processes that have trained it last, if torchrun has started them."""
+    try:
+        return str(run.manifest().get("launch", ""))
+    except (ValueError, OSError):
+        return ""
+
+
+def _agree(
+    world: World, run: runs.Run, begin: Path | None, note: Callable[[str], None]
+) -> tuple[runs.Run, Path | None]:
+    """The run that the first process has found, and its newest checkpoint that is whole."""
+    run = runs.Run(Path(world.broadcast(str(run.folder))))
+    if begin is not None:
+        begin = Path(world.broadcast(str(begin)))
+        sharded.together(world, lambda: sharded.verify(begin, world))
+        return run, begin
+    newest, broken = sharded.newest_good(world, run.checkpoints)
+    _note_newest(newest, broken, note)
+    return run, newest
 
 
 def _saved_settings(run: runs.Run) -> Any:
@@ -253,7 +290,11 @@ def note_resumed(run: runs.Run, report: Report) -> Path | None:
 
 def _newest(run: runs.Run, note: Callable[[str], None]) -> Path | None:
     newest, broken = checkpoint.newest_good(run.checkpoints)
+    _note_newest(newest, broken, note)
+    return newest
+
+
+def _note_newest(newest: Path | None, broken: list[str], note: Callable[[str], None]) -> None:
     for line in broken:
         note(f"skipped: {line}")
     note(f"resuming from {newest or 'the beginning'}")
-    return newest

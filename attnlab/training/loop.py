@@ -17,7 +17,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from attnlab import command, config, counter_rng, files, json_files
 from attnlab.data.batches import Batch, rows_of
@@ -25,18 +24,19 @@ from attnlab.evaluate import Evaluation, validation_loss
 from attnlab.generate import Sampling, generate
 from attnlab.kernels import dispatch, hardware
 from attnlab.stop import StopNow, Stopping, stopping
-from attnlab.training import checkpoint, logs, parallel, runs
+from attnlab.training import checkpoint, logs, parallel, runs, sharded
 from attnlab.training.ahead import Ahead
-from attnlab.training.average import Average, split
+from attnlab.training.average import Average
 from attnlab.training.checkpoint import Checkpoint, NotFinite
 from attnlab.training.lock import FolderGone, Lock
 from attnlab.training.parallel import World
 from attnlab.training.report import Attended, Opening, Report
+from attnlab.training.resume import Resumed
 from attnlab.training.setup import Setup
 from attnlab.training.state import Clock, State
 from attnlab.training.step import Outcome, Stepper, all_parts, no_garbage_walks
 from attnlab.training.text import recorded, refuse_other_text
-from attnlab.training.weights import build_model, load_weights, refuse_other_model
+from attnlab.training.weights import put_rows
 
 BUNCH = 50  # steps whose losses a GPU hands over together
 # in a batch of an evaluation: what keeps a GPU busy, and what stays in the caches of a CPU
@@ -96,6 +96,7 @@ class Training:
         self.recipe, self.source, self.model = setup.recipe, setup.source, setup.model
         self.dtype: torch.dtype = getattr(torch, setup.recipe.dtype)
         self.corpus, self.tokenizer, self.start = setup.corpus, setup.tokenizer, setup.start
+        self.rows = setup.rows
         self.run, self.world, self.report, self.stop = run, world, report, stop
         self.lock, self.gone = lock, ""
         self.began = 0  # the step it began or resumed at
@@ -130,6 +131,7 @@ class Training:
                 return self._end(ending)
             self.stepper.take(state.step, self._batch(state.step))
             state.step += 1
+            self.world.reached(state.step)
             if self.average is not None:
                 self.average.follow(state.step)
             if not self.stepper.asynchronous or state.step % BUNCH == 0:
@@ -178,28 +180,26 @@ class Training:
 
     def _prepare(self, resume: Path | None) -> None:
         recipe, world = self.recipe, self.world
-        resumed = checkpoint.load(resume) if resume is not None else None
-        if resumed is not None and resume is not None:
-            if resumed.state.get("step") != checkpoint.step_of(resume):
-                found = str(resumed.state.get("step"))[:40]
-                raise ValueError(f"cannot resume from {resume}: it holds a state of step {found}")
-            self.state = State.from_json(resumed.state)
+        resumed = None if resume is None else Resumed(resume, recipe, world)
+        if resumed is not None:
+            self.state = resumed.state
         self._refuse_other_text()
         if resumed is not None:
-            refuse_other_model(recipe, resumed.config)
-            load_weights(self.model, resumed.model)
-        self.model.to(world.device)
-        spread = parallel.spread(self.model, recipe.parallel, world)
+            resumed.put_weights(self.model)
+        if not self.rows:
+            self.model.to(world.device)
+        spread = parallel.spread(self.model, recipe, world)
+        put_rows(self.model, self.rows, world.device)
+        self.rows = {}
         self.optimiser = recipe.optimiser.build(self.model)
         self.stepper = Stepper(self.model, self.optimiser, recipe, world)
         self.stepper.spread = spread
+        if resumed is not None:
+            resumed.put_rows(self.model, self.optimiser)
         if recipe.average is not None:
             self.average = Average(self.model, recipe.average)
         if resumed is not None:
-            optimiser, averages = split(resumed.optimiser)
-            self.optimiser.load(optimiser)
-            if self.average is not None and averages:
-                self.average.load(averages)
+            resumed.put_rest(self.optimiser, self.average)
         if world.first:
             files.make_folder(self.run.checkpoints)
             checkpoint.sweep(self.run.checkpoints)
@@ -330,7 +330,7 @@ class Training:
         if accuracy is not None:
             row["accuracy"] = accuracy
         self._append("eval", [row])
-        self._append("speed", [self._speed(in_steps)])
+        self._append("speed", [self.opening.speed(state.step, self.clock.seconds, in_steps)])
         self.report.evaluated(state.step, found.loss, better, self.clock.seconds, accuracy)
         self.report.measured(state.step, found)
 
@@ -360,12 +360,9 @@ class Training:
 
     def _sample(self) -> None:
         """Text as the model writes it now, from a beginning the training text has."""
-        recipe, model = self.recipe, self.model
-        if recipe.parallel == "fsdp" and self.world.size > 1:
-            weights = parallel.whole_weights(model) | self.stepper.running_buffers()
-            model = build_model(recipe).to(self.world.device)
-            load_weights(model, weights)
-        if not self.world.first:
+        recipe, world = self.recipe, self.world
+        together = parallel.cut_for(recipe, world) is not None  # weights are gathered as needed
+        if not world.first and not together:
             return
         prompt = self._made(0)[0].tokens[0, : min(16, recipe.length)].tolist()
         sampling = Sampling(
@@ -373,11 +370,11 @@ class Training:
         )
 
         def on_token(row: int, token: int) -> None:
-            if self.stop.signal:
+            if world.all_reduce_max(self.stop.signal) if together else self.stop.signal:
                 raise StopNow
 
         new = generate(
-            model, [prompt], tokens=recipe.sample_tokens, sampling=sampling, on_token=on_token
+            self.model, [prompt], tokens=recipe.sample_tokens, sampling=sampling, on_token=on_token
         )[0]
         before, text = self.tokenizer.decode(prompt), self.tokenizer.decode(new)
         self._append("samples", [{"step": self.state.step, "prompt": before, "text": text}])
@@ -385,34 +382,44 @@ class Training:
 
     def _save(self) -> None:
         with self.clock.aside():
-            weights, optimiser = parallel.whole_weights(self.model), self.optimiser.state()
-            weights |= self.stepper.running_buffers()
-            if self.average is not None:
-                optimiser |= self.average.state()
-            if self.world.first:
-                self._write(weights, optimiser)
+            self._write()
 
     def _weights_to_use(self) -> AbstractContextManager[None]:
         return nullcontext() if self.average is None else self.average.in_place()
 
-    def _write(self, weights: dict[str, Tensor], optimiser: dict[str, Tensor]) -> None:
-        self.state.seconds = self.clock.seconds
-        self.state.step_seconds = self.clock.step_seconds
+    def _write(self) -> None:
+        """Every process writes its shards; where all have the same weights, the first does."""
+        state, world = self.state, self.world
+        state.seconds, state.step_seconds = self.clock.seconds, self.clock.step_seconds
+        weights = {name: one.detach() for name, one in self.model.named_parameters()}
+        averages = {} if self.average is None else self.average.state()
         kept = Checkpoint(
-            model=weights,
-            optimiser=optimiser,
+            model=weights | self.stepper.running_buffers(),
+            optimiser=self.optimiser.state() | averages,
             config=config.to_dict(self.recipe),
             tokenizer=self.tokenizer.to_json(),
-            state=dataclasses.asdict(self.state),
+            state=dataclasses.asdict(state),
         )
+        best = {state.best_step} if state.best_step is not None else set[int]()
+        if sharded.in_shards(kept):
+            place = Path(sharded.of_first(world, self._ready_to_save))
+            sharded.save(world, place, state.step, kept, self.recipe.keep, best)
+        elif world.first:
+            place = Path(self._ready_to_save())
+            checkpoint.save(place, state.step, kept)
+        if not world.first:
+            return
+        if state.step > self.began:  # now, and not before: it goes on from where it had ended
+            self._forget_result()
+        if not sharded.in_shards(kept):
+            checkpoint.retain(self.run.checkpoints, self.recipe.keep, best)
+
+    def _ready_to_save(self) -> str:
+        """The folder of checkpoints, with every line of the logs on the disk before it."""
         self._find_folder()
         for name in ("metrics", "eval", "samples"):  # a resume expects every line up to its step
             files.sync(self.run.log(name))
-        checkpoint.save(self.run.checkpoints, self.state.step, kept)
-        if self.state.step > self.began:  # now, and not before: it goes on from where it had ended
-            self._forget_result()
-        best = {self.state.best_step} if self.state.best_step is not None else set()
-        checkpoint.retain(self.run.checkpoints, self.recipe.keep, best)
+        return str(self.run.checkpoints)
 
     def _end(self, ending: str) -> Result:
         state = self.state
@@ -468,17 +475,6 @@ class Training:
             gone, new = self.lock.what_is_gone(), self.run.folder
             self.gone = f"{gone} during the training, which has stopped: {new} is new"
 
-    def _speed(self, in_steps: float) -> dict[str, float]:
-        tokens = self.state.step * self.recipe.batch * self.recipe.length
-        rate = tokens / max(in_steps, 1e-9)
-        return {
-            "step": self.state.step,
-            "seconds": self.clock.seconds,
-            "step_seconds": in_steps,
-            "tokens_per_second": rate,
-            "utilisation": self.opening.utilisation(rate),
-        }
-
     def _cuda(self) -> list[torch.device]:
         return [self.world.device] if self.world.device.type == "cuda" else []
 
@@ -494,4 +490,5 @@ def facts(world: World) -> dict[str, str | int]:
         "processes": world.size,
         "pid": os.getpid(),
         "command": command.line(),
+        **({"launch": parallel.launch_id()} if parallel.launch_id() else {}),
     }

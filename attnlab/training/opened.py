@@ -16,6 +16,7 @@ from attnlab.data.huggingface import HuggingFace
 from attnlab.interop import folder as folders
 from attnlab.interop import reading
 from attnlab.training import checkpoint, runs
+from attnlab.training.average import SLOT
 from attnlab.training.checkpoint import Checkpoint
 from attnlab.training.recipe import Recipe
 from attnlab.training.state import State
@@ -33,7 +34,7 @@ def open_weights(word: str, root: Path, *, best: bool = True) -> Opened:
     if word and folders.is_one(Path(word)):
         return Opened(Path(word), imported(Path(word)), [])
     found, skipped = runs.open_checkpoint(word, root, best=best)
-    return Opened(found, checkpoint.load(found), skipped)
+    return Opened(found, checkpoint.load(found, SLOT), skipped)  # the optimiser stays behind
 
 
 def imported(place: Path) -> Checkpoint:

@@ -14,7 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from attnlab.config import refusal, setting, settings
-from attnlab.training.shards import like, whole
+from attnlab.training.shards import is_sharded, like, whole
+
+GATHERED = 1 << 25  # numbers of sharded matrices that are together whole at once
 
 
 @settings
@@ -188,7 +190,8 @@ class StackedMuon(torch.optim.Muon):
                 if parameter.grad is not None:
                     stacks[tuple(sorted(parameter.shape))].append(parameter)
             for parameters in stacks.values():
-                self._update(parameters, group)
+                for some in _within_memory(parameters):
+                    self._update(some, group)
 
     def _update(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
         rate, momentum, skip = group["lr"], group["momentum"], self.found_inf
@@ -251,6 +254,15 @@ def _polynomial(gram: Tensor, iterations: int, coefficients: tuple[float, float,
     return product
 
 
+def _within_memory(parameters: list[Tensor]) -> Iterator[list[Tensor]]:
+    """Sharded matrices are put together only so many at a time; others are there anyway."""
+    count = len(parameters)
+    if is_sharded(parameters[0]):
+        count = max(GATHERED // parameters[0].numel(), 1)
+    for begin in range(0, len(parameters), count):
+        yield parameters[begin : begin + count]
+
+
 class Optimiser:
     """One or more torch optimisers over a model, with their state by parameter name."""
 
@@ -279,18 +291,16 @@ class Optimiser:
             part.zero_grad()
 
     def state(self) -> dict[str, Tensor]:
-        """Every tensor of the state, whole, under "parameter/slot"."""
-        return {name: whole(tensor) for name, tensor in self._slots()}
+        """Every tensor of the state under "parameter/slot"; of shards, those of this process."""
+        return dict(self._slots())
+
+    def empty_state(self) -> dict[str, Tensor]:
+        """What a saved state must be like."""
+        return {name: empty for name, (*_, empty) in self._places().items()}
 
     def load(self, saved: dict[str, Tensor]) -> None:
         """Put a saved state in place; a missing, foreign or misshapen tensor is refused."""
-        places = {
-            f"{self._names[id(parameter)]}/{slot}": (part, parameter, slot, empty)
-            for part in self.parts
-            for group in part.param_groups
-            for parameter in group["params"]
-            for slot, empty in _empty_slots(part, parameter).items()
-        }
+        places = self._places()
         for name in sorted(saved.keys() ^ places.keys()):
             fault = "has no place" if name in saved else "is missing"
             raise ValueError(
@@ -303,7 +313,16 @@ class Optimiser:
                     f"this model needs {tuple(empty.shape)}"
                 )
             value = like(saved[name].to(empty.device, empty.dtype), empty)
-            part.state[parameter][slot] = value.clone()
+            part.state[parameter][slot] = value if is_sharded(value) else value.clone()
+
+    def _places(self) -> dict[str, tuple[torch.optim.Optimizer, Tensor, str, Tensor]]:
+        return {
+            f"{self._names[id(parameter)]}/{slot}": (part, parameter, slot, empty)
+            for part in self.parts
+            for group in part.param_groups
+            for parameter in group["params"]
+            for slot, empty in _empty_slots(part, parameter).items()
+        }
 
     def _groups(self) -> Iterator[dict[str, Any]]:
         for part in self.parts:
@@ -318,13 +337,13 @@ class Optimiser:
 
 
 def _empty_slots(part: torch.optim.Optimizer, parameter: Tensor) -> dict[str, Tensor]:
-    """The slots a part keeps for a parameter, with the shapes they will have."""
-    zeros = torch.zeros_like(parameter)
+    """The slots a part keeps for a parameter, by a tensor of the shape each will have."""
+    alike = parameter.detach()
     if isinstance(part, StackedMuon):
-        return {"momentum_buffer": zeros}
+        return {"momentum_buffer": alike}
     fused = part.param_groups[0]["fused"]
     count = torch.zeros((), device=parameter.device if fused else "cpu")
-    return {"step": count, "exp_avg": zeros, "exp_avg_sq": zeros}
+    return {"step": count, "exp_avg": alike, "exp_avg_sq": alike}
 
 
 def rate_for(parameter: Tensor, rate: float) -> float | Tensor:

@@ -6,16 +6,24 @@ gradient is that of the whole batch, so only rounding depends on how many there 
 
 import gc
 import os
+import socket
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
-from attnlab.training.shards import whole
+from attnlab.training.heartbeat import Heartbeat, Lost, await_all
+from attnlab.training.recipe import Recipe
+from attnlab.training.shards import Cut
+
+TIMEOUT = 600.0  # seconds
 
 
 @dataclass(frozen=True)
@@ -23,6 +31,7 @@ class World:
     rank: int
     size: int
     device: torch.device
+    heart: Heartbeat | None = None
 
     @property
     def first(self) -> bool:
@@ -49,23 +58,44 @@ class World:
             return int(largest)
         return number
 
-    def broadcast(self, text: str) -> str:
-        """What the first process says, heard by all; as bytes, since objects would be pickled."""
+    def gather(self, text: str) -> list[str]:
+        """What each process says; as bytes, since objects would be pickled."""
         if self.size == 1:
-            return text
-        content = list(text.encode()) if self.first else []
-        length = self.all_reduce_max(len(content))
-        letters = torch.zeros(length, dtype=torch.uint8, device=self.device)
-        if self.first:
-            letters.copy_(torch.tensor(content, dtype=torch.uint8))
-        dist.broadcast(letters, src=0)
-        return bytes(letters.tolist()).decode()
+            return [text]
+        content = text.encode()
+        sizes = [torch.zeros((), dtype=torch.int64) for _ in range(self.size)]
+        dist.all_gather(sizes, torch.tensor(len(content)))
+        longest = max(map(int, sizes)) or 1
+        said = [torch.zeros(longest, dtype=torch.uint8) for _ in range(self.size)]
+        mine = torch.frombuffer(bytearray(content.ljust(longest)), dtype=torch.uint8)
+        dist.all_gather(said, mine)
+        return [
+            one[: int(size)].numpy().tobytes().decode()
+            for one, size in zip(said, sizes, strict=True)
+        ]
+
+    def broadcast(self, text: str) -> str:
+        """What the first process says, heard by all."""
+        return self.gather(text if self.first else "")[0]
+
+    def reached(self, step: int) -> None:
+        """Tell the others how far this process is, should it be lost."""
+        if self.heart is not None:
+            self.heart.step = step
+
+
+def processes() -> int:
+    """How many torchrun has started."""
+    return int(os.environ.get("WORLD_SIZE", 1))
 
 
 @contextmanager
-def world(device: str = "auto") -> Iterator[World]:
-    """The processes that torchrun started, or just this one."""
-    size, rank = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
+def world(device: str = "auto", timeout: float = TIMEOUT) -> Iterator[World]:
+    """The processes that torchrun started, or just this one.
+
+    A process that waits for others longer than `timeout` seconds ends with a line that names them.
+    """
+    size, rank = processes(), int(os.environ.get("RANK", 0))
     kind = torch_device(device).type
     local = int(os.environ.get("LOCAL_RANK", 0))
     here = torch.device(kind, local) if kind == "cuda" else torch.device(kind)
@@ -74,13 +104,47 @@ def world(device: str = "auto") -> Iterator[World]:
         return
     if kind == "cuda":
         torch.cuda.set_device(here)
-    dist.init_process_group("nccl" if kind == "cuda" else "gloo", rank=rank, world_size=size)
+    longest = timedelta(seconds=timeout)
+    store: Any = next(rendezvous("env://", timeout=longest))[0]
+    store = PrefixStore(f"attnlab/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
+    await_all(store, rank, size, timeout)
+    # what processes say to each other goes over the CPU: no GPU waits for it
+    backend = "cpu:gloo,cuda:nccl" if kind == "cuda" else "gloo"
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=longest)
+    heart = Heartbeat(store, rank, size, timeout)
+    heart.start()
     try:
-        yield World(rank, size, here)
+        yield World(rank, size, here, heart)
         dist.barrier()  # one that ends early takes its half of the connection with it
+    except BaseException as error:
+        lost = heart.diagnose() if type(error) in COLLECTIVE else ""
+        heart.stop(None if lost else error)
+        if not lost:
+            raise
+        raise Lost(f"{lost}. To go on from the newest checkpoint: --resume") from error
     finally:
+        heart.stop()
         gc.collect()  # what uses the group must go before it
         dist.destroy_process_group()
+
+
+# what a collective operation raises that has failed
+COLLECTIVE = (RuntimeError, dist.DistBackendError, dist.DistNetworkError, dist.DistStoreError)
+
+
+def restarted() -> bool:
+    """Whether torchrun has started these processes again, after one of them was lost."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)) > 0
+
+
+def launch_id() -> str:
+    """The same for all processes that one torchrun starts, now or again; empty without it.
+
+    Its own name for a launch is "none" unless a person gives one: then the process that has started
+    this one stands for it.
+    """
+    name = os.environ.get("TORCHELASTIC_RUN_ID", "")
+    return f"{socket.gethostname()} {os.getppid()}" if name == "none" else name
 
 
 def torch_device(device: str) -> torch.device:
@@ -93,24 +157,64 @@ def torch_device(device: str) -> torch.device:
     return torch.device(there if device == "auto" else device)
 
 
-def spread(model: nn.Module, kind: str, world: World) -> nn.Module:
+def local_processes() -> int:
+    """Of this machine."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", processes()))
+
+
+def spread(model: nn.Module, recipe: Recipe, world: World) -> nn.Module:
     """The model as it is called in a step; its own parameters are replaced in place by FSDP."""
     if world.size == 1:
         return model
-    if kind == "fsdp":
-        from torch.distributed.device_mesh import init_device_mesh
+    if recipe.parallel == "fsdp":
         from torch.distributed.fsdp import fully_shard
 
-        mesh = init_device_mesh(world.device.type, (world.size,))
+        mesh, policy = mesh_of(recipe, world), precision(recipe, world.device)
         for block in getattr(model, "blocks", []):
-            fully_shard(block, mesh=mesh)
+            fully_shard(block, mesh=mesh, mp_policy=policy)
         # The outermost would stay whole after a forward pass without a backward one, and an
         # evaluation would leave old weights behind.
-        fully_shard(model, mesh=mesh, reshard_after_forward=True)
+        fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=True)
         return model
     from torch.nn.parallel import DistributedDataParallel
 
     return DistributedDataParallel(model)
+
+
+def cut_for(recipe: Recipe, world: World) -> Cut | None:
+    """How the weights are cut in this training; None: every process has all of them."""
+    if world.size == 1 or recipe.parallel != "fsdp":
+        return None
+    if world.size % recipe.replicas:
+        raise ValueError(
+            f"replicas is {recipe.replicas}, which does not divide {world.size} processes"
+        )
+    shards = world.size // recipe.replicas
+    return Cut(shards, world.rank % shards, world.rank // shards)
+
+
+def mesh_of(recipe: Recipe, world: World) -> Any:
+    """Processes in a row, or a row of them for each copy of the weights."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    if recipe.replicas == 1:
+        return init_device_mesh(world.device.type, (world.size,))
+    shape = (recipe.replicas, world.size // recipe.replicas)
+    return init_device_mesh(world.device.type, shape, mesh_dim_names=("replica", "shard"))
+
+
+def precision(recipe: Recipe, device: torch.device) -> Any:
+    """Of what FSDP sends: weights in half precision if products are, gradients in float32.
+
+    On a CPU weights are sent as they are: there half precision saves no time.
+    """
+    from torch.distributed.fsdp import MixedPrecisionPolicy
+
+    if recipe.dtype == "float32" or device.type == "cpu":
+        return MixedPrecisionPolicy()
+    return MixedPrecisionPolicy(
+        param_dtype=getattr(torch, recipe.dtype), reduce_dtype=torch.float32
+    )
 
 
 def sync_after(spread_model: Any, last: bool) -> AbstractContextManager[Any]:
@@ -120,8 +224,3 @@ def sync_after(spread_model: Any, last: bool) -> AbstractContextManager[Any]:
     elif not last and hasattr(spread_model, "no_sync"):
         return spread_model.no_sync()
     return nullcontext()
-
-
-def whole_weights(model: nn.Module) -> dict[str, Tensor]:
-    """Every parameter once, put together from its shards; all processes must call this."""
-    return {name: whole(p.detach()) for name, p in model.named_parameters()}

@@ -68,6 +68,23 @@ class Recipe:
     parallel: Literal["ddp", "fsdp"] = setting(
         "ddp", about="under torchrun: weights on every process, or sharded"
     )
+    replicas: int = setting(
+        1,
+        low=1,
+        about="with parallel=fsdp: copies of the weights, each sharded over its part of the "
+        "processes; one a machine is hybrid sharding (HSDP)",
+    )
+    recompute: bool = setting(
+        False,
+        about="activation (gradient) checkpointing: a block's forward pass is computed again for "
+        "its backward pass, which keeps less memory and takes a third more operations",
+    )
+    timeout: float = setting(
+        600.0,
+        above=0,
+        high=86_400,
+        about="under torchrun: seconds to wait for another process before all end",
+    )
 
     evaluate_every: int | None = setting(
         250, low=1, none="never", about="steps between evaluations on the validation split"

@@ -68,9 +68,20 @@ class Opening:
         """Model FLOPs utilisation (MFU): 1 if steps took as long as their products would alone."""
         return self.flops / self.tokens * tokens_per_second / self.matrix_rate
 
+    def speed(self, step: int, seconds: float, step_seconds: float) -> dict[str, float]:
+        """A line of speed.jsonl: how fast it was up to a step, and how long in steps alone."""
+        rate = self.tokens / self.steps * step / max(step_seconds, 1e-9)
+        return {
+            "step": step,
+            "seconds": seconds,
+            "step_seconds": step_seconds,
+            "tokens_per_second": rate,
+            "utilisation": self.utilisation(rate),
+        }
+
     @property
     def reached(self) -> float:
-        """The same, of the steps that were timed before the first one."""
+        """The utilisation of the steps that were timed before the first one."""
         return self.utilisation(self.tokens / self.steps / max(self.step_seconds, 1e-9))
 
     def sentence(self) -> str:

@@ -3,7 +3,7 @@
 import dataclasses
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -17,10 +17,11 @@ from attnlab.memory import machine_memory
 from attnlab.models.model import LanguageModel
 from attnlab.training import checkpoint
 from attnlab.training.average import weights_to_use
+from attnlab.training.blocks import refuse_recompute
 from attnlab.training.opened import fingerprint, open_weights
-from attnlab.training.parallel import World
+from attnlab.training.parallel import World, cut_for, local_processes
 from attnlab.training.recipe import Recipe
-from attnlab.training.weights import build_model, load_weights, refuse_other_model
+from attnlab.training.weights import build_model, build_shards, load_weights, refuse_other_model
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,8 @@ class Setup:
     source: Source
     model: LanguageModel
     start: str = ""  # the fingerprint of the checkpoint whose weights it starts from
+    # of weights that this process has in part (FSDP); in the model these are on "meta"
+    rows: dict[str, torch.Tensor] = field(default_factory=dict)
 
 
 def prepare(
@@ -39,11 +42,13 @@ def prepare(
     resume: Path | None = None,
     note: Callable[[str], None] = lambda line: None,
     corpus: Corpus | None = None,
+    world: World | None = None,
 ) -> Setup:
     """Everything that training needs; a ValueError for what is wrong with a recipe or its text.
 
     `start` is looked up in `root`. To resume a run takes nothing but its own checkpoint, which has
     the tokenizer, and from which the loop loads the weights. `corpus`: the text, if it is loaded.
+    `world`: the processes that train, where they may share the weights out.
     """
     corpus = corpus or recipe.corpus.load()
     begun, start = None, ""
@@ -68,11 +73,20 @@ def prepare(
     source = recipe.objective.source(
         corpus, tokenizer, context=recipe.length, seed=recipe.seed, note=note
     )
-    model = build_model(recipe)
+    cut, rows = None if world is None else cut_for(recipe, world), dict[str, torch.Tensor]()
+    if cut is None:
+        model = build_model(recipe)
+    else:
+        fill, local = resume is None and begun is None, local_processes()
+        model, rows = build_shards(recipe, cut, local=local, fill=fill, note=note)
     refuse_apart(recipe, model)
+    refuse_recompute(recipe, model)
     if begun is not None:
-        load_weights(model, weights_to_use(begun))
-    return Setup(recipe, corpus, tokenizer, source, model, start)
+        weights = weights_to_use(begun)
+        load_weights(model, weights)
+        for name, one in rows.items():
+            one.copy_(weights[name][slice(*cut.rows(len(weights[name])))])  # type: ignore[union-attr]
+    return Setup(recipe, corpus, tokenizer, source, model, start, rows)
 
 
 def refuse_other_tokenizer(recipe: Recipe, corpus: Corpus, tokenizer: Tokenizer) -> None:

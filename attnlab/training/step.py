@@ -18,7 +18,7 @@ from attnlab import counter_rng
 from attnlab.code.own import own_parts
 from attnlab.data.batches import IGNORE, Batch, Source, batch_of
 from attnlab.kernels import hardware
-from attnlab.training import parallel
+from attnlab.training import blocks, parallel
 from attnlab.training.optim import Optimiser
 from attnlab.training.parallel import World
 from attnlab.training.recipe import Recipe
@@ -62,19 +62,23 @@ class Stepper:
         self.model, self.optimiser, self.recipe, self.world = model, optimiser, recipe, world
         self.spread = model
         self.asynchronous = world.device.type == "cuda"
+        dropout = any(isinstance(m, nn.Dropout) and m.p > 0 for m in model.modules())
+        self._random = dropout or bool(own_parts(recipe.model))  # whose code may draw as it likes
         self._loss = None
         if recipe.compile:
             hardware.tag_compiled_code()
             torch.compiler.reset()  # it gives up on a function it has compiled for eight models
-            self._loss = torch.compile(self._plain_loss, dynamic=False)
+            sharded = parallel.cut_for(recipe, world) is not None  # FSDP's hooks break a graph
+            if not sharded or not blocks.compile_blocks(model):
+                self._loss = torch.compile(self._plain_loss, dynamic=False)
+        if recipe.recompute:
+            blocks.recompute_blocks(model, random=self._random)
         self._graph: torch.cuda.CUDAGraph | None = None
         self._inputs: list[Batch] = []
         self._scale = torch.zeros((), device=world.device)
         self._halted = torch.zeros((), device=world.device)
         self._result: Tensor | None = None
         self._pending: list[Tensor] = []
-        dropout = any(isinstance(m, nn.Dropout) and m.p > 0 for m in model.modules())
-        self._random = dropout or bool(own_parts(recipe.model))  # whose code may draw as it likes
         self.running: frozenset[str] = frozenset()  # buffers that a step changes, by name
         if self.asynchronous:
             optimiser.skip_when(self._halted)
@@ -142,6 +146,11 @@ class Stepper:
         now = {name: one for name, one in self.model.named_buffers() if name in before}
         changed = {name for name, one in now.items() if not same(one, before[name])}
         self.running = frozenset(changed)
+        if changed and self.recipe.recompute:
+            raise ValueError(
+                f"recompute is true, and a forward pass changes the buffer {sorted(changed)[0]}, "
+                "which would change twice; use recompute=false"
+            )
         for name in changed:
             now[name].resize_as_(before[name]).copy_(before[name])
 

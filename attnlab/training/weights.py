@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Callable
 
 import torch
 from torch import nn
@@ -11,7 +12,9 @@ from attnlab.kernels.hardware import HALVES, cpu_multiplies
 from attnlab.memory import machine_memory
 from attnlab.models.meta import measure
 from attnlab.models.model import LanguageModel, ModelSettings
+from attnlab.training.initial_shards import Unfit, build_rows
 from attnlab.training.recipe import Recipe
+from attnlab.training.shards import Cut, join
 
 LAYER = 40_000  # bytes of Python objects that a layer needs besides its weights
 
@@ -24,9 +27,39 @@ def build_model(recipe: Recipe) -> LanguageModel:
         return recipe.model.build()
 
 
-def _refuse_too_large(settings: ModelSettings) -> None:
+def build_shards(
+    recipe: Recipe, cut: Cut, *, local: int, fill: bool, note: Callable[[str], None]
+) -> tuple[LanguageModel, dict[str, torch.Tensor]]:
+    """As build_model, with large weights on "meta", and of these the rows of one process, by name.
+
+    `local` is the number of processes on this machine. Without `fill` the rows hold nothing yet.
+    """
+    _refuse_too_large(recipe.model, local / cut.shards)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(counter_rng.number(recipe.seed, "weights"))
+            return build_rows(recipe.model.build, cut, fill=fill)
+    except Unfit as reason:
+        note(f"every process begins with the whole model ({reason}); it is cut afterwards")
+        _refuse_too_large(recipe.model, local)
+        return build_model(recipe), {}
+
+
+def put_rows(model: nn.Module, rows: dict[str, torch.Tensor], device: torch.device) -> None:
+    """Give a model that FSDP has cut on "meta" its rows."""
+    named = dict(model.named_parameters())
+    made = {
+        id(named[name]): nn.Parameter(join(one.to(device), named[name]))
+        for name, one in rows.items()
+    }
+    every = model.named_parameters(remove_duplicate=False)  # the two names of tied weights
+    state = {name: made[id(one)] for name, one in every if id(one) in made}
+    model.load_state_dict(state, strict=False, assign=True)
+
+
+def _refuse_too_large(settings: ModelSettings, part: float = 1) -> None:
     """Before the machine begins to swap or ends the process."""
-    wanted, there = bytes_wanted(settings), machine_memory()
+    wanted, there = bytes_wanted(settings) * part, machine_memory()
     if wanted > there:
         raise ValueError(
             f"the weights alone need {wanted / 1e9:,.0f} GB and this machine has "

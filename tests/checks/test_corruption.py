@@ -6,15 +6,16 @@ from attnlab import files, json_files
 from attnlab.checks import cached, corruption
 from attnlab.checks.corruption import CorruptionCheck
 from attnlab.kernels import native
-from attnlab.training import checkpoint
+from attnlab.training import checkpoint, verified_file
 
 
 def silent(text):
     pass
 
 
-def test_all_damage_is_found_and_the_tensor_format_alone_finds_little():
-    report = CorruptionCheck(trials=40, caches=30).run(silent)
+@pytest.mark.parametrize("processes", [1, 3])
+def test_all_damage_is_found_and_the_tensor_format_alone_finds_little(processes):
+    report = CorruptionCheck(trials=40, caches=30, processes=processes).run(silent)
     assert report["passed"] and report["found"] == 40
     found, of = map(int, report["control_found_by_safetensors_alone"].split(" of "))
     assert found < of
@@ -31,6 +32,27 @@ def test_the_check_fails_when_hashes_are_not_compared(monkeypatch):
 
     monkeypatch.setattr(checkpoint, "read_verified", trusting)
     assert not CorruptionCheck(trials=40, caches=30).run(silent)["passed"]
+
+
+def test_the_check_fails_when_hashes_of_shards_are_not_compared(monkeypatch):
+    monkeypatch.setattr(verified_file, "hashlib", Unhashed)
+    assert not CorruptionCheck(trials=40, caches=30, processes=2).run(silent)["passed"]
+
+
+class Unhashed:
+    """Every block has the same hash."""
+
+    @staticmethod
+    def sha256(content=b""):
+        return Unhashed
+
+    @staticmethod
+    def update(content):
+        pass
+
+    @staticmethod
+    def hexdigest():
+        return ""
 
 
 @pytest.mark.parametrize("damaged", ["state.json", "model.safetensors"])

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from training.recipes import begin, go_on, small
 
 from attnlab.data.batches import batch_of
-from attnlab.training import checkpoint, runs
+from attnlab.training import checkpoint, parallel, runs
 from attnlab.training.setup import prepare
 
 TESTS = Path(__file__).parent.parent
@@ -21,7 +22,7 @@ import json, sys
 from pathlib import Path
 from training.recipes import small
 from attnlab import config, files
-from attnlab.training import checkpoint, parallel, runs
+from attnlab.training import checkpoint, parallel, runs, sharded
 from attnlab.training.loop import train
 from attnlab.training.report import Report
 from attnlab.training.setup import prepare
@@ -29,8 +30,8 @@ from attnlab.training.setup import prepare
 run, words = runs.Run(Path(sys.argv[1])), sys.argv[2:]
 recipe = small(*words)
 with parallel.world("cpu") as world:
-    setup = prepare(recipe, run.folder.parent)
-    begin = checkpoint.newest_good(run.checkpoints)[0]
+    begin = sharded.newest_good(world, run.checkpoints)[0]
+    setup = prepare(recipe, run.folder.parent, begin, world=world)
     train(setup, run, world, Report(), begin)
 """
 # Sums of gradients in float32 in another order; over a few steps nothing grows past this.
@@ -68,10 +69,10 @@ def test_the_samples_of_a_step_do_not_depend_on_the_number_of_processes(tmp_path
         assert [row for share in shares for row in share.tokens.tolist()] == whole.tokens.tolist()
 
 
-@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+@pytest.mark.parametrize("way", ["ddp", "fsdp"])
 @pytest.mark.parametrize("optimiser", ["muon", "adamw"])
-def test_one_process_then_two_then_one_train_the_same_model(tmp_path, parallel, optimiser):
-    words = ["model.dropout=0", f"optimiser={optimiser}", f"parallel={parallel}", "accumulate=2"]
+def test_one_process_then_two_then_one_train_the_same_model(tmp_path, way, optimiser):
+    words = ["model.dropout=0", f"optimiser={optimiser}", f"parallel={way}", "accumulate=2"]
     words += ["save_every=4", "sample_every=8", "sample_tokens=5", "schedule.shape=constant"]
     words += ["average=0.9"]
     whole, _ = begin(tmp_path, small(*words))
@@ -99,3 +100,12 @@ def test_a_batch_that_cannot_be_shared_out_is_refused(tmp_path):
     source = prepare(small(), tmp_path).source
     with pytest.raises(ValueError, match="multiple of 3"):
         batch_of(source, seed=0, step=0, size=4, rank=0, world=3)
+
+
+def test_weights_are_sent_in_half_precision_where_products_are_and_gradients_never():
+    device = torch.device("cuda", 0)
+    policy = parallel.precision(small("dtype=bfloat16"), device)
+    assert (policy.param_dtype, policy.reduce_dtype) == (torch.bfloat16, torch.float32)
+    for recipe, where in (("dtype=float32", device), ("dtype=bfloat16", torch.device("cpu"))):
+        policy = parallel.precision(small(recipe), where)
+        assert policy.param_dtype is policy.reduce_dtype is None

@@ -1,0 +1,220 @@
+"""Checkpoints that several processes write and read together, each its own rows.
+
+No process ever has all of the weights. To save, the first makes a new folder, each writes its shard
+there, forces it to the disk and tells sizes and hashes; when all have, the first writes what is no
+tensor, the manifest last, and renames. Where one fails, all raise its error and nothing has
+changed. A process that is lost takes the others along (heartbeat.py), and what it was writing has
+no manifest.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import torch
+from torch import Tensor
+
+from attnlab import files, json_files
+from attnlab.training import checkpoint, shard_files
+from attnlab.training.checkpoint import Checkpoint, NotFinite
+from attnlab.training.shard_files import Spec
+from attnlab.training.shards import Cut, cut_of, is_sharded, join, own
+from attnlab.training.tensor_file import TensorFile
+from attnlab.training.verified_file import BrokenCheckpoint, Described
+
+if TYPE_CHECKING:
+    from attnlab.training.parallel import World
+
+T = TypeVar("T")
+ERRORS: dict[str, Callable[[str], Exception]] = {
+    "NotFinite": NotFinite,
+    "BrokenCheckpoint": BrokenCheckpoint,
+    "ValueError": ValueError,
+}
+
+
+def together(world: "World", act: Callable[[], str]) -> list[str]:
+    """What each process answers; where one raised, all raise the first of these errors."""
+    try:
+        said = {"said": act()}
+    except (OSError, NotFinite, ValueError) as error:
+        said = {"kind": type(error).__name__, "error": str(error)}
+        if isinstance(error, OSError):
+            said = {
+                "kind": "",
+                "error": error.strerror or str(error),
+                "code": str(error.errno or 0),
+            }
+    answers = [json.loads(one) for one in world.gather(json.dumps(said))]
+    for one in answers:
+        if "error" in one:
+            if one["kind"] == "":
+                raise OSError(int(one["code"]), one["error"])
+            raise ERRORS.get(one["kind"], ValueError)(one["error"])
+    return [one["said"] for one in answers]
+
+
+def of_first(world: "World", act: Callable[[], str]) -> str:
+    """What the first process answers, heard by all; its error is raised by all."""
+    return together(world, lambda: act() if world.first else "")[0]
+
+
+def in_shards(kept: Checkpoint) -> bool:
+    return any(map(is_sharded, kept.model.values()))
+
+
+def save(
+    world: "World", parent: Path, step: int, kept: Checkpoint, keep: int, protected: set[int]
+) -> Path:
+    """As checkpoint.save and then checkpoint.retain; every process calls it with its rows."""
+    cut = next(cut_of(one) for one in kept.model.values() if is_sharded(one))
+    tensors = {"model": kept.model, "optimiser": kept.optimiser}
+    specs = {
+        kind: {name: Spec.of(one, cut.shards, cut=is_sharded(one)) for name, one in some.items()}
+        for kind, some in tensors.items()
+    }
+    folder = parent / checkpoint.name_of(step)
+
+    def refuse_not_finite() -> str:
+        for kind, word in (("model", "weights"), ("optimiser", "optimiser")):
+            some = {name: own(one) for name, one in tensors[kind].items()}
+            checkpoint.refuse_not_finite(step, word, some)
+        return ""
+
+    together(world, refuse_not_finite)
+    temporary = Path(of_first(world, lambda: str(checkpoint.begin(folder))))
+
+    def write() -> str:
+        return "" if cut.copy else json.dumps(write_shard(temporary, cut, tensors, specs))
+
+    try:
+        written = together(world, write)
+        entries = {name: one for said in written if said for name, one in json.loads(said).items()}
+        of_first(world, lambda: finish(temporary, folder, step, kept, entries, specs))
+    except OSError as error:
+        raise checkpoint.not_written(folder, error) from None
+    _retain(world, parent, keep, protected)
+    return folder
+
+
+def write_shard(
+    temporary: Path,
+    cut: Cut,
+    tensors: Mapping[str, Mapping[str, Tensor]],
+    specs: shard_files.Index,
+) -> dict[str, object]:
+    """Write the files of one shard, and describe them for the manifest."""
+    entries: dict[str, object] = {}
+    for kind, some in tensors.items():
+        mine = {name: own(one) for name, one in some.items()}
+        content = Described(TensorFile(shard_files.held_by(mine, specs[kind], cut.shard)))
+        name = shard_files.name_of(kind, cut.shard, cut.shards)
+        files.write_new(temporary / name, content)
+        entries[name] = content.entry()
+    return entries
+
+
+def finish(
+    temporary: Path,
+    folder: Path,
+    step: int,
+    kept: Checkpoint,
+    entries: dict[str, object],
+    specs: shard_files.Index,
+) -> str:
+    """With all shards on the disk: what is no tensor, the manifest, and the new name."""
+    missing = [name for name in entries if not (temporary / name).is_file()]
+    if missing:
+        raise ValueError(
+            f"{temporary} has no {missing[0]}, which another process has written: all machines of "
+            "a training need one folder of runs, on a disk that they share"
+        )
+    contents = checkpoint.plain_files(kept)
+    contents[shard_files.INDEX] = json_files.as_json(shard_files.as_plain(specs), indent=None)
+    described = entries | {name: checkpoint.entry_of(one) for name, one in contents.items()}
+    contents["manifest.json"] = checkpoint.manifest(checkpoint.SHARDED, step, described)
+    for name, content in contents.items():  # the manifest is the last of them
+        files.write_new(temporary / name, content)
+    checkpoint.put_in_place(temporary, folder)
+    return folder.name
+
+
+def _retain(world: "World", parent: Path, keep: int, protected: set[int]) -> None:
+    """Delete what is outdated, once all have read back what is newer."""
+
+    def outdated() -> str:
+        return json.dumps([str(one) for one in checkpoint.outdated(parent, keep, protected)])
+
+    old = [Path(one) for one in json.loads(of_first(world, outdated))]
+    if not old:
+        return
+    good = newest_good(world, parent)[0]
+
+    def discard() -> str:
+        for folder in old:
+            if good is not None and checkpoint.step_of(folder) < checkpoint.step_of(good):
+                checkpoint.discard(folder)
+        return ""
+
+    of_first(world, discard)
+
+
+def newest_good(world: "World", parent: Path) -> tuple[Path | None, list[str]]:
+    """As checkpoint.newest_good; processes share out what is to be read."""
+    if world.size == 1:
+        return checkpoint.newest_good(parent)
+    listed = of_first(world, lambda: json.dumps([str(one) for one in checkpoint.all_in(parent)]))
+    broken = []
+    for folder in map(Path, json.loads(listed)):
+        try:
+            together(world, lambda folder=folder: verify(folder, world))  # type: ignore[misc]
+        except BrokenCheckpoint as error:
+            broken.append(str(error))
+        else:
+            return folder, broken
+    return None, broken
+
+
+def verify(folder: Path, world: "World") -> str:
+    checkpoint.verify(folder, world.rank, world.size)
+    return ""
+
+
+def load(folder: Path, model: Mapping[str, Tensor], optimiser: Mapping[str, Tensor]) -> Checkpoint:
+    """A checkpoint to go on from: of what is in shards here, the rows of this process alone.
+
+    A tensor without a place here, or of another shape, comes without numbers: it will be refused.
+    """
+    tensors = checkpoint.open_tensors(folder)
+    return Checkpoint(
+        _rows(tensors, "model", model),
+        _rows(tensors, "optimiser", optimiser),
+        checkpoint.read_plain(folder, "config.json"),
+        checkpoint.read_plain(folder, "tokenizer.json"),
+        checkpoint.read_plain(folder, "state.json"),
+    )
+
+
+def _rows(
+    tensors: shard_files.ShardFiles, kind: str, places: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    specs = tensors.index[kind]
+    fitting = {
+        name: places[name]
+        for name, spec in specs.items()
+        if name in places and tuple(places[name].shape) == spec.shape
+    }
+    wanted = {
+        name: cut_of(one).rows(specs[name].rows) if is_sharded(one) else (0, specs[name].rows)
+        for name, one in fitting.items()
+    }
+    found = tensors.read(kind, wanted)
+    for name, one in fitting.items():
+        if is_sharded(one):
+            found[name] = join(found[name].to(one.device, one.dtype), one)
+    return found | {
+        name: torch.empty(spec.shape, dtype=getattr(torch, spec.dtype), device="meta")
+        for name, spec in specs.items()
+        if name not in fitting
+    }

@@ -1,0 +1,158 @@
+"""Trainings in several processes: forked from one that has imported everything, so each is short.
+
+    started(jobs, folder)   a job: number of processes, name of a run, accident, words of its recipe
+
+What each process ended with is in the file `<job>-<rank>.json` of the folder.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+TESTS = Path(__file__).parent.parent
+SCRIPT = "from training.processes import main; main()"
+
+
+def started(jobs, folder):
+    """What every process of every job ended with: an error in words, or empty."""
+    environment = {**os.environ, "PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(folder), json.dumps(jobs)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [
+        [json.loads(one.read_text()) for one in sorted(folder.glob(f"{job}-*.json"))]
+        for job in range(len(jobs))
+    ]
+
+
+def main():
+    """In a process that has used no thread yet, since a fork would inherit it broken."""
+    import torch.distributed.fsdp
+
+    from attnlab.checks.kill import free_address
+
+    folder, jobs = Path(sys.argv[1]), json.loads(sys.argv[2])
+    for job, (count, name, accident, *words) in enumerate(jobs):
+        address, children = free_address(), []
+        for rank in range(count):
+            child = os.fork()
+            if child == 0:
+                place = {"RANK": str(rank), "WORLD_SIZE": str(count), **address}
+                os.environ.update(place if count > 1 else {})
+                torch.set_num_threads(1)
+                said = _train(folder / name, accident, rank, words)
+                (folder / f"{job}-{rank}.json").write_text(json.dumps(said))
+                os._exit(0)
+            children.append(child)
+        for child in children:
+            os.waitpid(child, 0)
+
+
+def _train(place, accident, rank, words):
+    from training.recipes import small
+
+    from attnlab import config, files, json_files
+    from attnlab.training import parallel, runs, sharded
+    from attnlab.training.loop import train
+    from attnlab.training.report import Report
+    from attnlab.training.setup import prepare
+
+    run, recipe = runs.Run(place), small(*words)
+    files.make_folder(run.checkpoints)
+    ACCIDENTS.get(accident, lambda rank: None)(rank)
+    try:
+        with parallel.world("cpu", recipe.timeout) as world:
+            begin = sharded.newest_good(world, run.checkpoints)[0]
+            setup = prepare(recipe, run.folder.parent, begin, world=world)
+            if world.first:
+                written = json_files.as_json(config.to_dict(setup.recipe))
+                files.write_whole(run.folder / "config.json", written)
+            train(setup, run, world, Report(), begin)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def _refuse_to_gather(rank):
+    """No tensor of more than one number is ever put together."""
+    from torch.distributed.tensor import DTensor
+
+    plain = DTensor.full_tensor
+
+    def gather(self, **options):
+        assert self.numel() == 1, "a whole tensor on one process"
+        return plain(self, **options)
+
+    DTensor.full_tensor = gather
+
+
+def _full_disk(rank):
+    """Of the last process, once a checkpoint is there."""
+    from attnlab import files
+
+    plain = files.write_new
+
+    def write_new(path, content):
+        if rank == 1 and "step_000004" not in str(path):
+            raise OSError(28, "No space left on device")
+        plain(path, content)
+
+    files.write_new = write_new
+
+
+def _at_step(step, act):
+    from attnlab.training.loop import Training
+
+    plain = Training._batch
+
+    def batch(self, number):
+        if number == step and self.state.step == step:
+            act()
+        return plain(self, number)
+
+    Training._batch = batch
+
+
+def _gone(rank):
+    if rank == 1:
+        _at_step(6, lambda: os._exit(9))
+
+
+def _hanging(rank):
+    """It neither ends nor goes on: its own time stands still."""
+    import threading
+
+    from attnlab.training import heartbeat
+
+    def hang():
+        heartbeat.PAUSE = 1e9
+        threading.Event().wait(7)
+        os._exit(0)
+
+    if rank == 1:
+        _at_step(6, hang)
+
+
+def _wrong(rank):
+    def fail():
+        raise ValueError("the text ends here")
+
+    if rank == 1:
+        _at_step(6, fail)
+
+
+ACCIDENTS = {
+    "no gathering": _refuse_to_gather,
+    "full disk": _full_disk,
+    "gone": _gone,
+    "hanging": _hanging,
+    "wrong": _wrong,
+}
