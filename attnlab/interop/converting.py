@@ -119,7 +119,7 @@ def _write_tensors(temporary: Path, plan: Plan, tensors: folders.Tensors) -> Non
         return streaming.empty(name, tensors[name].shape, tensors[name].dtype)
 
     sizes = [path.stat().st_size for path in {one.path for one in tensors.values()}]
-    most = max(sizes) if len(sizes) > 1 else max(*sizes, folders.SHARD)
+    most = max(sizes) if len(sizes) > 1 else max(*sizes, streaming.SHARD)
     expected = list(plan.stream(shape, shape))
     streaming.write(temporary, expected, plan.stream(tensors.read, tensors.copy), most)
 

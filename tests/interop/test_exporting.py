@@ -10,8 +10,9 @@ import torch
 from training.recipes import begin, text_recipe
 
 from attnlab.generate import Sampling
-from attnlab.interop import exporting, folder, importing, parity
+from attnlab.interop import exporting, importing, parity
 from attnlab.interop.parity import NotProved, Parity
+from attnlab.interop.streaming import write_tensors
 from attnlab.training import checkpoint
 from attnlab.training.opened import fingerprint, open_weights
 from attnlab.training.saved import open_saved
@@ -143,6 +144,7 @@ def test_half_precision_stays_half_precision(tmp_path, unproved):
         (lambda p: resize(p, "wpe"), r"tensor transformer.wpe.weight has shape \[3, 24\]"),
         (lambda p: rename(p, "wpe", "xpe"), "has no tensor transformer.wpe.weight"),
         (lambda p: rename(p, None, "more"), "has a tensor .*more.*, for which a gpt2 model"),
+        (lambda p: untie(p, 1.0), r"lm_head.weight that differs from transformer.wte.weight, and"),
     ],
 )
 def test_a_damaged_folder_is_one_line_and_no_run(damage, said, tmp_path, unproved):
@@ -159,9 +161,14 @@ def weights(place):
     return load_file(place / "model.safetensors")
 
 
+def rewrite(place, found):
+    (place / "model.safetensors").unlink()
+    write_tensors(place, found)
+
+
 def resize(place, part):
     found = {n: (t[:3] if part in n else t) for n, t in weights(place).items()}
-    folder.write_tensors(place, found.items())
+    rewrite(place, found.items())
 
 
 def rename(place, part, other):
@@ -170,7 +177,18 @@ def rename(place, part, other):
         found[f"transformer.{other}"] = torch.ones(2)
     else:
         found = {n.replace(part, other): t for n, t in found.items()}
-    folder.write_tensors(place, found.items())
+    rewrite(place, found.items())
+
+
+def untie(place, more):
+    found = weights(place)
+    rewrite(place, (found | {"lm_head.weight": found["transformer.wte.weight"] + more}).items())
+
+
+def test_a_tied_head_may_stand_in_the_folder_if_it_is_the_table(tmp_path):
+    foreign.save(foreign.build("gpt2"), tmp_path)
+    untie(tmp_path, 0.0)
+    assert "head.weight" not in open_weights(str(tmp_path), tmp_path).kept.model
 
 
 def test_folders_without_the_prefix_are_read(tmp_path):
@@ -179,7 +197,7 @@ def test_folders_without_the_prefix_are_read(tmp_path):
     whole = open_weights(str(tmp_path), tmp_path).kept.model
     bare = {n.removeprefix("transformer."): t for n, t in weights(tmp_path).items()}
     bare["h.0.attn.bias"] = torch.ones(1, 1, 64, 64)
-    folder.write_tensors(tmp_path, bare.items())
+    rewrite(tmp_path, bare.items())
     again = open_weights(str(tmp_path), tmp_path).kept.model
     assert all(torch.equal(whole[name], again[name]) for name in whole)
 
