@@ -1,6 +1,8 @@
 """Export and import from end to end: whole or not at all, and the same on the way back."""
 
+import errno
 import json
+import os
 import subprocess
 import sys
 
@@ -153,6 +155,19 @@ def test_a_damaged_folder_is_one_line_and_no_run(damage, said, tmp_path, unprove
     with pytest.raises(ValueError, match=said):
         importing.import_folder(tmp_path / "gpt2", tmp_path / "runs")
     assert not (tmp_path / "runs").exists()
+
+
+def test_an_import_to_a_full_disk_leaves_no_run_and_speaks_of_none_to_resume(
+    tmp_path, unproved, monkeypatch
+):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    foreign.save(foreign.build("gpt2"), tmp_path / "gpt2")
+    monkeypatch.setattr(checkpoint.files, "sync_folder", full)
+    with pytest.raises(OSError, match=r"gpt2 was not imported: .*: No space left on device$"):
+        importing.import_folder(tmp_path / "gpt2", tmp_path / "runs")
+    assert list((tmp_path / "runs").iterdir()) == []
 
 
 def weights(place):

@@ -237,6 +237,10 @@ def test_configs_of_older_versions_are_read():
             {"model_type": "gemma3_text", "head_dim": 6, "attn_logit_softcapping": 3.0},
             "attn_logit_softcapping is 3.0 .* caps no scores",
         ),
+        (
+            {"model_type": "gemma2", "head_dim": 6, "query_pre_attn_scalar": 0},
+            "query_pre_attn_scalar is 0.0 .* divided by its root",
+        ),
     ],
 )
 def test_what_cannot_be_expressed_is_refused_by_field_and_value(fields, said):

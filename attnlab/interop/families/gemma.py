@@ -66,6 +66,8 @@ def _read_gemma2(fields: Fields) -> TransformerSettings:
 def _scores(fields: Fields, *, cap: float | None, logit_cap: float | None) -> dict[str, Any]:
     """The divisor of scores and the caps; None: as the family has them."""
     scalar = fields.number("query_pre_attn_scalar", 256)
+    if scalar <= 0:
+        raise fields.refused("query_pre_attn_scalar", scalar, "scores are divided by its root")
     return {
         "score": ScaledDot(scale=scalar**-0.5),
         "soft_cap": fields.optional("attn_logit_softcapping", fields.number, cap),
