@@ -21,6 +21,7 @@ from attnlab.data.tokens import Tokenizer
 from attnlab.extras import missing
 from attnlab.generate import Sampling, generate, precise
 from attnlab.interop import proof, tokens
+from attnlab.interop.fields import short
 from attnlab.models.model import LanguageModel, ModelSettings
 from attnlab.models.transformer import TransformerSettings
 
@@ -49,6 +50,7 @@ class Parity:
     unreached: tuple[str, ...]  # settings that act on longer texts only: not compared
     transformers: str
     torch: str
+    other_text: str | None = None  # of which the tokenizer there makes something else
 
     @property
     def holds(self) -> bool:
@@ -70,7 +72,8 @@ class Parity:
         names |= {"left_padded": "greedy texts of a left-padded batch"}
         wrong += [f"{said} differ" for name, said in names.items() if not getattr(self, name)]
         if self.tokenizer is False:
-            wrong.append("the tokenizer gives other ids or another text")
+            what = short(repr(self.other_text))
+            wrong.append(f"the tokenizer gives other ids or another text, as for {what}")
         return "; ".join(wrong)
 
 
@@ -105,7 +108,7 @@ def compare(
         "count": count,
         "prompts": prompts,
         "answers": answers,
-        "texts": [] if tokenizer is None else _texts(tokenizer),
+        "texts": [] if tokenizer is None else _texts(tokenizer, tokens.named(folder)),
     }
     found = _in_child(folder, request, {"tokens": given, "logits": logits.clone()})
     return Parity(
@@ -121,6 +124,7 @@ def compare(
         unreached=tuple(f"{name} of {one:,}" for name, one in far if one >= length),
         transformers=found["transformers"],
         torch=torch.__version__,
+        other_text=found.get("other_text"),
     )
 
 
@@ -139,11 +143,17 @@ def reaches(settings: ModelSettings) -> list[tuple[str, int]]:
     return found
 
 
-def _texts(tokenizer: Tokenizer) -> list[dict[str, Any]]:
-    made = []
-    for text in tokens.samples(tokenizer):
-        ids = tokenizer.encode(text)
-        made.append({"text": text, "ids": ids.tolist(), "back": tokenizer.decode(ids)})
+def _texts(tokenizer: Tokenizer, named: list[str]) -> list[dict[str, Any]]:
+    """With what ours makes of them: of samples, and of each token that the folder names."""
+    made: list[dict[str, Any]] = []
+    for text in [*tokens.samples(tokenizer), *named]:
+        try:
+            ids, marked = tokenizer.encode(text), tokenizer.prompt(text)
+        except ValueError:
+            made.append({"text": text, "ids": None, "marked": None, "back": None})
+            continue
+        back = tokenizer.decode(ids)
+        made.append({"text": text, "ids": ids.tolist(), "marked": marked.tolist(), "back": back})
     return made
 
 
