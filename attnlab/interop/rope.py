@@ -30,6 +30,11 @@ SCALINGS: dict[str, tuple[type, dict[str, str]]] = {
     "llama3": (Llama3, LLAMA3),
     "yarn": (Yarn, YARN),
 }
+NEEDED = {  # by its code
+    "linear": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
+    "yarn": ("factor",),
+}
 WHOLE, FLAGS = {"original"}, {"truncate"}
 
 
@@ -133,6 +138,9 @@ def scaling_of(fields: Fields, given: Mapping[str, Any], context: int) -> Scalin
         rest.setdefault("original_max_position_embeddings", context)
     if kind == "yarn":
         _fill_attention_factor(fields, rest)
+    for name in NEEDED[kind]:
+        if name not in rest:
+            raise fields.refused("rope_parameters", dict(given), f"{kind} scaling needs {name}")
     words: dict[str, Any] = {}
     for ours, theirs in names.items():
         if theirs in rest:

@@ -67,6 +67,10 @@ def small(*words):
     return config.override(base, words)
 
 
+GEMMA3 = ["norm_offset=true", "embedding_scale=4.898979485566356", "feedforward=geglu"]
+GEMMA3 += ["norm_place=both", "norm_heads=true", "head_gains=true"]
+
+
 @pytest.mark.parametrize(
     ("words", "kind"),
     [
@@ -96,6 +100,10 @@ def small(*words):
         (["window=9,5"], "attnlab"),
         (["score=additive"], "attnlab"),
         (["norm_place=after"], "attnlab"),
+        (["positions.fraction=0.7"], "phi3"),  # the others turn whole heads
+        (["positions.fraction=0.5"], "attnlab"),  # 3 of 6 coordinates: a pair here, and two there
+        (GEMMA3, "gemma3_text"),
+        ([*GEMMA3, "soft_cap=3"], "attnlab"),  # caps are not applied there
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else value,
 )
@@ -195,7 +203,10 @@ def test_configs_of_older_versions_are_read():
         ({"hidden_act": "relu"}, "hidden_act is 'relu' in this llama model; attnlab has silu"),
         ({"attention_bias": True}, "attention_bias is True .* mlp_bias is False"),
         ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope_type is 'dynamic'"),
-        ({"rope_scaling": {"type": "yarn", "mscales": 2.0}}, "rope_parameters.mscales is 2.0"),
+        (
+            {"rope_scaling": {"type": "yarn", "factor": 2, "mscales": 2}},
+            "rope_parameters.mscales is 2",
+        ),
         ({"hidden_size": "many"}, "hidden_size is 'many'; it is a whole number from 1"),
         ({"hidden_size": 25}, "num_attention_heads is 4 .* a width of 25 is no multiple"),
         ({"num_key_value_heads": 3}, "num_key_value_heads is 3 .* do not divide"),
@@ -223,8 +234,10 @@ def test_configs_of_older_versions_are_read():
         ({"rope_theta": [1]}, r"rope_theta is \[1\] .* it is a number"),
         ({"rope_scaling": {"rope_type": ["a"]}}, r"rope_type is \['a'\]"),
         ({"rope_scaling": {"rope_type": "yarn", "factor": [2]}}, r"factor is \[2\]"),
-        ({"rope_scaling": {"rope_type": "yarn", "truncate": 1}}, "truncate is 1"),
-        ({"rope_scaling": {"rope_type": "llama3", "factor": 0.5}}, "rope_parameters: .*factor"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 2, "truncate": 1}}, "truncate is 1"),
+        ({"rope_scaling": {"rope_type": "linear", "factor": 0.5}}, "rope_parameters: .*factor"),
+        ({"rope_scaling": {"rope_type": "linear"}}, "linear scaling needs factor"),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 2}}, "needs low_freq_factor"),
         ({"model_type": "mistral", "sliding_window": "all"}, "sliding_window is 'all'"),
         ({"model_type": "qwen2", "layer_types": "x"}, "layer_types is 'x' .* a list"),
         ({"model_type": "smollm3", "no_rope_layers": [1, 2]}, "no_rope_layers is 2"),
@@ -317,6 +330,7 @@ MSCALES = foreign.YARN | {"mscale": 0.7, "mscale_all_dim": 1.3}
         ("gpt_neox", {"rope_parameters": {"partial_rotary_factor": 0.4}}),
         ("phi3", {"rms_norm_eps": LEFT_OUT}),  # 1e-5 there
         ("smollm3", {"tie_word_embeddings": LEFT_OUT}),
+        ("smollm3", {"no_rope_layers": [0, 0, 0]}),
         ("mistral", {"max_position_embeddings": LEFT_OUT, "rope_parameters": SHORT}),
         ("gemma3", {"layer_types": LEFT_OUT, "_sliding_window_pattern": 2}),
         ("gemma3", {"layer_types": LEFT_OUT, "sliding_window_pattern": 2}),

@@ -12,7 +12,7 @@ from typing import Any
 
 from attnlab.attention.heads import head_width
 from attnlab.attention.norms import NORM_EPSILON
-from attnlab.attention.positions import Rotary
+from attnlab.attention.positions import NoPositions, Rotary
 from attnlab.attention.rotary_scaling import NoScaling
 from attnlab.interop import rope
 from attnlab.interop.families.family import (
@@ -267,6 +267,8 @@ def _read_smollm3(fields: Fields) -> TransformerSettings:
     bases = shortest([base if one else None for one in turns])
     if bases == (base,):
         return made
+    if bases == (None,):
+        return replace(made, positions=NoPositions())
     return replace(made, positions=replace(made.positions, base=bases))
 
 
