@@ -9,6 +9,7 @@ weights and that of one tensor.
 
 import hashlib
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -167,10 +168,13 @@ def sha256(path: Path) -> str:
 def new_folder(place: Path) -> Iterator[Path]:
     """A folder to fill, made beside its place and renamed when it is whole; or nothing is left."""
     refuse_taken(place)
+    _remove_leftovers(place)
     temporary = place.absolute().with_name(f".{place.name}.{os.getpid()}.tmp")
     files.remove_folder(temporary)
+    held = None
     try:
         files.make_folder(temporary)
+        held = files.hold_folder(temporary)
         yield temporary
         files.sync_folder(temporary)
         if place.exists():
@@ -179,6 +183,22 @@ def new_folder(place: Path) -> Iterator[Path]:
     except BaseException:
         files.remove_folder(temporary)
         raise
+    finally:
+        if held is not None:
+            os.close(held)
+
+
+def _remove_leftovers(place: Path) -> None:
+    """Of processes that were killed; one that is at work holds its folder."""
+    known = re.compile(rf"\.{re.escape(place.name)}\.\d+\.tmp")
+    beside = place.absolute().parent
+    for path in beside.iterdir() if beside.is_dir() else ():
+        if not known.fullmatch(path.name) or path.is_symlink() or not path.is_dir():
+            continue
+        held = files.hold_folder(path)
+        if held is not None:
+            files.remove_folder(path)
+            os.close(held)
 
 
 def refuse_taken(place: Path) -> None:

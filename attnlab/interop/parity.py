@@ -5,6 +5,7 @@ the folder and compares (proof.py). What it takes: both models once in float64.
 """
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -169,12 +170,23 @@ def _in_child(
         safetensors.torch.save_file(tensors, here / "request.safetensors")
         # -P: the folder of the script holds modules of ours, and none of them is to be found
         command = [sys.executable, "-P", proof.__file__, str(folder.absolute()), place]
+        # the child ends when this pipe does: with us, however we end
+        theirs, ours = os.pipe()
         try:
             ended = subprocess.run(
-                command, capture_output=True, text=True, check=False, timeout=PATIENCE, cwd=place
+                command,
+                stdin=theirs,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=PATIENCE,
+                cwd=place,
             )
         except subprocess.TimeoutExpired:
             raise NotProved(f"the proof took longer than {PATIENCE} seconds") from None
+        finally:
+            os.close(theirs)
+            os.close(ours)
     if ended.returncode != 0:
         raise NotProved(f"transformers could not run {folder}: {_last(ended.stderr)}")
     found: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])

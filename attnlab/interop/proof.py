@@ -11,7 +11,9 @@ model is off as it is, in float32, is told besides.
 
 import importlib.util
 import json
+import os
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -68,13 +70,12 @@ def disagreement(folder: str, texts: list[dict[str, Any]], trust: bool) -> str |
 
     `ids` are None where a text cannot be encoded; `marked` are those of a prompt.
     """
-    from tokenizers import Tokenizer
-    from transformers import AutoTokenizer
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
     loaded = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust)
-    written = Tokenizer.from_file(str(Path(folder) / "tokenizer.json")).get_vocab()
-    # it adds what tokenizer_config.json names
-    other = loaded.get_vocab().items() ^ written.items()
+    # alone; the other adds what tokenizer_config.json names
+    written = PreTrainedTokenizerFast(tokenizer_file=str(Path(folder) / "tokenizer.json"))
+    other = loaded.get_vocab().items() ^ written.get_vocab().items()
     if other:
         return min(word for word, _ in other)
     for one in texts:
@@ -139,7 +140,18 @@ def prove(folder: str, request: dict[str, Any], wanted: dict[str, torch.Tensor])
     return made
 
 
+def end_with_parent() -> None:
+    """Once the input ends, which a parent that is killed can no longer keep open."""
+
+    def wait() -> None:
+        os.read(0, 1)
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
 if __name__ == "__main__":
+    end_with_parent()
     here = Path(sys.argv[2])
     answer = prove(
         sys.argv[1],

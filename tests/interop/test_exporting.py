@@ -225,3 +225,20 @@ def test_the_proof_imports_nothing_of_ours():
         "assert not [n for n in sys.modules if n.partition('.')[0] == 'attnlab'], 'ours'\n"
     )
     subprocess.run([sys.executable, "-P", "-c", code], check=True, timeout=120)
+
+
+def test_a_proof_ends_with_the_process_that_asked_for_it():
+    """Its input is a pipe that nobody else holds open."""
+    code = (
+        "import runpy, time\n"
+        f"runpy.run_path({parity.proof.__file__!r}, run_name='other')['end_with_parent']()\n"
+        "print('at work', flush=True)\n"
+        "time.sleep(100)\n"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-P", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert child.stdout.readline() == b"at work\n" and child.poll() is None
+    child.stdin.close()
+    assert child.wait(timeout=90) == 1
+    child.stdout.close()

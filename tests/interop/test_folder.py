@@ -1,6 +1,7 @@
 """Folders of transformers: read with distrust, written in shards."""
 
 import errno
+import fcntl
 import json
 import os
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from attnlab import files
 from attnlab.finite import is_finite
 from attnlab.interop import folder
 from attnlab.interop.folder import FolderError, Tensors
@@ -176,3 +178,20 @@ def test_a_disk_that_is_full_is_said_with_the_file(place, monkeypatch):
     monkeypatch.setattr(os, "write", full)
     with pytest.raises(OSError, match=r"model.safetensors could not be written \(28 bytes\)"):
         write_tensors(place, {"one": torch.ones(7)}.items())
+
+
+def test_what_a_killed_process_left_is_removed_and_what_another_holds_is_not(tmp_path):
+    for name in (".new.1.tmp", ".new.2.tmp", ".other.1.tmp", ".new.x.tmp"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text("x")
+    held = os.open(tmp_path / ".new.2.tmp", os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)  # as of another process: it has a file of its own
+    with folder.new_folder(tmp_path / "new") as made:
+        (made / "file").write_text("whole")
+        assert files.hold_folder(made) is None, "others leave it alone meanwhile"
+    os.close(held)
+    left = {".new.2.tmp", ".other.1.tmp", ".new.x.tmp", "new"}
+    assert {path.name for path in tmp_path.iterdir()} == left
+    with folder.new_folder(tmp_path / "new2"), folder.new_folder(tmp_path / "new3"):
+        pass
+    assert (tmp_path / "new" / "file").read_text() == "whole"
