@@ -66,6 +66,7 @@ class Unsupported(ValueError):
 
 
 _MISSING = object()
+MOST_LAYERS = 4096  # as of our models
 LARGEST = 10**15  # no tensor has so many rows, and no text so many tokens
 
 
@@ -107,6 +108,13 @@ class Fields:
             raise Unsupported(
                 f"config.json: {name} is {short(repr(value))}; no float holds it"
             ) from None
+
+    def layers(self) -> int:
+        """How many there are: few enough to write down something of each."""
+        found = self.whole("num_hidden_layers")
+        if found > MOST_LAYERS:
+            raise self.refused("num_hidden_layers", found, f"it is at most {MOST_LAYERS:,}")
+        return found
 
     def optional(self, name: str, read: Callable[..., Any], default: Any = None) -> Any:
         """What `read` (such as `whole`) makes of a field; None where it is null or left out."""

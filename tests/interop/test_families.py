@@ -241,6 +241,8 @@ def test_configs_of_older_versions_are_read():
         ({"model_type": "mistral", "sliding_window": "all"}, "sliding_window is 'all'"),
         ({"model_type": "qwen2", "layer_types": "x"}, "layer_types is 'x' .* a list"),
         ({"model_type": "smollm3", "no_rope_layers": [1, 2]}, "no_rope_layers is 2"),
+        # a list of so many layers would take all memory
+        ({"model_type": "qwen2", "num_hidden_layers": 10**12}, "it is at most 4,096"),
         ({"model_type": "gpt_neox", "rotary_pct": 0.5}, "3 of 6 coordinates turn"),
         (
             {"model_type": "phi3", "rope_scaling": {"type": "linear", "factor": 2.0}},

@@ -53,7 +53,7 @@ def _write(settings: TransformerSettings) -> dict[str, Any]:
 
 def _read_gemma2(fields: Fields) -> TransformerSettings:
     window = fields.optional("sliding_window", fields.whole, 4096)
-    depth = fields.whole("num_hidden_layers")
+    depth = fields.layers()
     usual = [FULL if layer % 2 else LOCAL for layer in range(depth)]
     return _read(
         fields,
@@ -93,7 +93,7 @@ def _whole(value: float) -> float:
 
 def _read_gemma3(fields: Fields) -> TransformerSettings:
     window = fields.optional("sliding_window", fields.whole, 4096)
-    depth, every = fields.whole("num_hidden_layers"), fields.whole("sliding_window_pattern", 6)
+    depth, every = fields.layers(), fields.whole("sliding_window_pattern", 6)
     usual = [LOCAL if (layer + 1) % every else FULL for layer in range(depth)]
     types = llama.types_of(fields, usual)
     fields.refuse_unless(

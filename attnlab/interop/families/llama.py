@@ -61,7 +61,7 @@ def read(
         vocabulary=fields.whole("vocab_size"),
         context=context,
         width=width,
-        depth=fields.whole("num_hidden_layers"),
+        depth=fields.layers(),
         attention=attention,
         norm="rms",
         norm_epsilon=fields.number("rms_norm_eps", epsilon),
@@ -208,7 +208,7 @@ def layer_types(settings: TransformerSettings) -> dict[str, Any]:
 
 def _read_ministral(fields: Fields) -> TransformerSettings:
     window = fields.optional("sliding_window", fields.whole, 4096)
-    depth = fields.whole("num_hidden_layers")
+    depth = fields.layers()
     usual = ["full_attention" if window is None else "sliding_attention"] * depth
     return read(fields, window=windows(fields, usual, window), context=131_072)
 
@@ -222,7 +222,7 @@ def _read_qwen(fields: Fields, **more: Any) -> TransformerSettings:
     window = window if used else None
     usual = [
         "sliding_attention" if window is not None and layer >= first else "full_attention"
-        for layer in range(fields.whole("num_hidden_layers"))
+        for layer in range(fields.layers())
     ]
     return read(fields, window=windows(fields, usual, window), context=32_768, **more)
 
@@ -248,7 +248,7 @@ def _read_qwen3(fields: Fields) -> TransformerSettings:
 def _read_smollm3(fields: Fields) -> TransformerSettings:
     fields.refuse_unless("attention_bias", False, False)
     fields.refuse_unless("mlp_bias", False, False)
-    depth, every = fields.whole("num_hidden_layers"), fields.whole("no_rope_layer_interval", 4)
+    depth, every = fields.layers(), fields.whole("no_rope_layer_interval", 4)
     turns = fields.sequence("no_rope_layers", depth) or [
         int((layer + 1) % every != 0) for layer in range(depth)
     ]
