@@ -156,6 +156,20 @@ def remove_folder(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
+def hold_folder(path: Path) -> int | None:
+    """A lock on a folder, to be closed, that ends with this process; None: another has it.
+
+    None too where a file system has no locks.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        return None
+    return handle
+
+
 def failed_write(path: Path, size: int, error: OSError) -> OSError:
     """The same error with the path and the bytes that could not be written."""
     reason = error.strerror or str(error)

@@ -126,7 +126,7 @@ def convert(
 
     Each move is undone and its bits compared before FOLDER2 is there; only fewer key/value heads
     are another function. Weights do not show which coordinates turn together: rotary=half-split
-    says that they are interleaved now. What transformers would not load is said.
+    says that they are interleaved now. What transformers makes of it is said.
     """
     from attnlab import config
     from attnlab.interop.conversion import Conversion

@@ -32,6 +32,10 @@ NO_MATTER = {
     *("output_attentions", "output_hidden_states", "output_router_logits", "logits_to_keep"),
     *("num_items_in_batch", "deterministic"),
 }
+DIFFERENT = (
+    "cu_seq_lens_q and position_ids tell different documents; pass one of them, or both of the "
+    "same packed row"
+)
 
 
 def register() -> None:
@@ -157,6 +161,7 @@ def attend(
     documents = None
     if cu_seq_lens_q is not None:
         documents = _documents(module, cu_seq_lens_q, cu_seq_lens_k, query, key)
+        _refuse_other_documents(documents, more.get("position_ids"))
     out = _compute(
         query,
         key,
@@ -230,11 +235,18 @@ def _with_documents(plan: Plan | None, documents: Int[Tensor, "1 q"]) -> Segment
     if plan.documents is None:  # chunks; both numbers grow along a row, and so does their sum
         return Segments(known.queries + documents, known.keys + documents)
     if not torch.equal(plan.documents[:1].diff() != 0, documents.diff() != 0):
-        raise ValueError(
-            "cu_seq_lens_q and position_ids tell different documents; pass one of them, or both of "
-            "the same packed row"
-        )
+        raise ValueError(DIFFERENT)
     return known
+
+
+def _refuse_other_documents(documents: Int[Tensor, "1 q"], positions: Any) -> None:
+    """Also in models whose masks are made without positions. Those that go on tell nothing."""
+    if not isinstance(positions, Tensor) or positions.shape != documents.shape:
+        return
+    begins = positions.diff() != 1
+    told = not torch.equal(begins, torch.zeros_like(begins))
+    if told and not torch.equal(begins, documents.diff() != 0):
+        raise ValueError(DIFFERENT)
 
 
 def _refusal(module: nn.Module, reason: str) -> ValueError:

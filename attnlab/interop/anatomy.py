@@ -302,6 +302,11 @@ class Anatomy:
             turned.add(2 * (int(self.head_width * part) // 2))
         if (width := of_config(self.plain, ("rotary_dim",))) is not None:
             turned.add(width)
+        if self.native and self.native.whole and turned - {self.head_width}:
+            raise self.refused(
+                f"its config.json says that {min(turned)} of {self.head_width} coordinates of a "
+                f"head turn, and the code of a {self.kind} model turns all"
+            )
         if not turned:
             part = self.native.part if self.native else None
             if part is not None:

@@ -119,7 +119,7 @@ def _write_tensors(temporary: Path, plan: Plan, tensors: folders.Tensors) -> Non
         return streaming.empty(name, tensors[name].shape, tensors[name].dtype)
 
     sizes = [path.stat().st_size for path in {one.path for one in tensors.values()}]
-    most = max(sizes) if len(sizes) > 1 else max(*sizes, folders.SHARD)
+    most = max(sizes) if len(sizes) > 1 else max(*sizes, streaming.SHARD)
     expected = list(plan.stream(shape, shape))
     streaming.write(temporary, expected, plan.stream(tensors.read, tensors.copy), most)
 
@@ -196,21 +196,31 @@ def _of_transformers(plan: Plan, config: dict[str, Any]) -> list[str]:
         return ["there is no config.json, so transformers loads neither of the two folders"]
     if native is None:
         return [f"whether transformers loads it is not known of a model of type {kind}"]
-    record, why = config.get(RECORD, {}), []
+    record = config.get(RECORD, {})
+    fails, draws, loads = list[str](), list[str](), list[str]()
     if "qkv" in record:
-        why.append(f"transformers does not load it: its {kind} has q, k and v {native.qkv}")
+        # names differ between one tensor and three, and nothing does between two orders in one
+        alike = "separate" not in (record["qkv"], native.qkv)
+        (loads if alike else draws).append(f"its {kind} has q, k and v {native.qkv}")
     if "matrices" in record:
-        why.append(f"transformers does not load it: its {kind} has matrices {native.matrices}")
+        fails.append(f"its {kind} has matrices {native.matrices}")
     shares = plan.asked.kv_heads or one.kv_heads if plan.moves else one.heads
     if not native.shares and shares != one.heads:
-        why.append(f"transformers does not load it: its {kind} shares no key/value heads")
+        fails.append(f"its {kind} shares no key/value heads")
     if "rotary" in record:
-        silent = "" if why else "would load it without a word, and "
-        why.append(
-            f"transformers {silent}would compute another function: its {kind} turns "
-            f"{native.rotary} pairs"
-        )
-    return why
+        loads.append(f"its {kind} turns {native.rotary} pairs")
+    if fails:
+        return [
+            *(f"transformers does not load it: {why}" for why in fails),
+            *(f"transformers would compute another function: {why}" for why in draws + loads),
+        ]
+    random = "draws weights at random for queries, keys and values, and warns of it"
+    silent = "would compute another function"
+    silent = silent if draws else f"would load it without a word, and {silent}"
+    return [
+        *(f"transformers {random}: {why}" for why in draws),
+        *(f"transformers {silent}: {why}" for why in loads),
+    ]
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import torch
 from attnlab import __version__, files, json_files
 from attnlab.data.huggingface import HuggingFaceTokenizer
 from attnlab.interop import folder as folders
-from attnlab.interop import tokens, weights
+from attnlab.interop import streaming, tokens, weights
 from attnlab.interop.card import card
 from attnlab.interop.families.catalogue import FAMILIES, choose
 from attnlab.interop.families.family import Family
@@ -35,7 +35,7 @@ class Exported:
 
 
 def export(
-    saved: Saved, place: Path, *, family: str = "auto", shard: int = folders.SHARD
+    saved: Saved, place: Path, *, family: str = "auto", shard: int = streaming.SHARD
 ) -> Exported:
     """`family` names a model type of transformers; auto: the plainest that can hold the model."""
     folders.refuse_taken(place)
@@ -101,7 +101,7 @@ def _write(
     beside = tokens.tokenizer_config(saved.tokenizer, context)
     _put(place / "tokenizer_config.json", json_files.as_json(beside))
     with torch.no_grad():
-        folders.write_tensors(place, weights.to_theirs(family, settings, own), shard)
+        streaming.write_tensors(place, weights.to_theirs(family, settings, own), shard)
 
 
 def _put(path: Path, content: bytes) -> None:

@@ -9,6 +9,7 @@ weights and that of one tensor.
 
 import hashlib
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -105,10 +106,10 @@ class Tensors(Mapping[str, Found]):
     def read(self, name: str) -> Tensor:
         """A weight: floats, all of them finite."""
         tensor, path = self.copy(name), self._found[name].path
-        if not tensor.is_floating_point():
+        if not tensor.is_floating_point() or tensor.itemsize == 1:
             raise FolderError(
                 f"{path}: {name} has dtype {str(tensor.dtype).removeprefix('torch.')}; weights are "
-                "floats: quantized models are not read"
+                "floats of 2 bytes or more: quantized models are not read"
             )
         if not is_finite(tensor):
             raise FolderError(f"{path}: {name} holds NaN or Inf")
@@ -123,6 +124,8 @@ def _shards(folder: Path) -> list[Path]:
     """A file of tensors stands for itself."""
     if folder.suffix == ".safetensors" and folder.is_file():
         return [folder]
+    if (folder / WEIGHTS).is_file():
+        return [folder / WEIGHTS]  # whatever an index beside it says, as transformers has it
     if (folder / INDEX).is_file():
         where = read_object(folder / INDEX).get("weight_map")
         if not isinstance(where, dict) or not where:
@@ -132,8 +135,6 @@ def _shards(folder: Path) -> list[Path]:
             if Path(name).name != name:
                 raise FolderError(f"{folder / INDEX} names {name!r}, which is no file beside it")
         return [folder / name for name in names]
-    if (folder / WEIGHTS).is_file():
-        return [folder / WEIGHTS]
     pickled = sorted(path.name for kind in PICKLES for path in folder.glob(kind))
     if pickled:
         raise FolderError(
@@ -167,10 +168,13 @@ def sha256(path: Path) -> str:
 def new_folder(place: Path) -> Iterator[Path]:
     """A folder to fill, made beside its place and renamed when it is whole; or nothing is left."""
     refuse_taken(place)
+    _remove_leftovers(place)
     temporary = place.absolute().with_name(f".{place.name}.{os.getpid()}.tmp")
     files.remove_folder(temporary)
+    held = None
     try:
         files.make_folder(temporary)
+        held = files.hold_folder(temporary)
         yield temporary
         files.sync_folder(temporary)
         if place.exists():
@@ -179,52 +183,27 @@ def new_folder(place: Path) -> Iterator[Path]:
     except BaseException:
         files.remove_folder(temporary)
         raise
+    finally:
+        if held is not None:
+            os.close(held)
+
+
+def _remove_leftovers(place: Path) -> None:
+    """Of processes that were killed; one that is at work holds its folder."""
+    known = re.compile(rf"\.{re.escape(place.name)}\.\d+\.tmp")
+    beside = place.absolute().parent
+    for path in beside.iterdir() if beside.is_dir() else ():
+        if not known.fullmatch(path.name) or path.is_symlink() or not path.is_dir():
+            continue
+        held = files.hold_folder(path)
+        if held is not None:
+            files.remove_folder(path)
+            os.close(held)
 
 
 def refuse_taken(place: Path) -> None:
     if place.exists() and (not place.is_dir() or any(place.iterdir())):
         raise ValueError(f"{place} is there already; name a folder that is not")
-
-
-SHARD = 5_000_000_000  # bytes of a file of weights, as in save_pretrained
-
-
-def write_tensors(folder: Path, tensors: Iterable[tuple[str, Tensor]], most: int = SHARD) -> None:
-    """One file, or several of at most so many bytes and their index."""
-    shards: list[dict[str, Tensor]] = [{}]
-    size = total = 0
-    for name, tensor in tensors:
-        count = tensor.numel() * tensor.element_size()
-        if shards[-1] and size + count > most:
-            shards.append({})
-            size = 0
-        shards[-1][name] = tensor.detach().cpu().contiguous()
-        size, total = size + count, total + count
-    if len(shards) == 1:
-        _save(shards[0], folder / WEIGHTS)
-        return
-    names = [f"model-{n + 1:05d}-of-{len(shards):05d}.safetensors" for n in range(len(shards))]
-    where: dict[str, str] = {}
-    for file, shard in zip(names, shards, strict=True):
-        _save(shard, folder / file)
-        where |= dict.fromkeys(shard, file)
-    index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(where.items()))}
-    (folder / INDEX).write_bytes(json_files.as_json(index))
-
-
-def _save(tensors: dict[str, Tensor], path: Path) -> None:
-    import safetensors.torch
-
-    safetensors.torch.save_file(tensors, path, {"format": "pt"})
-    path.chmod(0o666 & ~_umask())  # the library leaves it to its owner
-    files.sync(path)
-
-
-def _umask() -> int:
-    """As it is; there is no way to look at it without setting it."""
-    mask = os.umask(0o022)
-    os.umask(mask)
-    return mask
 
 
 def dtype_of(tensors: Iterable[Tensor]) -> torch.dtype:

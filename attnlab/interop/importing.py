@@ -3,6 +3,7 @@
 The run is at step 0 and has a checkpoint, so that all that takes a run takes an imported model.
 """
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,6 +55,11 @@ def import_folder(place: Path, root: Path, *, prove: bool = True) -> Imported:
     run = runs.create(root, _name_of(place))
     try:
         _write(run, kept, place, parity, why, count)
+    except OSError as error:  # which speaks of a training that could be resumed
+        files.remove_folder(run.folder)
+        why = os.strerror(error.errno) if error.errno else str(error)
+        said = f"{place} was not imported: {run.folder} could not be written: {why}"
+        raise OSError(error.errno, said) from None
     except BaseException:
         files.remove_folder(run.folder)
         raise

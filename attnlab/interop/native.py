@@ -19,12 +19,13 @@ class Native:
     matrices: Matrices = "out-in"
     shares: bool = True  # whether num_key_value_heads is read
     part: float | None = 1.0  # of a head that turns, where the config does not say; None: unknown
+    whole: bool = True  # whole heads turn, whatever the config says
 
 
 HALF_SPLIT = Native()
 INTERLEAVED = Native(rotary="interleaved")
 GPT2 = Native(rotary=None, qkv="by-kind", fused="c_attn", matrices="in-out", shares=False)
-NEOX = Native(qkv="by-group", fused="query_key_value", shares=False, part=None)
+NEOX = Native(qkv="by-group", fused="query_key_value", shares=False, part=None, whole=False)
 
 NATIVE: dict[str, Native] = {
     **dict.fromkeys(
@@ -35,11 +36,11 @@ NATIVE: dict[str, Native] = {
         ),
         HALF_SPLIT,
     ),
-    **dict.fromkeys(("phi", "stablelm", "nemotron"), replace(HALF_SPLIT, part=None)),
+    **dict.fromkeys(("phi", "stablelm", "nemotron"), replace(HALF_SPLIT, part=None, whole=False)),
     **dict.fromkeys(("cohere", "cohere2", "helium", "ernie4_5"), INTERLEAVED),
-    **dict.fromkeys(("glm", "glm4"), replace(INTERLEAVED, part=None)),
-    "gptj": replace(INTERLEAVED, shares=False, part=None),
-    "phi3": Native(qkv="by-kind", fused="qkv_proj"),
+    **dict.fromkeys(("glm", "glm4"), replace(INTERLEAVED, part=None, whole=False)),
+    "gptj": replace(INTERLEAVED, shares=False, part=None, whole=False),
+    "phi3": Native(qkv="by-kind", fused="qkv_proj", whole=False),
     "gpt2": GPT2,
     "openai-gpt": GPT2,
     "mpt": Native(rotary=None, qkv="by-kind", fused="Wqkv", shares=False),
@@ -48,5 +49,5 @@ NATIVE: dict[str, Native] = {
     "bloom": replace(NEOX, rotary=None),
     "opt": Native(rotary=None, shares=False),
     # our own has its layout of rotary positions in its config
-    "attnlab": Native(rotary=None, qkv="by-kind", fused="project"),
+    "attnlab": Native(rotary=None, qkv="by-kind", fused="project", whole=False),
 }

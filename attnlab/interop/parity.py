@@ -5,6 +5,7 @@ the folder and compares (proof.py). What it takes: both models once in float64.
 """
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -21,6 +22,7 @@ from attnlab.data.tokens import Tokenizer
 from attnlab.extras import missing
 from attnlab.generate import Sampling, generate, precise
 from attnlab.interop import proof, tokens
+from attnlab.interop.fields import short
 from attnlab.models.model import LanguageModel, ModelSettings
 from attnlab.models.transformer import TransformerSettings
 
@@ -49,6 +51,7 @@ class Parity:
     unreached: tuple[str, ...]  # settings that act on longer texts only: not compared
     transformers: str
     torch: str
+    other_text: str | None = None  # of which the tokenizer there makes something else
 
     @property
     def holds(self) -> bool:
@@ -70,7 +73,8 @@ class Parity:
         names |= {"left_padded": "greedy texts of a left-padded batch"}
         wrong += [f"{said} differ" for name, said in names.items() if not getattr(self, name)]
         if self.tokenizer is False:
-            wrong.append("the tokenizer gives other ids or another text")
+            what = short(repr(self.other_text))
+            wrong.append(f"the tokenizer gives other ids or another text, as for {what}")
         return "; ".join(wrong)
 
 
@@ -105,7 +109,7 @@ def compare(
         "count": count,
         "prompts": prompts,
         "answers": answers,
-        "texts": [] if tokenizer is None else _texts(tokenizer),
+        "texts": [] if tokenizer is None else _texts(tokenizer, tokens.named(folder)),
     }
     found = _in_child(folder, request, {"tokens": given, "logits": logits.clone()})
     return Parity(
@@ -121,6 +125,7 @@ def compare(
         unreached=tuple(f"{name} of {one:,}" for name, one in far if one >= length),
         transformers=found["transformers"],
         torch=torch.__version__,
+        other_text=found.get("other_text"),
     )
 
 
@@ -139,11 +144,17 @@ def reaches(settings: ModelSettings) -> list[tuple[str, int]]:
     return found
 
 
-def _texts(tokenizer: Tokenizer) -> list[dict[str, Any]]:
-    made = []
-    for text in tokens.samples(tokenizer):
-        ids = tokenizer.encode(text)
-        made.append({"text": text, "ids": ids.tolist(), "back": tokenizer.decode(ids)})
+def _texts(tokenizer: Tokenizer, named: list[str]) -> list[dict[str, Any]]:
+    """With what ours makes of them: of samples, and of each token that the folder names."""
+    made: list[dict[str, Any]] = []
+    for text in [*tokens.samples(tokenizer), *named]:
+        try:
+            ids, marked = tokenizer.encode(text), tokenizer.prompt(text)
+        except ValueError:
+            made.append({"text": text, "ids": None, "marked": None, "back": None})
+            continue
+        back = tokenizer.decode(ids)
+        made.append({"text": text, "ids": ids.tolist(), "marked": marked.tolist(), "back": back})
     return made
 
 
@@ -159,12 +170,23 @@ def _in_child(
         safetensors.torch.save_file(tensors, here / "request.safetensors")
         # -P: the folder of the script holds modules of ours, and none of them is to be found
         command = [sys.executable, "-P", proof.__file__, str(folder.absolute()), place]
+        # the child ends when this pipe does: with us, however we end
+        theirs, ours = os.pipe()
         try:
             ended = subprocess.run(
-                command, capture_output=True, text=True, check=False, timeout=PATIENCE, cwd=place
+                command,
+                stdin=theirs,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=PATIENCE,
+                cwd=place,
             )
         except subprocess.TimeoutExpired:
             raise NotProved(f"the proof took longer than {PATIENCE} seconds") from None
+        finally:
+            os.close(theirs)
+            os.close(ours)
     if ended.returncode != 0:
         raise NotProved(f"transformers could not run {folder}: {_last(ended.stderr)}")
     found: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])

@@ -163,6 +163,10 @@ class Plan:
             raise one.refused(f"this {one.kind} model rotates nothing")
         heads = {"q": one.heads, "k": one.kv_heads}
         rotated = one.rotated
+        if rotated == 2:
+            raise one.refused(
+                "2 coordinates of a head turn, which are one pair in both layouts: nothing moves"
+            )
         for layer in one.layers:
             for (part, _), name in layer.items():
                 if part in NORMS:

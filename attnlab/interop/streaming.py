@@ -19,6 +19,7 @@ from attnlab import files, json_files
 from attnlab.interop.folder import INDEX, WEIGHTS, FolderError
 from attnlab.training.tensor_file import ALIGNED, NAMES
 
+SHARD = 5_000_000_000  # bytes of a file of weights, as in save_pretrained
 FLOAT8 = {"float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2"}
 DTYPES = {getattr(torch, name): word for name, word in {**NAMES, **FLOAT8}.items()}
 BY_WORD = {word: dtype for dtype, word in DTYPES.items()}
@@ -29,6 +30,13 @@ def empty(name: str, shape: Sequence[int], dtype: str) -> Tensor:
     if dtype not in BY_WORD:
         raise FolderError(f"{name} has dtype {dtype}, which is not read; {', '.join(BY_WORD)} are")
     return torch.empty(tuple(shape), dtype=BY_WORD[dtype], device="meta")
+
+
+def write_tensors(folder: Path, tensors: Iterable[tuple[str, Tensor]], most: int = SHARD) -> None:
+    """Tensors that are in memory: one file, or several of at most so many bytes and an index."""
+    every = [(name, tensor.detach()) for name, tensor in tensors]
+    expected = [(name, torch.empty_like(tensor, device="meta")) for name, tensor in every]
+    write(folder, expected, every, most)
 
 
 @dataclass

@@ -4,12 +4,18 @@ Characters are words of one character, bytes are byte-level BPE without merges, 
 already. The marks □ and ⁇ are special tokens there as they are here.
 """
 
+import re
+from pathlib import Path
 from typing import Any
 
 from attnlab.data.bpe import library
 from attnlab.data.huggingface import HuggingFaceTokenizer
 from attnlab.data.tokens import MASK, PAD, ByteTokenizer, CharacterTokenizer, Tokenizer
+from attnlab.interop.folder import read_object
 
+PIECE = 500  # tokens of a sample
+BESIDE = ("tokenizer_config.json", "special_tokens_map.json")
+ADDED = "added_tokens.json"  # each token with its number
 ANY = r"[\s\S]"  # one character, a newline too
 
 
@@ -41,11 +47,37 @@ def from_json(plain: dict[str, Any], size: int) -> HuggingFaceTokenizer:
 
 
 def samples(tokenizer: Tokenizer) -> list[str]:
-    """Texts that show whether two tokenizers agree: its own tokens, and what people write."""
-    step = max(1, tokenizer.size // 400)
-    every = tokenizer.decode(list(range(0, tokenizer.size, step)))
-    texts = [every.replace("\ufffd", ""), "The sun.\n\n  It's 42 déjà-vu — 日本 🙂\t\x00end "]
-    return [one for one in texts if _encodes(tokenizer, one)]
+    """Texts that show whether two tokenizers agree: all of its tokens, and what people write."""
+    texts = ["The sun.\n\n  It's 42 déjà-vu — 日本 🙂\t\x00end "]
+    for first in range(0, tokenizer.size, PIECE):
+        piece = range(first, min(first + PIECE, tokenizer.size))
+        texts.append(tokenizer.decode(list(piece)).replace("\ufffd", ""))
+    return [one for one in texts if one and _encodes(tokenizer, one)]
+
+
+def named(folder: Path) -> list[str]:
+    """The tokens that files beside a tokenizer.json name, which AutoTokenizer adds or looks for."""
+    found: set[str] = set()
+    for name in BESIDE:
+        if (folder / name).is_file():
+            _collect(read_object(folder / name), found)
+    if (folder / ADDED).is_file():
+        found.update(read_object(folder / ADDED))
+    return sorted(found - {""})
+
+
+def _collect(value: Any, found: set[str], of_tokens: bool = False) -> None:
+    """Every text that is the value of a token, in any of the forms of several versions."""
+    if isinstance(value, str):
+        found.update({value} if of_tokens else ())
+    elif isinstance(value, list):
+        for one in value:
+            _collect(one, found, of_tokens)
+    elif isinstance(value, dict) and isinstance(value.get("content"), str):
+        found.add(value["content"])
+    elif isinstance(value, dict):
+        for key, one in value.items():
+            _collect(one, found, of_tokens or bool(re.search(r"_tokens?(_decoder)?$", key)))
 
 
 def _encodes(tokenizer: Tokenizer, text: str) -> bool:

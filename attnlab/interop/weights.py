@@ -11,10 +11,13 @@ import torch
 from torch import Tensor
 
 from attnlab.interop.families.family import Family
+from attnlab.interop.families.own import OWN
 from attnlab.interop.fields import Unsupported
 from attnlab.interop.folder import Found, Tensors
 from attnlab.interop.rules import Rule
 from attnlab.models.transformer import TransformerSettings
+
+HEADS = {"lm_head.weight", "embed_out.weight"}  # which a tied model has or leaves out
 
 
 def to_theirs(
@@ -38,7 +41,9 @@ def to_ours(
     """Their tensors under our names, one rule at a time."""
     names = _with_prefix(family, tensors)
     rules = list(family.rules(settings))
-    _refuse_others(family, settings, rules, names, tensors)
+    heads = HEADS & names.keys() if settings.tied and family is not OWN else set[str]()
+    _refuse_others(family, rules, names, tensors, heads)
+    _refuse_another_head(heads, rules, names, tensors)
     shapes = expected_shapes(settings)
     for rule in rules:
         given = [tensors.read(names[name]) for name in rule.theirs]
@@ -60,22 +65,35 @@ def _with_prefix(family: Family, tensors: Mapping[str, Found]) -> dict[str, str]
     return {name if name.startswith(outside) else family.prefix + name: name for name in tensors}
 
 
+def _refuse_another_head(
+    heads: set[str], rules: list[Rule], names: Mapping[str, str], tensors: Tensors
+) -> None:
+    """A tied head is the table of embeddings: transformers takes one that differs for the head."""
+    (table,) = (rule.theirs[0] for rule in rules if rule.ours == ("embed.weight",))
+    for name in sorted(heads):
+        if not tensors.read(names[name]).equal(tensors.read(names[table])):
+            raise Unsupported(
+                f"{tensors.folder} has a tensor {names[name]} that differs from {names[table]}, "
+                "and its config.json says that they are one; write there tie_word_embeddings: "
+                "false, so that the head is read"
+            )
+
+
 def _refuse_others(
     family: Family,
-    settings: TransformerSettings,
     rules: list[Rule],
     names: Mapping[str, str],
     tensors: Tensors,
+    heads: set[str],
 ) -> None:
     wanted = {name for rule in rules for name in rule.theirs}
     missing = sorted(wanted - names.keys())
     if missing:
         more = f", and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise Unsupported(f"{tensors.folder} has no tensor {missing[0]}{more}")
-    free = {"lm_head.weight", "embed_out.weight"} if settings.tied else set()
     extra = [
         name
-        for name in sorted(names.keys() - wanted - free)
+        for name in sorted(names.keys() - wanted - heads)
         if not re.fullmatch(family.buffers, name)
     ]
     if extra:

@@ -6,7 +6,7 @@ import torch
 
 from attnlab.data.tokens import CharacterTokenizer
 from attnlab.interop import tokens
-from attnlab.interop.folder import write_tensors
+from attnlab.interop.streaming import write_tensors
 
 LLAMA = {"q": "self_attn.q_proj", "k": "self_attn.k_proj", "v": "self_attn.v_proj"}
 LLAMA |= {"o": "self_attn.o_proj", "up": "mlp.up_proj", "down": "mlp.down_proj"}

@@ -253,7 +253,21 @@ WRONG = [
     (say(), {"head": "tied"}, "tied, its weights would be lost"),
     (say(), {"matrices": "out-in"}, "its matrices are out-in already"),
     (say(model_type="gpt2"), {"rotary": "interleaved"}, "this gpt2 model rotates nothing"),
-    (say(partial_rotary_factor=0.5), {"rotary": "interleaved"}, "3 coordinates of a head turn; it"),
+    (
+        say(partial_rotary_factor=0.67),
+        {"rotary": "interleaved"},
+        "says that 4 of 6 coordinates of a head turn, and the code of a llama model turns all",
+    ),
+    (
+        say(model_type="phi", partial_rotary_factor=0.5),
+        {"rotary": "interleaved"},
+        "3 coordinates of a head turn; it is",
+    ),
+    (
+        say(model_type="phi", partial_rotary_factor=0.4),
+        {"rotary": "interleaved"},
+        "2 coordinates of a head turn, which are one pair in both layouts",
+    ),
     (say(), {"rotary": "interleaved", "rotated": 4}, "4 and 6 coordinates of a head turn"),
     (say(model_type="phi"), {"rotary": "interleaved"}, "is not known; give it: rotated=6"),
     (say(quantization_config={"bits": 4}), {"kv_heads": 4}, "it is quantized"),
@@ -336,6 +350,38 @@ def test_transformers_computes_the_same_from_both(tmp_path, name, asked):
     assert len(all_of(tmp_path / "out")) - len(all_of(source)) in (-1, 0, 1)
 
 
+FAILS = "transformers does not load it"
+LOADS = "transformers would load it without a word, and would compute another function"
+DRAWS = "transformers draws weights at random for queries, keys and values, and warns of it"
+
+
+@foreign.needs_transformers
+@pytest.mark.parametrize(
+    ("name", "asked", "said"),
+    [
+        ("llama", {"matrices": "in-out"}, FAILS),
+        ("gpt_neox", {"kv_heads": 2}, FAILS),
+        ("llama", {"rotary": "interleaved"}, LOADS),
+        ("phi3", {"qkv": "by-group"}, LOADS),
+        ("gpt_neox", {"qkv": "by-kind"}, LOADS),
+        ("llama", {"qkv": "by-kind"}, DRAWS),
+        ("gpt2", {"qkv": "separate"}, DRAWS),
+    ],
+)
+def test_what_transformers_does_with_a_layout_that_it_has_not_is_said(tmp_path, name, asked, said):
+    source = foreign.save(foreign.build(name), tmp_path / "source", tokenizer=False)
+    made = convert(source, tmp_path / "out", Conversion(**asked))
+    assert sum(one.startswith(said) for one in made.said) == 1
+    assert sum(one.startswith("transformers") for one in made.said) == 1
+    if said == FAILS:
+        with pytest.raises(RuntimeError):
+            logits(tmp_path / "out")
+        return
+    first, second = (logits(tmp_path / "out") for seed in (1, 2) if torch.manual_seed(seed))
+    assert not torch.allclose(first, logits(source))
+    assert first.equal(second) is (said == LOADS)
+
+
 @foreign.needs_transformers
 @pytest.mark.parametrize(
     ("name", "there", "back"),
@@ -383,4 +429,7 @@ def test_a_gpt2_becomes_matrices_that_a_plain_layer_multiplies(tmp_path):
         torch.testing.assert_close(mine, one)
     mine = torch.nn.functional.linear(x, found["transformer.h.1.mlp.c_fc.weight"])
     torch.testing.assert_close(mine, x @ model.transformer.h[1].mlp.c_fc.weight)
-    assert sum("does not load it" in one for one in made.said) == 2
+    assert [one.split(":")[0] for one in made.said] == [
+        "transformers does not load it",
+        "transformers would compute another function",
+    ]

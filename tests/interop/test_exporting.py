@@ -1,6 +1,8 @@
 """Export and import from end to end: whole or not at all, and the same on the way back."""
 
+import errno
 import json
+import os
 import subprocess
 import sys
 
@@ -10,8 +12,9 @@ import torch
 from training.recipes import begin, text_recipe
 
 from attnlab.generate import Sampling
-from attnlab.interop import exporting, folder, importing, parity
+from attnlab.interop import exporting, importing, parity
 from attnlab.interop.parity import NotProved, Parity
+from attnlab.interop.streaming import write_tensors
 from attnlab.training import checkpoint
 from attnlab.training.opened import fingerprint, open_weights
 from attnlab.training.saved import open_saved
@@ -143,6 +146,7 @@ def test_half_precision_stays_half_precision(tmp_path, unproved):
         (lambda p: resize(p, "wpe"), r"tensor transformer.wpe.weight has shape \[3, 24\]"),
         (lambda p: rename(p, "wpe", "xpe"), "has no tensor transformer.wpe.weight"),
         (lambda p: rename(p, None, "more"), "has a tensor .*more.*, for which a gpt2 model"),
+        (lambda p: untie(p, 1.0), r"lm_head.weight that differs from transformer.wte.weight, and"),
     ],
 )
 def test_a_damaged_folder_is_one_line_and_no_run(damage, said, tmp_path, unproved):
@@ -153,15 +157,33 @@ def test_a_damaged_folder_is_one_line_and_no_run(damage, said, tmp_path, unprove
     assert not (tmp_path / "runs").exists()
 
 
+def test_an_import_to_a_full_disk_leaves_no_run_and_speaks_of_none_to_resume(
+    tmp_path, unproved, monkeypatch
+):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    foreign.save(foreign.build("gpt2"), tmp_path / "gpt2")
+    monkeypatch.setattr(checkpoint.files, "sync_folder", full)
+    with pytest.raises(OSError, match=r"gpt2 was not imported: .*: No space left on device$"):
+        importing.import_folder(tmp_path / "gpt2", tmp_path / "runs")
+    assert list((tmp_path / "runs").iterdir()) == []
+
+
 def weights(place):
     from safetensors.torch import load_file
 
     return load_file(place / "model.safetensors")
 
 
+def rewrite(place, found):
+    (place / "model.safetensors").unlink()
+    write_tensors(place, found)
+
+
 def resize(place, part):
     found = {n: (t[:3] if part in n else t) for n, t in weights(place).items()}
-    folder.write_tensors(place, found.items())
+    rewrite(place, found.items())
 
 
 def rename(place, part, other):
@@ -170,7 +192,18 @@ def rename(place, part, other):
         found[f"transformer.{other}"] = torch.ones(2)
     else:
         found = {n.replace(part, other): t for n, t in found.items()}
-    folder.write_tensors(place, found.items())
+    rewrite(place, found.items())
+
+
+def untie(place, more):
+    found = weights(place)
+    rewrite(place, (found | {"lm_head.weight": found["transformer.wte.weight"] + more}).items())
+
+
+def test_a_tied_head_may_stand_in_the_folder_if_it_is_the_table(tmp_path):
+    foreign.save(foreign.build("gpt2"), tmp_path)
+    untie(tmp_path, 0.0)
+    assert "head.weight" not in open_weights(str(tmp_path), tmp_path).kept.model
 
 
 def test_folders_without_the_prefix_are_read(tmp_path):
@@ -179,7 +212,7 @@ def test_folders_without_the_prefix_are_read(tmp_path):
     whole = open_weights(str(tmp_path), tmp_path).kept.model
     bare = {n.removeprefix("transformer."): t for n, t in weights(tmp_path).items()}
     bare["h.0.attn.bias"] = torch.ones(1, 1, 64, 64)
-    folder.write_tensors(tmp_path, bare.items())
+    rewrite(tmp_path, bare.items())
     again = open_weights(str(tmp_path), tmp_path).kept.model
     assert all(torch.equal(whole[name], again[name]) for name in whole)
 
@@ -192,3 +225,20 @@ def test_the_proof_imports_nothing_of_ours():
         "assert not [n for n in sys.modules if n.partition('.')[0] == 'attnlab'], 'ours'\n"
     )
     subprocess.run([sys.executable, "-P", "-c", code], check=True, timeout=120)
+
+
+def test_a_proof_ends_with_the_process_that_asked_for_it():
+    """Its input is a pipe that nobody else holds open."""
+    code = (
+        "import runpy, time\n"
+        f"runpy.run_path({parity.proof.__file__!r}, run_name='other')['end_with_parent']()\n"
+        "print('at work', flush=True)\n"
+        "time.sleep(100)\n"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-P", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert child.stdout.readline() == b"at work\n" and child.poll() is None
+    child.stdin.close()
+    assert child.wait(timeout=90) == 1
+    child.stdout.close()

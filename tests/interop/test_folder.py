@@ -1,5 +1,7 @@
 """Folders of transformers: read with distrust, written in shards."""
 
+import errno
+import fcntl
 import json
 import os
 
@@ -8,8 +10,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from attnlab import files
+from attnlab.finite import is_finite
 from attnlab.interop import folder
 from attnlab.interop.folder import FolderError, Tensors
+from attnlab.interop.streaming import write_tensors
 
 CONFIG = {"model_type": "llama"}
 
@@ -37,7 +42,7 @@ def test_tensors_are_the_same_in_one_file_or_in_many(place, most):
     draws = torch.Generator().manual_seed(0)
     tensors = {f"t{n}": torch.randn(n + 1, 3, generator=draws) for n in range(5)}
     tensors["half"] = torch.randn(4, generator=draws).bfloat16()
-    folder.write_tensors(place, tensors.items(), most)
+    write_tensors(place, tensors.items(), most)
     found = Tensors(place)
     assert set(found) == set(tensors)
     for name, tensor in tensors.items():
@@ -52,7 +57,7 @@ def test_tensors_are_the_same_in_one_file_or_in_many(place, most):
 
 
 def test_what_was_read_does_not_change_with_the_file(place):
-    folder.write_tensors(place, {"one": torch.ones(1000)}.items())
+    write_tensors(place, {"one": torch.ones(1000)}.items())
     tensor = Tensors(place).read("one")
     (place / "model.safetensors").write_bytes(b"")
     assert bool((tensor == 1).all())
@@ -88,7 +93,7 @@ def index(place, names):
     ],
 )
 def test_damage_is_said_with_the_file(place, damage, said):
-    folder.write_tensors(place, {"one": torch.ones(7)}.items())
+    write_tensors(place, {"one": torch.ones(7)}.items())
     damage(place)
     with pytest.raises(FolderError, match=said):
         Tensors(place)
@@ -115,10 +120,11 @@ def test_a_tensor_twice_is_refused(place):
         (torch.tensor([1.0, float("nan")]), "one holds NaN or Inf"),
         (torch.tensor([1.0, float("inf")]), "one holds NaN or Inf"),
         (torch.tensor([1, 2]), "has dtype int64; weights are floats"),
+        (torch.ones(3).to(torch.float8_e4m3fn), "has dtype float8_e4m3fn; weights are floats of 2"),
     ],
 )
 def test_tensors_that_are_no_weights_are_refused(place, tensor, said):
-    folder.write_tensors(place, {"one": tensor}.items())
+    write_tensors(place, {"one": tensor}.items())
     with pytest.raises(FolderError, match=said):
         Tensors(place).read("one")
 
@@ -132,7 +138,7 @@ def test_a_config_that_is_no_plain_file_is_not_waited_for(tmp_path):
 
 def test_links_are_followed_as_caches_of_downloads_have_them(tmp_path, place):
     """The person has named the folder."""
-    folder.write_tensors(place, {"one": torch.ones(3)}.items())
+    write_tensors(place, {"one": torch.ones(3)}.items())
     snapshot = tmp_path / "snapshot"
     snapshot.mkdir()
     for path in (place / "config.json", place / "model.safetensors"):
@@ -145,3 +151,47 @@ def test_the_dtype_of_several_is_the_widest():
     half, single = torch.ones(1).bfloat16(), torch.ones(1)
     assert folder.dtype_of([half, half]) == torch.bfloat16
     assert folder.dtype_of([half, single]) == torch.float32
+
+
+def test_numbers_of_one_byte_are_looked_at_too():
+    one, huge = torch.ones(3), torch.tensor([1.0, float("inf")])
+    for dtype in (torch.float8_e4m3fn, torch.float8_e5m2, torch.bfloat16):
+        assert is_finite(one.to(dtype))
+        assert not is_finite(torch.tensor([1.0, float("nan")]).to(dtype))
+    assert not is_finite(huge.to(torch.float8_e5m2))
+    assert is_finite(one.to(torch.int8))
+
+
+def test_one_file_is_read_where_an_index_stands_beside_it(place):
+    """As transformers does; the index and its shards are left from another time."""
+    write_tensors(place, {"one": torch.ones(7), "two": torch.ones(7)}.items(), 30)
+    write_tensors(place, {"one": torch.zeros(7)}.items())
+    assert len(list(place.iterdir())) == 5
+    found = Tensors(place)
+    assert list(found) == ["one"] and not found.read("one").any()
+
+
+def test_a_disk_that_is_full_is_said_with_the_file(place, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(OSError, match=r"model.safetensors could not be written \(28 bytes\)"):
+        write_tensors(place, {"one": torch.ones(7)}.items())
+
+
+def test_what_a_killed_process_left_is_removed_and_what_another_holds_is_not(tmp_path):
+    for name in (".new.1.tmp", ".new.2.tmp", ".other.1.tmp", ".new.x.tmp"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text("x")
+    held = os.open(tmp_path / ".new.2.tmp", os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)  # as of another process: it has a file of its own
+    with folder.new_folder(tmp_path / "new") as made:
+        (made / "file").write_text("whole")
+        assert files.hold_folder(made) is None, "others leave it alone meanwhile"
+    os.close(held)
+    left = {".new.2.tmp", ".other.1.tmp", ".new.x.tmp", "new"}
+    assert {path.name for path in tmp_path.iterdir()} == left
+    with folder.new_folder(tmp_path / "new2"), folder.new_folder(tmp_path / "new3"):
+        pass
+    assert (tmp_path / "new" / "file").read_text() == "whole"

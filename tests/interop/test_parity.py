@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from attnlab import config
-from attnlab.interop import parity, proof, reading
+from attnlab.data.tokens import tokenizer_from_json
+from attnlab.interop import parity, proof, reading, tokens
 from attnlab.interop.parity import Parity
 from attnlab.models.transformer import TransformerSettings
 from attnlab.training.weights import load_weights
@@ -82,12 +83,45 @@ def test_other_texts_are_found(tmp_path, monkeypatch):
 
 
 def test_other_ids_or_texts_of_the_tokenizer_are_found(tmp_path):
-    (tmp_path / "model").mkdir()
-    foreign.save(foreign.build("llama"), tmp_path / "model")
-    for ids, back, same in (([1, 2], None, False), (None, "x", False), (None, None, True)):
-        texts = [{"text": "ab.", "ids": ids or [5, 6, 4], "back": back or "ab."}]
-        assert proof.agree(str(tmp_path / "model"), texts, False) is same
-    assert proof.agree(str(tmp_path), [], False) is None
+    foreign.save(foreign.build("llama"), tmp_path)
+    true = {"text": "ab.", "ids": [5, 6, 4], "marked": [5, 6, 4], "back": "ab."}
+    wrong = [{"ids": [1, 2]}, {"marked": [0, 5, 6, 4]}, {"back": "x"}, {"ids": None}]
+    assert proof.disagreement(str(tmp_path), [true], False) is None
+    unknown = {"text": "Ж", "ids": None, "marked": None, "back": None}
+    assert proof.disagreement(str(tmp_path), [unknown], False) is None
+    for one in wrong:
+        assert proof.disagreement(str(tmp_path), [true, true | one], False) == "ab."
+
+
+NAMED = [
+    ("tokenizer_config.json", {"bos_token": "<s>"}, "<s>"),
+    ("tokenizer_config.json", {"additional_special_tokens": ["<one>"]}, "<one>"),
+    ("tokenizer_config.json", {"extra_special_tokens": {"image_token": "<im>"}}, "<im>"),
+    ("tokenizer_config.json", {"eos_token": {"__type": "AddedToken", "content": "the"}}, "the"),
+    (
+        "tokenizer_config.json",
+        {"added_tokens_decoder": {"31": {"content": "<add>", "special": False}}},
+        "<add>",
+    ),
+]
+
+
+@pytest.mark.parametrize(("file", "content", "token"), NAMED, ids=lambda one: str(one)[:40])
+def test_a_token_that_stands_beside_the_tokenizer_is_compared(file, content, token, tmp_path):
+    """AutoTokenizer adds it to what tokenizer.json says, and we read that alone."""
+    foreign.save(foreign.build("llama"), tmp_path)
+    tokenizer = reading.read(tmp_path).tokenizer
+    ours = tokenizer_from_json(tokenizer)
+    before = parity._texts(ours, tokens.named(tmp_path))
+    assert proof.disagreement(str(tmp_path), before, False) is None
+    (tmp_path / file).write_text(json.dumps(content))
+    assert tokens.named(tmp_path) == [token]
+    texts = parity._texts(ours, tokens.named(tmp_path))
+    assert texts[-1]["text"] == token
+    found = proof.disagreement(str(tmp_path), texts, False)
+    assert found == token
+    bad = Parity("L", 0.0, 0.0, True, True, True, False, 96, 64, (), "5", "2", found)
+    assert f"as for {token!r}" in bad.complaint()
 
 
 def test_what_is_not_finite_does_not_hold():

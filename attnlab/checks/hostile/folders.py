@@ -49,7 +49,7 @@ VERBS: dict[str, Act] = {"import": IMPORT, "generate": GENERATE, "start": START,
 def good(place: Place, **changed: Any) -> None:
     """A tiny Llama over bytes, as save_pretrained has it."""
     from attnlab.data.tokens import Bytes
-    from attnlab.interop import folder, tokens, weights
+    from attnlab.interop import streaming, tokens, weights
     from attnlab.interop.families.llama import LLAMA
 
     settings = LLAMA.settings(dict(PLAIN))
@@ -57,7 +57,7 @@ def good(place: Place, **changed: Any) -> None:
     own = dict(settings.build().named_parameters())
     place.write("model/config.json", json.dumps({**PLAIN, **changed}))
     with torch.no_grad():
-        folder.write_tensors(place.folder / "model", weights.to_theirs(LLAMA, settings, own))
+        streaming.write_tensors(place.folder / "model", weights.to_theirs(LLAMA, settings, own))
     found = tokens.tokenizer_json(Bytes().train([], False))
     place.write("model/tokenizer.json", json.dumps(found))
 

@@ -41,7 +41,7 @@ def _read(fields: Fields, **more: Any) -> TransformerSettings:
         feedforward=feedforward,
         norm_offset=True,
         embedding_scale=width**0.5,
-        **more,
+        **{"context": 8192, **more},
     )
 
 
@@ -52,7 +52,8 @@ def _write(settings: TransformerSettings) -> dict[str, Any]:
 
 
 def _read_gemma2(fields: Fields) -> TransformerSettings:
-    window, depth = fields.take("sliding_window", 4096), fields.whole("num_hidden_layers")
+    window = fields.optional("sliding_window", fields.whole, 4096)
+    depth = fields.layers()
     usual = [FULL if layer % 2 else LOCAL for layer in range(depth)]
     return _read(
         fields,
@@ -65,10 +66,12 @@ def _read_gemma2(fields: Fields) -> TransformerSettings:
 def _scores(fields: Fields, *, cap: float | None, logit_cap: float | None) -> dict[str, Any]:
     """The divisor of scores and the caps; None: as the family has them."""
     scalar = fields.number("query_pre_attn_scalar", 256)
+    if scalar <= 0:
+        raise fields.refused("query_pre_attn_scalar", scalar, "scores are divided by its root")
     return {
         "score": ScaledDot(scale=scalar**-0.5),
-        "soft_cap": fields.take("attn_logit_softcapping", cap),
-        "logit_cap": fields.take("final_logit_softcapping", logit_cap),
+        "soft_cap": fields.optional("attn_logit_softcapping", fields.number, cap),
+        "logit_cap": fields.optional("final_logit_softcapping", fields.number, logit_cap),
     }
 
 
@@ -89,10 +92,13 @@ def _whole(value: float) -> float:
 
 
 def _read_gemma3(fields: Fields) -> TransformerSettings:
-    window, depth = fields.take("sliding_window", 4096), fields.whole("num_hidden_layers")
-    every = fields.take("sliding_window_pattern", None) or fields.take("_sliding_window_pattern", 6)
+    window = fields.optional("sliding_window", fields.whole, 4096)
+    depth, every = fields.layers(), fields.whole("sliding_window_pattern", 6)
     usual = [LOCAL if (layer + 1) % every else FULL for layer in range(depth)]
-    types = fields.take("layer_types", None) or usual
+    types = llama.types_of(fields, usual)
+    fields.refuse_unless(
+        "attn_logit_softcapping", None, None, "the code of this model type caps no scores"
+    )
     return _read(
         fields,
         norm_place="both",
@@ -100,6 +106,7 @@ def _read_gemma3(fields: Fields) -> TransformerSettings:
         head_gains=True,
         window=llama.windows(fields, usual, window),
         positions=_two_rotations(fields, types),
+        context=131_072,
         **_scores(fields, cap=None, logit_cap=None),
     )
 
@@ -107,17 +114,23 @@ def _read_gemma3(fields: Fields) -> TransformerSettings:
 def _two_rotations(fields: Fields, types: list[str]) -> Rotary:
     """Local layers turn at one base; the others at a larger one, whose rates may be scaled."""
     context = fields.whole("max_position_embeddings", 131_072)
+    size = fields.whole("head_dim")
     given = fields.take("rope_parameters", None)
     if given is None:  # before version 5
         local = {"rope_theta": fields.take("rope_local_base_freq", LOCAL_BASE)}
-        scaling = dict(fields.take("rope_scaling", None) or {})
+        scaling = fields.take("rope_scaling", None) or {}
+        if not isinstance(scaling, Mapping):
+            raise fields.refused("rope_scaling", scaling, "it is an object")
         full = {"rope_theta": fields.take("rope_theta", FULL_BASE), **scaling}
-        if "type" in full:
-            full["rope_type"] = full.pop("type")
         given = {LOCAL: local, FULL: full}
     if not isinstance(given, Mapping) or not set(given) >= set(types):
         raise fields.refused("rope_parameters", given, f"it has {LOCAL} and {FULL}")
-    made = {kind: rope.rotary(fields, given[kind], context) for kind in set(types)}
+    made: dict[str, Rotary] = {}
+    for kind in sorted(set(types)):
+        if not isinstance(given[kind], Mapping):
+            raise fields.refused(f"rope_parameters.{kind}", given[kind], "it is an object")
+        one = rope.filled(fields, given[kind], LOCAL_BASE if kind == LOCAL else FULL_BASE)
+        made[kind] = rope.rotary(fields, one, context, size)
     scaled = [one for one in made.values() if not isinstance(one.scaling, NoScaling)]
     if len(scaled) > 1 and scaled[0].scaling != scaled[1].scaling:
         raise fields.refused("rope_parameters", given, "attnlab has one scaling")

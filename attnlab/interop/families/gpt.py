@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from attnlab.attention.heads import MultiHead
+from attnlab.attention.heads import MultiHead, head_width
 from attnlab.attention.positions import Learned
 from attnlab.interop import rope
 from attnlab.interop.families import llama
@@ -34,7 +34,7 @@ def _read_gpt2(fields: Fields) -> TransformerSettings:
         fields.refuse_unless(name, False, False)
     fields.take("reorder_and_upcast_attn", False)  # precision, not function
     width = fields.whole("n_embd", 768)
-    inner = fields.take("n_inner", None) or 4 * width
+    inner = fields.optional("n_inner", fields.whole) or 4 * width
     return TransformerSettings(
         vocabulary=fields.whole("vocab_size", 50257),
         context=fields.whole("n_positions", 1024),
@@ -92,21 +92,15 @@ def _read_neox(fields: Fields) -> TransformerSettings:
     fields.refuse_unless("attention_bias", True, True)
     width, heads = fields.whole("hidden_size"), fields.whole("num_attention_heads")
     context = fields.whole("max_position_embeddings", 2048)
-    given = fields.take("rotary_pct", None), fields.take("rotary_emb_base", None)
-    found = rope.parameters(fields)
-    written = fields.take("rope_parameters", None) or {}
-    for name, old, usual in zip(
-        ("partial_rotary_factor", "rope_theta"), given, (0.25, 10_000.0), strict=True
-    ):
-        if written.get(name) is None:
-            found[name] = usual if old is None else old
+    found = rope.parameters(fields, part=0.25, names=("rotary_emb_base", "rotary_pct"))
+    attention = heads_of(heads, heads, None, width, fields)
     return TransformerSettings(
         vocabulary=fields.whole("vocab_size", 50432),
         context=context,
         width=width,
-        depth=fields.whole("num_hidden_layers"),
-        attention=heads_of(heads, heads, None, width, fields),
-        positions=rope.rotary(fields, found, context),
+        depth=fields.layers(),
+        attention=attention,
+        positions=rope.rotary(fields, found, context, head_width(attention, width)),
         norm="layer",
         norm_epsilon=fields.number("layer_norm_eps", 1e-5),
         parallel=fields.flag("use_parallel_residual", True),
@@ -163,14 +157,17 @@ def _read_starcoder(fields: Fields) -> TransformerSettings:
     width, heads = fields.whole("hidden_size"), fields.whole("num_attention_heads")
     context = fields.whole("max_position_embeddings", 4096)
     kv_heads = fields.whole("num_key_value_heads", 2)
+    size = fields.optional("head_dim", fields.whole)
+    attention = heads_of(heads, kv_heads, size, width, fields)
+    found = rope.parameters(fields)
     return TransformerSettings(
         vocabulary=fields.whole("vocab_size", 49152),
         context=context,
         width=width,
-        depth=fields.whole("num_hidden_layers"),
-        attention=heads_of(heads, kv_heads, fields.take("head_dim", None), width, fields),
-        positions=rope.rotary(fields, rope.parameters(fields), context),
-        window=(fields.take("sliding_window", None),),
+        depth=fields.layers(),
+        attention=attention,
+        positions=rope.rotary(fields, found, context, head_width(attention, width)),
+        window=(fields.optional("sliding_window", fields.whole),),
         norm="layer",
         norm_epsilon=fields.number("norm_epsilon", 1e-5),
         feedforward=fields.one_of("hidden_act", ACTIVATIONS, "gelu_pytorch_tanh"),

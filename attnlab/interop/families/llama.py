@@ -12,7 +12,8 @@ from typing import Any
 
 from attnlab.attention.heads import head_width
 from attnlab.attention.norms import NORM_EPSILON
-from attnlab.attention.positions import Rotary
+from attnlab.attention.positions import NoPositions, Rotary
+from attnlab.attention.rotary_scaling import NoScaling
 from attnlab.interop import rope
 from attnlab.interop.families.family import (
     Family,
@@ -30,27 +31,40 @@ ACTIVATIONS = {"silu": "swiglu", "swish": "swiglu"}
 KINDS = ("full_attention", "sliding_attention")
 
 
-def read(fields: Fields, *, tied: bool = False, **more: Any) -> TransformerSettings:
+def read(
+    fields: Fields,
+    *,
+    tied: bool = False,
+    context: int = 2048,
+    epsilon: float = 1e-6,
+    base: float = 10_000.0,
+    part: float | None = None,
+    **more: Any,
+) -> TransformerSettings:
     """What all of these have; `more` is what one of them has besides.
 
-    `tied` is what holds where the config says nothing.
+    `tied`, `context`, `epsilon` and `base` are what holds where the config says nothing, and so is
+    `part`, of a head that turns; None: this family turns whole heads.
     """
     width, heads = fields.whole("hidden_size"), fields.whole("num_attention_heads")
-    kv_heads = fields.take("num_key_value_heads", None) or heads
-    context = fields.whole("max_position_embeddings", 2048)
+    kv_heads = fields.optional("num_key_value_heads", fields.whole) or heads
+    size = fields.optional("head_dim", fields.whole)
+    context = fields.whole("max_position_embeddings", context)
+    attention = heads_of(heads, kv_heads, size, width, fields)
     feedforward = more.pop("feedforward", None)
     if feedforward is None:
         feedforward = fields.one_of("hidden_act", ACTIVATIONS, "silu")
     if "positions" not in more:
-        more["positions"] = rope.rotary(fields, rope.parameters(fields), context)
+        given = rope.parameters(fields, base, part=part)
+        more["positions"] = rope.rotary(fields, given, context, head_width(attention, width))
     return TransformerSettings(
         vocabulary=fields.whole("vocab_size"),
         context=context,
         width=width,
-        depth=fields.whole("num_hidden_layers"),
-        attention=heads_of(heads, kv_heads, fields.take("head_dim", None), width, fields),
+        depth=fields.layers(),
+        attention=attention,
         norm="rms",
-        norm_epsilon=fields.number("rms_norm_eps", 1e-6),
+        norm_epsilon=fields.number("rms_norm_eps", epsilon),
         feedforward=feedforward,
         expansion=expansion(fields.whole("intermediate_size"), width, gated=True),
         attention_dropout=fields.number("attention_dropout", 0.0),
@@ -155,8 +169,8 @@ def _write_llama(settings: TransformerSettings) -> dict[str, Any]:
 
 
 def _read_mistral(fields: Fields) -> TransformerSettings:
-    window = fields.take("sliding_window", 4096)
-    return read(fields, window=(window,))
+    window = fields.optional("sliding_window", fields.whole, 4096)
+    return read(fields, window=(window,), context=131_072)
 
 
 def _write_mistral(settings: TransformerSettings) -> dict[str, Any]:
@@ -165,11 +179,19 @@ def _write_mistral(settings: TransformerSettings) -> dict[str, Any]:
 
 def windows(fields: Fields, usual: list[str], window: int | None) -> tuple[int | None, ...]:
     """Of the layers, by their types."""
-    types = fields.take("layer_types", None) or usual
+    types = types_of(fields, usual)
+    if window is None and "sliding_attention" in types:
+        raise fields.refused("layer_types", types, "there is no window that is read")
+    return shortest([window if one == "sliding_attention" else None for one in types])
+
+
+def types_of(fields: Fields, usual: list[str]) -> list[str]:
+    """Of the layers; `usual` where the config does not say."""
+    types = fields.sequence("layer_types", len(usual)) or usual
     for one in types:
         if one not in KINDS:
             raise fields.refused("layer_types", one, f"attnlab reads {' and '.join(KINDS)}")
-    return shortest([window if one == "sliding_attention" else None for one in types])
+    return types
 
 
 def layer_types(settings: TransformerSettings) -> dict[str, Any]:
@@ -185,21 +207,24 @@ def layer_types(settings: TransformerSettings) -> dict[str, Any]:
 
 
 def _read_ministral(fields: Fields) -> TransformerSettings:
-    window = fields.take("sliding_window", 4096)
-    depth = fields.whole("num_hidden_layers")
+    window = fields.optional("sliding_window", fields.whole, 4096)
+    depth = fields.layers()
     usual = ["full_attention" if window is None else "sliding_attention"] * depth
-    return read(fields, window=windows(fields, usual, window))
+    return read(fields, window=windows(fields, usual, window), context=131_072)
 
 
 def _read_qwen(fields: Fields, **more: Any) -> TransformerSettings:
     used = fields.flag("use_sliding_window", False)
-    window, first = fields.take("sliding_window", 4096), fields.take("max_window_layers", 28)
+    window = fields.optional("sliding_window", fields.whole, 4096)
+    first = fields.take("max_window_layers", 28)
+    if type(first) is not int or first < 0:
+        raise fields.refused("max_window_layers", first, "it counts layers")
     window = window if used else None
     usual = [
         "sliding_attention" if window is not None and layer >= first else "full_attention"
-        for layer in range(fields.whole("num_hidden_layers"))
+        for layer in range(fields.layers())
     ]
-    return read(fields, window=windows(fields, usual, window), **more)
+    return read(fields, window=windows(fields, usual, window), context=32_768, **more)
 
 
 def _write_qwen(settings: TransformerSettings) -> dict[str, Any]:
@@ -223,19 +248,28 @@ def _read_qwen3(fields: Fields) -> TransformerSettings:
 def _read_smollm3(fields: Fields) -> TransformerSettings:
     fields.refuse_unless("attention_bias", False, False)
     fields.refuse_unless("mlp_bias", False, False)
-    depth, every = fields.whole("num_hidden_layers"), fields.take("no_rope_layer_interval", 4)
-    turns = fields.take("no_rope_layers", None) or [
+    depth, every = fields.layers(), fields.whole("no_rope_layer_interval", 4)
+    turns = fields.sequence("no_rope_layers", depth) or [
         int((layer + 1) % every != 0) for layer in range(depth)
     ]
-    window = fields.take("sliding_window", None)
-    used = fields.flag("use_sliding_window", False) and window is not None
-    usual = ["full_attention" if one or not used else "sliding_attention" for one in turns]
-    given = rope.parameters(fields)
-    made = rope.rotary(fields, given, fields.whole("max_position_embeddings", 32768))
-    base = made.bases[0]
+    for one in turns:
+        if one not in (0, 1):
+            raise fields.refused(
+                "no_rope_layers", one, "1 is a layer that turns, 0 one that does not"
+            )
+    window = fields.optional("sliding_window", fields.whole)
+    window = window if fields.flag("use_sliding_window", False) else None
+    usual = ["full_attention" if one or window is None else "sliding_attention" for one in turns]
+    which = windows(fields, usual, window)
+    made = read(fields, window=which, tied=True, context=32_768, base=2_000_000.0)
+    assert isinstance(made.positions, Rotary)
+    base = made.positions.bases[0]
     bases = shortest([base if one else None for one in turns])
-    positions = made if bases == (base,) else replace(made, base=bases)
-    return read(fields, window=windows(fields, usual, window), positions=positions)
+    if bases == (base,):
+        return made
+    if bases == (None,):
+        return replace(made, positions=NoPositions())
+    return replace(made, positions=replace(made.positions, base=bases))
 
 
 def _write_smollm3(settings: TransformerSettings) -> dict[str, Any]:
@@ -254,8 +288,12 @@ def _write_smollm3(settings: TransformerSettings) -> dict[str, Any]:
 
 
 def _read_phi3(fields: Fields) -> TransformerSettings:
-    fields.take("original_max_position_embeddings", None)
-    return read(fields, window=(fields.take("sliding_window", None),))
+    window = fields.optional("sliding_window", fields.whole)
+    made = read(fields, window=(window,), context=4096, epsilon=1e-5, part=1.0)
+    assert isinstance(made.positions, Rotary)
+    if not isinstance(made.positions.scaling, NoScaling):
+        raise fields.refused("rope_parameters", made.positions.scaling, "Phi-3 has no such scaling")
+    return made
 
 
 def _write_phi3(settings: TransformerSettings) -> dict[str, Any]:

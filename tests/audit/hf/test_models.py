@@ -15,7 +15,7 @@ from attnlab.audit.properties.backends import Backends
 from attnlab.audit.properties.cache import Cache
 from attnlab.audit.properties.left_padding import LeftPadding
 from attnlab.interop.families.own import OWN
-from attnlab.interop.folder import write_tensors
+from attnlab.interop.streaming import write_tensors
 from attnlab.models.transformer import TransformerSettings
 
 pytest.importorskip("transformers")
