@@ -34,6 +34,7 @@ class Change:
     patch_a: Mapping[str, Any] = field(default_factory=dict)
     patch_b: Mapping[str, Any] = field(default_factory=dict)
     setting: str = ""  # what to set, where no weights move
+    rounding: bool = False  # A and B have the same but for float32: no cause; it moves no weights
 
 
 @dataclass(frozen=True)

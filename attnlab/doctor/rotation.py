@@ -12,6 +12,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from attnlab.doctor.rounding import FLOAT32
+
 Layout = Literal["half-split", "interleaved"]
 EXACT = 1e-9  # of the size of what turns: float64, some products on the way
 
@@ -38,20 +40,18 @@ class Rotation:
             or {r > 0 for r in self.rates} == {True, False}
         ):
             return None
-        base = sizes[1] ** -n
-        expected = rates_of(base, n)
-        close = all(abs(x - y) <= 1e-7 * y + 1e-12 for x, y in zip(sizes, expected, strict=True))
-        return _rounded(base) if close else None
+        # of rates in float32 the last one tells most; their base is told to 5 digits
+        for at, tolerance, digits in ((1, 1e-9, 7), (n - 1, FLOAT32, 5)):
+            base = sizes[at] ** (-n / at) if sizes[at] else math.inf
+            pairs = zip(sizes, rates_of(base, n), strict=True)
+            if all(abs(x - y) <= tolerance * y + 1e-12 for x, y in pairs):
+                near = float(f"{base:.{digits}g}")
+                return near if abs(near - base) <= tolerance * base else base
+        return None
 
 
 def rates_of(base: float, pairs: int) -> tuple[float, ...]:
     return tuple(base ** (-i / pairs) for i in range(pairs))
-
-
-def _rounded(base: float) -> float:
-    """Without the noise of its measurement."""
-    near = float(f"{base:.7g}")
-    return near if abs(near - base) <= 1e-7 * base else base
 
 
 def measure(turned: Tensor) -> Rotation | None:
@@ -119,6 +119,8 @@ def changed(own: Rotation, **fields: object) -> Rotation | None:
     own = Rotation(layout, own.rotated, own.rates)  # type: ignore[arg-type]
     rotated = int(str(fields.get("rotated", own.rotated)))
     rates = fields.get("rates")
+    if rates is not None and fields.get("reversed"):
+        rates = tuple(-one for one in rates)  # type: ignore[attr-defined]
     if rates is None and not {"base", "rotated"} & set(fields):
         return own
     if rates is None:

@@ -1,12 +1,13 @@
 """Rotary positions: layout, direction, base, the part that turns, scaling, and offsets."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import prod
 
 from attnlab.doctor.case import Case, Change
 from attnlab.doctor.cause import Cause
 from attnlab.doctor.rotation import Rotation
+from attnlab.doctor.rounding import alike, all_alike, listed, told_apart
 
 NORMS = ("q_norm", "k_norm")
 CLOSE = 1e-9
@@ -80,8 +81,10 @@ class RotaryFraction(Cause):
             return
         a, b = both
         width = "" if case.heads is None else f" of {case.heads.width}"
+        fields: tuple[tuple[str, object], ...] = ()
         # of a single pair the base cannot be told
-        fields = () if a.base is not None or b.base is None else (("base", b.base),)
+        if b.base is not None and (a.base is None or alike(a.base, b.base)):
+            fields = (("rates", _rates_for(a, b)),)
         yield self.change(
             f"{a.rotated}{width}",
             f"{b.rotated}{width}",
@@ -98,14 +101,19 @@ class RotaryBase(Cause):
         both = rotations(case)
         if both is None:
             return
-        one, other = both[0].base, both[1].base
-        if one is None or other is None or abs(one - other) <= CLOSE * other:
+        a, b = both
+        if a.base is None or b.base is None or _same(a, b):
             return
+        if len(a.rates) != len(b.rates) and alike(a.base, b.base):
+            return  # another part of the head
+        field = ("rates", _rates_for(a, b)) if len(a.rates) == len(b.rates) else ("base", b.base)
+        rounding = all_alike(_sizes(a), _sizes(b))
+        texts = told_apart([a.base], [b.base], lambda one, digits: listed(one, max(digits, 10)))
         yield self.change(
-            f"{one:.10g}",
-            f"{other:.10g}",
-            patch_a={"rotation": (("base", other),)},
+            *(_rates(a, b) if rounding else texts),
+            patch_a={"rotation": (field,)},
             setting="the base of rotary positions",
+            rounding=rounding,
         )
 
 
@@ -122,23 +130,40 @@ class RotaryScaling(Cause):
         if both is None:
             return
         a, b = both
-        sizes = [tuple(abs(rate) for rate in one.rates) for one in both]
-        close = len(sizes[0]) == len(sizes[1]) and all(
-            abs(x - y) <= 1e-8 * y + 1e-13 for x, y in zip(*sizes, strict=True)
-        )
+        close, setting = all_alike(_sizes(a), _sizes(b)), "the scaling of rotary positions"
+        rates = () if _same(a, b) else (("rates", _rates_for(a, b)),)
+        texts = _rates(a, b)
+        if close and rates and (a.base is None or b.base is None):
+            patch = {"rotation": rates}
+            yield self.change(*texts, patch_a=patch, setting=setting, rounding=True)
         longer = _stretch(case)
-        if close and abs(longer - 1) <= CLOSE:
+        if close and alike(longer, 1):
             return
         if not close and _is_plain(a) and _is_plain(b):
             return  # another base, or another part of the head
-        rates = () if close else (("rates", tuple(a.direction * one for one in sizes[1])),)
-        for stretch in dict.fromkeys((1.0, longer)):
+        for stretch in dict.fromkeys((longer,) if close else (1.0, longer)):
             yield self.change(
-                _rates(a),
-                _rates(b) + (f", scores × {stretch:.6g}" if stretch != 1 else ""),
+                texts[0],
+                texts[1] + (f", scores × {stretch:.6g}" if stretch != 1 else ""),
                 patch_a={"rotation": rates, "stretch": stretch},
-                setting="the scaling of rotary positions",
+                setting=setting,
             )
+
+
+def _sizes(one: Rotation) -> tuple[float, ...]:
+    return tuple(abs(rate) for rate in one.rates)
+
+
+def _same(a: Rotation, b: Rotation) -> bool:
+    """Rates as exact as they can be measured."""
+    return len(a.rates) == len(b.rates) and all(
+        abs(x - y) <= CLOSE * y + 1e-13 for x, y in zip(_sizes(a), _sizes(b), strict=True)
+    )
+
+
+def _rates_for(a: Rotation, b: Rotation) -> tuple[float, ...]:
+    """B's rates in A's direction."""
+    return tuple(a.direction * one for one in _sizes(b))
 
 
 def _is_plain(one: Rotation) -> bool:
@@ -146,11 +171,24 @@ def _is_plain(one: Rotation) -> bool:
     return one.base is not None or (len(one.rates) == 1 and abs(abs(one.rates[0]) - 1) <= CLOSE)
 
 
-def _rates(one: Rotation) -> str:
-    if one.base is not None:
-        return f"rates of base {one.base:.10g}"
-    shown = [f"{abs(rate):.4g}" for rate in one.rates[:4]]
-    return f"rates {', '.join(shown)}{' …' if len(one.rates) > 4 else ''}"
+def _rates(a: Rotation, b: Rotation) -> tuple[str, str]:
+    """In words: by the base if they have one, else the first, and one in which A and B differ."""
+    ones, others = _sizes(a), _sizes(b)
+    far = [abs(x - y) / max(x, y, 1e-300) for x, y in zip(ones, others, strict=False)]
+    last = max(3, far.index(max(far)))
+
+    def show(rates: Iterable[float], digits: int) -> str:
+        values = [f"{one:.{digits - 2}g}" for one in rates]
+        first = ", ".join(values[: 4 if last == 3 else 3])
+        if last > 3 and last < len(values):
+            first += f", … {values[last]} (pair {last})"
+        return f"rates {first}{' …' if len(values) > last + 1 else ''}"
+
+    texts = told_apart(ones, others, show)
+    bases = [None if one.base is None else f"rates of base {one.base:.10g}" for one in (a, b)]
+    if bases[0] == bases[1]:
+        return texts
+    return bases[0] or texts[0], bases[1] or texts[1]
 
 
 def _stretch(case: Case) -> float:

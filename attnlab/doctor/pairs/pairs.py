@@ -165,6 +165,9 @@ SEVERAL = (
         window=7,
         score_cap=3.0,
     ),
+    _pair("layout, and rates in float32", "rotary-layout", layout="interleaved", rounded=True),
+    _pair("base, and rates in float32", "rotary-base", base=5e5, rounded=True),
+    _pair("part, and rates in float32", "rotary-fraction", fraction=0.5, rounded=True),
     _pair(
         "Gemma's norms, embeddings and tied head",
         "norm-one-plus embedding-scale tied-head",
@@ -190,6 +193,15 @@ SAME = (
         "backward and mirrored", "", style=Style(positions="none"), backward=True, verdict="equal"
     ),
     _pair("a window of the whole text", "", window=200, verdict="equal"),
+    _pair("rates in float32", "", style=Style(base=50.0), rounded=True, verdict="equal"),
+    _pair(
+        "rates in float32 in A, scaled",
+        "",
+        style=Style(factor=3.0, rounded=True),
+        rounded=False,
+        verdict="equal",
+    ),
+    _pair("the factor on scores in float32", "", scale=0.3535533845424652, verdict="equal"),
 )
 OTHERS = (
     _pair("ALiBi", "", positions="alibi", verdict="unexplained"),

@@ -4,6 +4,7 @@ Axes: b batch, t time, s keys, h query heads, g key/value heads, d head width, c
 """
 
 import math
+from struct import pack, unpack
 
 import torch
 import torch.nn.functional as F
@@ -60,6 +61,8 @@ def rotate(x: Tensor, style: Style, shift: int) -> Tensor:
     """x [b, h, t, d]"""
     d = style.rotated
     rates = style.base ** (-torch.arange(0, d, 2, dtype=torch.float64) / d) / style.factor
+    if style.rounded:
+        rates = torch.tensor([unpack("f", pack("f", one))[0] for one in rates], dtype=rates.dtype)
     angles = torch.outer(torch.arange(x.shape[2]) + shift, rates).to(x)
     cos, sin = angles.cos(), angles.sin() * (-1 if style.backward else 1)
     turned, rest = x[..., :d], x[..., d:]

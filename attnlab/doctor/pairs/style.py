@@ -19,6 +19,7 @@ class Style:
     backward: bool = False  # pairs turn the other way
     fraction: float = 1.0
     factor: float = 1.0  # rates are divided by it
+    rounded: bool = False  # rates are those of float32
     shift: int = 0  # of all positions
     query_shift: int = 0  # of queries alone
     first_row: int = 0  # of learned positions: that of position 0
