@@ -6,14 +6,13 @@ float32 is undone besides: it is no cause.
 """
 
 import itertools
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from attnlab.doctor.case import EQUAL, Case, Change
+from attnlab.doctor.case import EQUAL, Case, Change, OwnWeights
 from attnlab.doctor.cause import Cause, all_causes
-from attnlab.doctor.places import Parting, find_parting
+from attnlab.doctor.places import Parting, find_parting, finite
 
 Tick = Callable[[str], None]
 MOST_CAUSES = 3
@@ -39,6 +38,8 @@ class Diagnosis:
     complete: bool  # whether all hypotheses were tried
     proposed: tuple[str, ...] = ()
     broken: str = ""  # sides that give no numbers beside padding
+    nan: str = ""  # the side that gives NaN where the other gives numbers
+    own: OwnWeights | None = None  # of a B that was trained
 
     @property
     def equal(self) -> bool:
@@ -66,15 +67,16 @@ class Diagnosis:
             "first_difference": None if first is None else first.plain(),
             "causes": [_plain(one) for one in self.causes],
             "rounding": [_plain(one) for one in self.rounding],
-            "error_before": _number(self.error_before),
-            "error_after": None if self.error_after is None else _number(self.error_after),
+            "error_before": finite(self.error_before),
+            "error_after": None if self.error_after is None else finite(self.error_after),
             "cannot_tell_from": [[_plain(one) for one in some] for some in self.sets[1:]],
             "settings": [one.setting for one in self.causes if one.setting],
             "growth": [
-                {"layer": name, "error": _number(error)} for name, error in self.parting.growth
+                {"layer": name, "error": finite(error)} for name, error in self.parting.growth
             ],
             "conversion": self.conversion,
             "without_partner": {"a": list(self.alone_a), "b": list(self.alone_b)},
+            "own_weights": None if self.own is None else _own(self.own),
             "notes": list(self.notes),
             "compared": {"lengths": list(self.lengths), "padding": self.padded},
             "tried": {"hypotheses": self.tried, "all": self.complete},
@@ -85,8 +87,8 @@ def _plain(one: Change) -> dict[str, str]:
     return {"name": one.cause, "a": one.a, "b": one.b}
 
 
-def _number(error: float) -> float | None:
-    return error if math.isfinite(error) else None
+def _own(one: OwnWeights) -> dict[str, Any]:
+    return {"replaced": one.replaced, "differ": one.differ, "error": finite(one.error)}
 
 
 def diagnose(
@@ -133,6 +135,8 @@ def diagnose(
         complete=complete,
         proposed=tuple(some[0].cause for some in proposed),
         broken=case.broken,
+        nan=case.nan,
+        own=case.own_weights(chosen),
     )
 
 

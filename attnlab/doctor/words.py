@@ -11,13 +11,13 @@ ROUNDING = 1e-5  # below, something may only compute in float32
 def sentences(found: Diagnosis) -> Iterator[str]:
     """The verdict first."""
     if found.equal and found.rounded:
-        yield f"equal, but for float32 rounding of {_names(found.rounding)}"
+        yield f"equal{_given(found)}, but for float32 rounding of {_names(found.rounding)}"
         yield from _has(found.rounding)
         after = f"without the rounding by {found.error_after:.1e}"
         yield f"{_distance(found)}; {after} ({inputs(found)})"
     elif found.equal:
         yield (
-            f"equal: {inputs(found)} give the same outputs "
+            f"equal{_given(found)}: {inputs(found)} give the same outputs "
             f"(float64, within {EQUAL:.0e}; measured {found.error_before:.1e})"
         )
     elif found.sets:
@@ -33,7 +33,29 @@ def sentences(found: Diagnosis) -> Iterator[str]:
             yield "so small a difference may be rounding: a part of one side in float32"
         if not found.complete:
             yield "not all sets of causes were tried: there are too many"
+    yield from _weights(found)
     yield from _places(found)
+
+
+def _weights(found: Diagnosis) -> Iterator[str]:
+    """What B was compared with, in place of its own."""
+    own = found.own
+    if own is None:
+        return
+    if not own.replaced:
+        yield "no weights of B were replaced: none has a partner in A"
+    elif not own.differ:
+        yield f"B's own weights were replaced by A's, which are the same ({own.replaced} tensors)"
+    else:
+        far = f"differ by {own.error:.2g} of the largest" if own.error > EQUAL else "are the same"
+        yield (
+            f"B's own weights were replaced by A's: {own.differ} of {own.replaced} tensors differ, "
+            f"and with its own the outputs {far}"
+        )
+
+
+def _given(found: Diagnosis) -> str:
+    return " with the weights of A in both" if found.own and found.own.differ else ""
 
 
 def inputs(found: Diagnosis) -> str:
@@ -52,6 +74,8 @@ def _has(changes: Iterable[Change]) -> Iterator[str]:
 
 
 def _distance(found: Diagnosis) -> str:
+    if found.nan:
+        return f"{found.nan} gives NaN where {'B' if found.nan == 'A' else 'A'} gives numbers"
     return f"the outputs differ by {found.error_before:.2g} of the largest"
 
 
