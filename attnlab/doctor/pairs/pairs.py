@@ -101,6 +101,7 @@ ALONE = (
     ),
     _pair("fused by group", "fused-order", code=Compact, fused="group"),
     _pair("separate, and fused by group", "fused-order", other=Compact, fused="group"),
+    _pair("LitGPT, fused by group", "fused-order", other=Compact, lit=True, fused="group"),
     _pair("tiled heads", "head-sharing", tiled=True),
     _pair("matrices turned", "transposed", turned=True),
     _pair("a key less", "window", style=Style(window=9), window=8),
@@ -187,6 +188,7 @@ SEVERAL = (
 SAME = (
     _pair("all positions shifted", "", shift=3, verdict="equal"),
     _pair("other code", "", other=Compact, verdict="equal"),
+    _pair("names of LitGPT", "", other=Compact, lit=True, verdict="equal"),
     _pair("other code, GPT-2", "", style=GPT2, other=Compact, verdict="equal"),
     _pair("other code, a window", "", style=Style(window=5), other=Compact, verdict="equal"),
     _pair(

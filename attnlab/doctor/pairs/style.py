@@ -26,6 +26,7 @@ class Style:
     scale: float | None = None  # of scores; None: 1/√(head width)
     fused: Literal["kind", "group"] = "kind"
     tiled: bool = False  # query head i reads key/value head i mod kv_heads
+    lit: bool = False  # names as in LitGPT, with gates by themselves; of the compact code only
     turned: bool = False  # matrices are [in, out]
     window: int | None = None
     upside_down: bool = False  # the padding mask
