@@ -4,13 +4,17 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import prod
 
+import torch
+from torch import Tensor
+
 from attnlab.doctor.case import Case, Change
 from attnlab.doctor.cause import Cause
-from attnlab.doctor.rotation import Rotation
+from attnlab.doctor.rotation import Rotation, turn
 from attnlab.doctor.rounding import alike, all_alike, listed, told_apart
 
 NORMS = ("q_norm", "k_norm")
 CLOSE = 1e-9
+FURTHEST = 64  # positions that queries may be turned further than keys, where it can be measured
 
 
 def rotations(case: Case) -> tuple[Rotation, Rotation] | None:
@@ -215,10 +219,11 @@ class PositionOffset(Cause):
         yield from self._learned(case)
         if case.a.rotation is None or case.b.rotation is None:
             return
-        for shift in (1, -1, 2, -2):
+        found = _shift(case)
+        for shift in dict.fromkeys((*((found,) if found else ()), 1, -1, 2, -2)):
             yield self.change(
-                "queries and keys at the same positions",
-                f"queries {abs(shift)} {'after' if shift > 0 else 'before'} their keys",
+                f"queries {abs(shift)} {'earlier' if shift > 0 else 'later'} than in B",
+                f"queries {abs(shift)} {'later' if shift > 0 else 'earlier'} than in A",
                 patch_a={"shift": shift},
                 setting="the positions of queries",
             )
@@ -241,3 +246,34 @@ class PositionOffset(Cause):
                 f"position 0 is row {max(shift, 0)}",
                 move=lambda moves, text=text: moves.wrapped(("positions",), text),
             )
+
+
+def _shift(case: Case) -> int:
+    """How many positions later B turns queries than keys, if the two agree but for rotation."""
+    a, b = rotations(case) or (None, None)
+    mine, theirs = case.attentions
+    if a is None or b is None or not mine or not theirs:
+        return 0
+    shifts = [
+        _turned_by(_first_head(one), _first_head(other), a, b)
+        for one, other in ((mine[0].q, theirs[0].q), (mine[0].k, theirs[0].k))
+    ]
+    return 0 if shifts[0] is None or shifts[1] is None else shifts[0] - shifts[1]
+
+
+def _first_head(x: Tensor) -> Tensor:
+    """Of the first text [t, d]; its keys are those of the first key/value head."""
+    return x.double().reshape(-1, *x.shape[-2:])[0]
+
+
+def _turned_by(mine: Tensor, theirs: Tensor, a: Rotation, b: Rotation) -> int | None:
+    """By how many positions B turns further than A what both turn back to the same vectors."""
+    if mine.shape != theirs.shape:
+        return None
+    back = -torch.arange(len(mine))
+    mine, theirs = turn(mine, a, back), turn(theirs, b, back)
+    for shift in sorted(range(-FURTHEST, FURTHEST + 1), key=abs):
+        again = turn(mine, b, torch.full((len(mine),), shift))
+        if float((again - theirs).abs().max()) <= 1e-7 * float(theirs.abs().max()):
+            return shift
+    return None
