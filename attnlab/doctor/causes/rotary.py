@@ -23,6 +23,54 @@ def rotations(case: Case) -> tuple[Rotation, Rotation] | None:
 
 
 @dataclass(frozen=True)
+class RotaryStart(Cause):
+    """Where in a head the part stands that turns: at its beginning, or at its end.
+
+    The conversion moves rows of queries and keys.
+    """
+
+    def propose(self, case: Case) -> Iterator[Change]:
+        both, heads = rotations(case), case.heads
+        if both is None or both[0].rotated != both[1].rotated or both[0].start == both[1].start:
+            return
+        a, b = both
+        shown = _part_of(a, case), _part_of(b, case)
+        if heads is None or not _has_weights(case):
+            patch = {"rotation": (("start", b.start),)}
+            yield self.change(*shown, patch_a=patch, setting="the part of each head that turns")
+            return
+
+        def move(moves):  # type: ignore[no-untyped-def]
+            for parts, count in ((("q",), heads.query), (("k",), heads.shared), (NORMS, 1)):
+                text = f"move_part({{}}, {count}, {b.rotated}, {a.start}, {b.start})"
+                moves = moves.wrapped(parts, text)
+            return moves
+
+        yield self.change(*shown, move=move)
+
+
+def _has_weights(case: Case) -> bool:
+    return case.carrier.has("q") and case.carrier.has("k")
+
+
+def _part_of(one: Rotation, case: Case) -> str:
+    """How many coordinates of a head turn, and which."""
+    if case.heads is None:
+        return f"{one.rotated} from coordinate {one.start} on"
+    whole = one.rotated == case.heads.width
+    where = "" if whole else f" from coordinate {one.start} on"
+    return f"{one.rotated} of {case.heads.width}{where}"
+
+
+def _in_place(text: str, count: int, b: Rotation) -> str:
+    """What is done to the first rows of heads, done to those that turn in B."""
+    if not b.start:
+        return text
+    first = text.replace("{}", f"move_part({{}}, {count}, {b.rotated}, {b.start}, 0)")
+    return f"move_part({first}, {count}, {b.rotated}, 0, {b.start})"
+
+
+@dataclass(frozen=True)
 class RotaryLayout(Cause):
     """Which coordinates of a head turn together: halves, or neighbours.
 
@@ -34,20 +82,20 @@ class RotaryLayout(Cause):
         if both is None or both[0].layout == both[1].layout:
             return
         a, b = both
-        if heads is None or not case.carrier.has("q") or not case.carrier.has("k"):
+        if heads is None or not _has_weights(case):
             patch = {"rotation": (("layout", b.layout),)}
             yield self.change(a.layout, b.layout, patch_a=patch, setting="the rotary layout")
             return
         name = (
             "half_split_to_interleaved" if a.layout == "half-split" else "interleaved_to_half_split"
         )
-        g, d = heads.shared, heads.width
-        turned = "" if b.rotated == d else f", {b.rotated}"
+        turned = "" if b.rotated == heads.width else f", {b.rotated}"
 
         def move(moves):  # type: ignore[no-untyped-def]
-            moves = moves.wrapped(("q",), f"{name}({{}}, {heads.query}{turned})")
-            moves = moves.wrapped(("k",), f"{name}({{}}, {g}{turned})")
-            return moves.wrapped(NORMS, f"{name}({{}}, 1{turned})")
+            for parts, count in ((("q",), heads.query), (("k",), heads.shared), (NORMS, 1)):
+                text = _in_place(f"{name}({{}}, {count}{turned})", count, b)
+                moves = moves.wrapped(parts, text)
+            return moves
 
         yield self.change(a.layout, b.layout, move=move)
 
@@ -62,15 +110,17 @@ class RotaryDirection(Cause):
             return
         b, shown = both[1], {1: "forward", -1: "backward"}
         names = shown[both[0].direction], shown[b.direction]
-        if heads is None or not case.carrier.has("q") or not case.carrier.has("k"):
+        if heads is None or not _has_weights(case):
             patch = {"rotation": (("reversed", True),)}
             yield self.change(*names, patch_a=patch, setting="the direction of rotation")
             return
         name = f"reverse_{b.layout.replace('-', '_')}"
 
         def move(moves):  # type: ignore[no-untyped-def]
-            moves = moves.wrapped(("q",), f"{name}({{}}, {heads.query}, {b.rotated})")
-            return moves.wrapped(("k",), f"{name}({{}}, {heads.shared}, {b.rotated})")
+            for part, count in (("q", heads.query), ("k", heads.shared)):
+                text = _in_place(f"{name}({{}}, {count}, {b.rotated})", count, b)
+                moves = moves.wrapped((part,), text)
+            return moves
 
         yield self.change(*names, move=move)
 
@@ -84,15 +134,14 @@ class RotaryFraction(Cause):
         if both is None or both[0].rotated == both[1].rotated:
             return
         a, b = both
-        width = "" if case.heads is None else f" of {case.heads.width}"
         fields: tuple[tuple[str, object], ...] = ()
         # of a single pair the base cannot be told
         if b.base is not None and (a.base is None or alike(a.base, b.base)):
             fields = (("rates", _rates_for(a, b)),)
         yield self.change(
-            f"{a.rotated}{width}",
-            f"{b.rotated}{width}",
-            patch_a={"rotation": (("rotated", b.rotated), *fields)},
+            _part_of(a, case),
+            _part_of(b, case),
+            patch_a={"rotation": (("rotated", b.rotated), ("start", b.start), *fields)},
             setting="the part of each head that turns",
         )
 

@@ -18,6 +18,7 @@ class Style:
     base: float = 10_000.0
     backward: bool = False  # pairs turn the other way
     fraction: float = 1.0
+    tail: bool = False  # the last coordinates turn, not the first
     factor: float = 1.0  # rates are divided by it
     rounded: bool = False  # rates are those of float32
     shift: int = 0  # of all positions
