@@ -239,7 +239,7 @@ def _rates(a: Rotation, b: Rotation) -> tuple[str, str]:
 
     texts = told_apart(ones, others, show)
     bases = [None if one.base is None else f"rates of base {one.base:.10g}" for one in (a, b)]
-    if bases[0] == bases[1]:
+    if bases[0] == bases[1] and texts[0] != texts[1]:
         return texts
     return bases[0] or texts[0], bases[1] or texts[1]
 
