@@ -5,6 +5,7 @@ As in `registry.py`: the name, the class in this package, and a summary.
 
 # fmt: off
 CAUSES = {
+    "rotary-start": ("doctor.causes.rotary:RotaryStart", "which part of a head turns"),
     "rotary-layout": ("doctor.causes.rotary:RotaryLayout",
         "coordinates turn in halves, or as neighbours"),
     "rotary-direction": ("doctor.causes.rotary:RotaryDirection", "which way pairs turn"),

@@ -39,7 +39,7 @@ def diff(
             help="file.py:Name, package.module:Name, hf:ARCH, a folder of transformers, or a run."
         ),
     ],
-    b: Annotated[str, typer.Argument(help="The same; it is given the weights of A.")],
+    b: Annotated[str, typer.Argument(help="The same; its weights are replaced by those of A.")],
     options: Overrides = None,
     rules: Annotated[
         Path | None,
@@ -60,8 +60,9 @@ def diff(
 ) -> None:
     """Find out whether two models are the same function, and if not, why.
 
-    B is given the weights of A. KEY=VALUE are options for both constructors; a.KEY=VALUE and
-    b.KEY=VALUE for one. Exit code 0 if they are equal, 1 if they differ, 2 if they could not be
+    B is given the weights of A, in place of its own. KEY=VALUE are options for both constructors;
+    a.KEY=VALUE and b.KEY=VALUE for one. The word none is Python's None; write "'none'" for the
+    text. Exit code 0 if they are equal, 1 if they differ, 2 if they could not be
     compared.
     """
     _check_places(convert, html)

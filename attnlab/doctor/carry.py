@@ -144,7 +144,26 @@ class Carrier:
                 raise InputError(f"a parameter is called {name!r}, which no checkpoint has")
         own = {name: name for name in b.shapes}
         self.parts_b = _settle(b.parts, own, b.shapes, b.width)
+        self._check_rules(rules or {}, renamed)
         self._match_leftovers(renamed)
+
+    def _check_rules(self, rules: Mapping[str, str], renamed: Mapping[str, str]) -> None:
+        """A rule names something in A, and what it is called there is something in B."""
+        for pattern in rules:
+            if not any(re.fullmatch(pattern, name) for name in renamed):
+                near = [one for one in renamed if re.search(pattern, one)] or list(renamed)
+                raise InputError(
+                    f"the rule {pattern!r} matches no whole name of A, such as {near[0]}"
+                )
+        known = set(self.parts_b.values())
+        known |= {one for part in known for one in _members(part)}
+        for name, called in renamed.items():
+            part = self.parts_a[name]
+            if called not in (name, *self.b.shapes) and not known & {part, *_members(part)}:
+                raise InputError(
+                    f"the rules call {name} of A {called!r}, which is nothing in B; "
+                    f"names there are such as {next(iter(self.b.shapes))}"
+                )
 
     def _match_leftovers(self, renamed: Mapping[str, str]) -> None:
         """The same name is the same part; so is the only one of a shape that is left of a layer."""

@@ -18,6 +18,7 @@ from attnlab.doctor.patient import LONGEST, WINDOWS, Patient
 from attnlab.doctor.watch import Attention, Patch, Trace
 
 EQUAL = 1e-9  # of the largest output, in float64
+SAME_WEIGHT = 1e-12  # of the largest weight: what a conversion by a factor may round
 REPEATED = 12  # tokens by which rotations are measured
 MOST = 1024  # tokens in a text
 BATCH = 2
@@ -34,12 +35,23 @@ class Change:
     patch_a: Mapping[str, Any] = field(default_factory=dict)
     patch_b: Mapping[str, Any] = field(default_factory=dict)
     setting: str = ""  # what to set, where no weights move
+    rounding: bool = False  # A and B have the same but for float32: no cause; it moves no weights
 
 
 @dataclass(frozen=True)
 class Input:
     x: Tensor
     padding: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class OwnWeights:
+    """Those of B that were replaced: how many tensors, how many of them were others, and how far
+    apart the outputs are with them."""
+
+    replaced: int
+    differ: int
+    error: float
 
 
 class Case:
@@ -74,6 +86,7 @@ class Case:
         self._known: dict[tuple[str, Patch, int], Tensor] = {}
         self._loaded = ""
         self.tried = 0
+        self.nan = ""  # the side that gives NaN where the other gives numbers
 
     def _check(self) -> None:
         a, b = self.a, self.b
@@ -220,9 +233,42 @@ class Case:
         chosen = self.inputs[-1]
         for number, one in enumerate(self.inputs):
             left = self._run(self.a, "", Patch(), number)
-            if apart(left, self._run(self.b, source, Patch(), number), one.padding) > EQUAL:
+            right = self._run(self.b, source, Patch(), number)
+            self._find_nan(left, right, one)
+            if apart(left, right, one.padding) > EQUAL:
                 chosen = one
         return self.a.trace(chosen.x, chosen.padding), self.b.trace(chosen.x, chosen.padding)
+
+    def _find_nan(self, left: Tensor, right: Tensor, given: Input) -> None:
+        """Two numbers that are none say nothing: they are neither equal nor different."""
+        text = slice(None) if given.padding is None else ~given.padding
+        nan = [bool(one[text].isnan().any()) for one in (left, right)]
+        if all(nan):
+            raise InputError(
+                f"{self.a.name} gives NaN for a text of {given.x.shape[1]} tokens, and so does "
+                f"{self.b.name} with its weights; NaN equals nothing"
+            )
+        self.nan = "A" if nan[0] else "B" if nan[1] else self.nan
+
+    def own_weights(self, changes: Sequence[Change]) -> "OwnWeights | None":
+        """What B, if it was trained, had in place of the weights that it was given."""
+        if not self.b.trained:
+            return None
+        _, _, moves = self.sides(changes)
+        given, first = self.conversion(moves).run(self.state_a), self.weights_b.first
+        names = [name for name in given if first[name] == name]
+        other = [name for name in names if apart(given[name], self.state_b[name]) > SAME_WEIGHT]
+        load(self.b.module, self.state_b)
+        self._loaded = ""
+        try:
+            error = max(
+                apart(self._run(self.a, "", Patch(), number), self.b.run(one.x, one.padding))
+                for number, one in enumerate(self.inputs)
+                if one.padding is None
+            )
+        except SubjectError:
+            error = float("inf")
+        return OwnWeights(len(names), len(other), error)
 
     @cached_property
     def attentions(self) -> tuple[list[Attention], list[Attention]]:
@@ -245,13 +291,19 @@ def _patched(patch: Patch, given: Mapping[str, Any]) -> Patch:
 
 
 def apart(left: Tensor, right: Tensor, padding: Tensor | None = None) -> float:
-    """The largest difference as a part of the largest output; what padding gives is left out."""
+    """The largest difference as a part of the largest output; what padding gives is left out.
+
+    NaN is infinitely far from everything, NaN too.
+    """
     if left.shape != right.shape:
         return float("inf")
     if padding is not None:
         left, right = left[~padding], right[~padding]
-    size = float(left.nan_to_num(0, 0, 0).abs().max()) or 1.0
-    same = (left == right) | (left.isnan() & right.isnan())
-    change = (left - right).abs().masked_fill(same, 0)
+    change = (left - right).abs().masked_fill(left == right, 0)
     endless = float("inf")
-    return float(change.nan_to_num(nan=endless, posinf=endless).max()) / size
+    return float(change.nan_to_num(nan=endless, posinf=endless).max()) / largest(left)
+
+
+def largest(x: Tensor) -> float:
+    """Of the numbers that are some."""
+    return float(x.nan_to_num(0, 0, 0).abs().max()) or 1.0

@@ -1,18 +1,18 @@
 """Why two models differ: every cause by itself, then pairs, then threes, each tried.
 
 A cause is named only if undoing it makes the outputs equal. Of several sets of the same size that
-do, none is preferred: all are told, and that they cannot be told apart.
+do, none is preferred: all are told, and that they cannot be told apart. What is the same but for
+float32 is undone besides: it is no cause.
 """
 
 import itertools
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from attnlab.doctor.case import EQUAL, Case, Change
+from attnlab.doctor.case import EQUAL, Case, Change, OwnWeights
 from attnlab.doctor.cause import Cause, all_causes
-from attnlab.doctor.places import Parting, find_parting
+from attnlab.doctor.places import Parting, find_parting, finite
 
 Tick = Callable[[str], None]
 MOST_CAUSES = 3
@@ -28,6 +28,7 @@ class Diagnosis:
     error_before: float
     error_after: float | None  # None: nothing makes them equal
     sets: tuple[tuple[Change, ...], ...]  # of causes that do, each as good as the others
+    rounding: tuple[Change, ...]  # what had to be undone besides, the same but for float32
     parting: Parting
     conversion: str  # Python source
     alone_a: tuple[str, ...]
@@ -37,10 +38,18 @@ class Diagnosis:
     complete: bool  # whether all hypotheses were tried
     proposed: tuple[str, ...] = ()
     broken: str = ""  # sides that give no numbers beside padding
+    nan: str = ""  # the side that gives NaN where the other gives numbers
+    own: OwnWeights | None = None  # of a B that was trained
 
     @property
     def equal(self) -> bool:
-        return self.error_before <= EQUAL and len(self.broken) != 1
+        same = self.error_before <= EQUAL or self.rounded
+        return same and len(self.broken) != 1
+
+    @property
+    def rounded(self) -> bool:
+        """Equal but for what float32 rounds off on one side."""
+        return bool(self.rounding) and not self.sets
 
     @property
     def causes(self) -> tuple[Change, ...]:
@@ -57,15 +66,17 @@ class Diagnosis:
             "equal": self.equal,
             "first_difference": None if first is None else first.plain(),
             "causes": [_plain(one) for one in self.causes],
-            "error_before": _number(self.error_before),
-            "error_after": None if self.error_after is None else _number(self.error_after),
+            "rounding": [_plain(one) for one in self.rounding],
+            "error_before": finite(self.error_before),
+            "error_after": None if self.error_after is None else finite(self.error_after),
             "cannot_tell_from": [[_plain(one) for one in some] for some in self.sets[1:]],
             "settings": [one.setting for one in self.causes if one.setting],
             "growth": [
-                {"layer": name, "error": _number(error)} for name, error in self.parting.growth
+                {"layer": name, "error": finite(error)} for name, error in self.parting.growth
             ],
             "conversion": self.conversion,
             "without_partner": {"a": list(self.alone_a), "b": list(self.alone_b)},
+            "own_weights": None if self.own is None else _own(self.own),
             "notes": list(self.notes),
             "compared": {"lengths": list(self.lengths), "padding": self.padded},
             "tried": {"hypotheses": self.tried, "all": self.complete},
@@ -76,8 +87,8 @@ def _plain(one: Change) -> dict[str, str]:
     return {"name": one.cause, "a": one.a, "b": one.b}
 
 
-def _number(error: float) -> float | None:
-    return error if math.isfinite(error) else None
+def _own(one: OwnWeights) -> dict[str, Any]:
+    return {"replaced": one.replaced, "differ": one.differ, "error": finite(one.error)}
 
 
 def diagnose(
@@ -89,18 +100,22 @@ def diagnose(
     traces = case.carried_traces()
     parting = Parting(None, ())
     sets: list[tuple[Change, ...]] = []
-    complete, proposed = True, list[list[Change]]()
+    complete, proposed, rounding = True, list[list[Change]](), tuple[Change, ...]()
     if before > EQUAL:
         parting = find_parting(case, *traces)
-        proposed = [
-            some
-            for cause in (all_causes() if causes is None else causes)
-            if (some := list(cause.propose(case)))
+        changes = [
+            list(cause.propose(case)) for cause in (all_causes() if causes is None else causes)
         ]
-        sets, complete = _smallest_sets(case, proposed, tick)
+        proposed = [one for some in changes if (one := [x for x in some if not x.rounding])]
+        level = tuple(one[0] for some in changes if (one := [x for x in some if x.rounding]))
+        rounded = bool(level) and _fits(case, level)
+        if not rounded:
+            sets, complete = _smallest_sets(case, proposed, level, tick)
+        if sets or rounded:
+            rounding = _needed(case, level, sets[0] if sets else ())
         case.error()  # B as it was compared
     chosen = sets[0] if sets else ()
-    after = case.error(chosen, whole=True) if sets else None
+    after = case.error((*rounding, *chosen), whole=True) if sets or rounding else None
     conversion = case.conversion(case.sides(chosen)[2])
     return Diagnosis(
         a=case.a.name,
@@ -110,7 +125,8 @@ def diagnose(
         error_before=before,
         error_after=before if before <= EQUAL else after,
         sets=tuple(sets),
-        parting=parting,
+        rounding=rounding,
+        parting=parting if sets or not rounding else Parting(None, ()),
         conversion=conversion.source if conversion.carried else "",
         alone_a=conversion.alone_a,
         alone_b=conversion.alone_b,
@@ -119,11 +135,13 @@ def diagnose(
         complete=complete,
         proposed=tuple(some[0].cause for some in proposed),
         broken=case.broken,
+        nan=case.nan,
+        own=case.own_weights(chosen),
     )
 
 
 def _smallest_sets(
-    case: Case, proposed: Sequence[Sequence[Change]], tick: Tick
+    case: Case, proposed: Sequence[Sequence[Change]], level: tuple[Change, ...], tick: Tick
 ) -> tuple[list[tuple[Change, ...]], bool]:
     """All sets of the smallest size that make the outputs equal; whether all were tried."""
     for size in range(1, MOST_CAUSES + 1):
@@ -132,7 +150,7 @@ def _smallest_sets(
             if case.tried > MOST_TRIED:
                 return found, False
             tick(f"causes, {size} at a time: {number} tried")
-            fitting = next((one for one in _products(some) if _fits(case, one)), None)
+            fitting = next((one for one in _products(some) if _explains(case, one, level)), None)
             if fitting is not None:
                 found.append(fitting)
         if found:
@@ -142,6 +160,22 @@ def _smallest_sets(
 
 def _products(some: Sequence[Sequence[Change]]) -> Iterator[tuple[Change, ...]]:
     yield from itertools.product(*some)
+
+
+def _explains(case: Case, changes: tuple[Change, ...], level: tuple[Change, ...]) -> bool:
+    """With what only rounds undone besides, or by itself."""
+    return _fits(case, changes) or (bool(level) and _fits(case, (*level, *changes)))
+
+
+def _needed(
+    case: Case, level: tuple[Change, ...], changes: tuple[Change, ...]
+) -> tuple[Change, ...]:
+    """Of what only rounds, what must be undone for the outputs to be equal."""
+    for one in level:
+        fewer = tuple(other for other in level if other is not one)
+        if _fits(case, (*fewer, *changes)):
+            level = fewer
+    return level
 
 
 def _fits(case: Case, changes: tuple[Change, ...]) -> bool:

@@ -28,6 +28,14 @@ def reverse_interleaved(weight: Tensor, heads: int, rotated: int) -> Tensor:
     return rows.flatten(0, 1)
 
 
+def move_part(weight: Tensor, heads: int, rotated: int, first: int, to: int) -> Tensor:
+    """Of each head, so many rows from row `first` on stand from row `to` on; others keep order."""
+    rows = weight.unflatten(0, (heads, -1))
+    part = rows[:, first : first + rotated]
+    rest = torch.cat([rows[:, :first], rows[:, first + rotated :]], 1)
+    return torch.cat([rest[:, :to], part, rest[:, to:]], 1).flatten(0, 1)
+
+
 def shift_rows(table: Tensor, by: int, rows: int) -> Tensor:
     """A table of so many rows, in which row i + by is row i of the one given; others are 0."""
     moved = table.new_zeros(rows, *table.shape[1:])

@@ -182,7 +182,8 @@ def open_patient(target: str, options: Sequence[str], runs: Path) -> Patient:
 
 
 def _hf(name: str, options: Sequence[str], target: str) -> Patient:
-    subject = subject_of(name, None, **options_of(options))
+    # loaded in float32, its rates of rotation would be rounded, and those of other code not
+    subject = subject_of(name, None, torch.float64, **options_of(options))
     return Patient(target, subject, trained=bool(subject.convention.folder))
 
 

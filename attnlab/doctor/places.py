@@ -6,6 +6,7 @@ Modules are matched by the parameters that were carried from one to the other, l
 all parameters of theirs, attention by its order.
 """
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,9 +14,14 @@ from typing import Any
 
 from torch import Tensor
 
-from attnlab.doctor.case import EQUAL, Case, apart
+from attnlab.doctor.case import EQUAL, Case, apart, largest
 from attnlab.doctor.watch import Output, Trace
 from attnlab.interop.names import Part
+
+
+def finite(error: float) -> float | None:
+    """JSON has no infinity."""
+    return error if math.isfinite(error) else None
 
 
 @dataclass(frozen=True)
@@ -29,7 +35,7 @@ class Place:
     error: float
 
     def plain(self) -> dict[str, Any]:
-        return vars(self)
+        return {**vars(self), "error": finite(self.error)}
 
     def __str__(self) -> str:
         named = self.a if self.a == self.b else f"{self.a} (in B: {self.b})"
@@ -53,7 +59,7 @@ def find_parting(case: Case, a: Trace, b: Trace) -> Parting:
         if other is None or first is not None or one.value.numel() != other.value.numel():
             continue
         theirs = other.value.reshape(one.value.shape)
-        error = apart(one.value, theirs)
+        error = _apart(one.value, theirs)
         if error > EQUAL:
             first = _place(case, name, pairs[name], one, theirs, error)
     growth = []
@@ -61,7 +67,7 @@ def find_parting(case: Case, a: Trace, b: Trace) -> Parting:
     for path in layers.values():
         other = trace_b.get(pairs.get(path, ""))
         if path in trace_a and other is not None and trace_a[path].value.shape == other.value.shape:
-            growth.append((path, apart(trace_a[path].value, other.value)))
+            growth.append((path, _apart(trace_a[path].value, other.value)))
     return Parting(first, tuple(growth))
 
 
@@ -102,9 +108,20 @@ def _containers(parts: Mapping[str, Part]) -> dict[int, str]:
     return found
 
 
+def _apart(left: Tensor, right: Tensor) -> float:
+    """Within a model NaN on both sides, such as beside padding, is not where they part."""
+    return apart(*_without_nan(left, right))
+
+
+def _without_nan(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    both = left.isnan() & right.isnan()
+    return left.masked_fill(both, 0), right.masked_fill(both, 0)
+
+
 def _place(case: Case, a: str, b: str, one: Output, theirs: Tensor, error: float) -> Place:
-    size = float(one.value.abs().max()) or 1.0
-    far = (one.value - theirs).abs().nan_to_num(nan=float("inf")) > EQUAL * size
+    left, right = _without_nan(one.value, theirs)
+    far = (left - right).abs().nan_to_num(nan=float("inf")) > EQUAL * largest(left)
+    far &= left != right
     if one.heads:
         position = int(far.movedim(-2, 0).flatten(1).any(1).nonzero()[0])
         head = None

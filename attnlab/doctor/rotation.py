@@ -6,11 +6,13 @@ alone, so that layout, rates and direction can be read off them, whatever code t
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
+
+from attnlab.doctor.rounding import FLOAT32
 
 Layout = Literal["half-split", "interleaved"]
 EXACT = 1e-9  # of the size of what turns: float64, some products on the way
@@ -19,8 +21,9 @@ EXACT = 1e-9  # of the size of what turns: float64, some products on the way
 @dataclass(frozen=True)
 class Rotation:
     layout: Layout
-    rotated: int  # coordinates that turn, the first of each head
+    rotated: int  # coordinates of each head that turn
     rates: tuple[float, ...]  # radians a position, signed, [n]
+    start: int = 0  # the first of them
 
     @property
     def direction(self) -> int:
@@ -38,20 +41,18 @@ class Rotation:
             or {r > 0 for r in self.rates} == {True, False}
         ):
             return None
-        base = sizes[1] ** -n
-        expected = rates_of(base, n)
-        close = all(abs(x - y) <= 1e-7 * y + 1e-12 for x, y in zip(sizes, expected, strict=True))
-        return _rounded(base) if close else None
+        # of rates in float32 the last one tells most; their base is told to 5 digits
+        for at, tolerance, digits in ((1, 1e-9, 7), (n - 1, FLOAT32, 5)):
+            base = sizes[at] ** (-n / at) if sizes[at] else math.inf
+            pairs = zip(sizes, rates_of(base, n), strict=True)
+            if all(abs(x - y) <= tolerance * y + 1e-12 for x, y in pairs):
+                near = float(f"{base:.{digits}g}")
+                return near if abs(near - base) <= tolerance * base else base
+        return None
 
 
 def rates_of(base: float, pairs: int) -> tuple[float, ...]:
     return tuple(base ** (-i / pairs) for i in range(pairs))
-
-
-def _rounded(base: float) -> float:
-    """Without the noise of its measurement."""
-    near = float(f"{base:.7g}")
-    return near if abs(near - base) <= 1e-7 * base else base
 
 
 def measure(turned: Tensor) -> Rotation | None:
@@ -63,18 +64,20 @@ def measure(turned: Tensor) -> Rotation | None:
     moving = (x - x[:, :1]).abs().amax((0, 1)) > EXACT * size
     if not bool(moving.any()):
         return None
-    last = int(moving.nonzero().max()) + 1
-    for rotated in range(last + last % 2, d + 1, 2):
+    first, last = int(moving.nonzero().min()), int(moving.nonzero().max()) + 1
+    parts = [(0, rotated) for rotated in range(last + last % 2, d + 1, 2)]
+    if first and (last - first) % 2 == 0:  # what does not move stands before what does
+        parts.insert(0, (first, last - first))
+    for start, rotated in parts:
         for layout in ("half-split", "interleaved"):
-            rates = _rates(pairs(x, layout, rotated), size)
+            rates = _rates(pairs(x[..., start : start + rotated], layout), size)
             if rates is not None:
-                return Rotation(layout, rotated, rates)
+                return Rotation(layout, rotated, rates, start)
     return None
 
 
-def pairs(x: Tensor, layout: str, rotated: int) -> Tensor:
-    """The pairs of the first coordinates as complex numbers, [..., n]."""
-    part = x[..., :rotated]
+def pairs(part: Tensor, layout: str) -> Tensor:
+    """The coordinates that turn as complex numbers, [..., n]."""
     if layout == "interleaved":
         return torch.complex(part[..., 0::2], part[..., 1::2])
     return torch.complex(*part.chunk(2, -1))
@@ -104,27 +107,28 @@ def turn(
     speed = torch.tensor(rotation.rates if rates is None else list(rates), dtype=torch.float64)
     angles = positions.double()[:, None] * speed
     wide = x.double()
-    z = pairs(wide, rotation.layout, rotation.rotated)
+    end = rotation.start + rotation.rotated
+    z = pairs(wide[..., rotation.start : end], rotation.layout)
     z = z * torch.polar(torch.ones_like(angles), angles)
     turned = unpaired(z, rotation.layout)
-    return torch.cat([turned, wide[..., rotation.rotated :]], -1).to(x.dtype)
+    return torch.cat([wide[..., : rotation.start], turned, wide[..., end:]], -1).to(x.dtype)
 
 
-def changed(own: Rotation, **fields: object) -> Rotation | None:
+def changed(own: Rotation, **fields: Any) -> Rotation | None:
     """With another layout, direction, base, other rates, or another part of each head; None if it
     cannot be said."""
-    layout = "interleaved" if fields.get("layout", own.layout) == "interleaved" else "half-split"
-    if fields.get("reversed"):
-        own = Rotation(own.layout, own.rotated, tuple(-one for one in own.rates))
-    own = Rotation(layout, own.rotated, own.rates)  # type: ignore[arg-type]
-    rotated = int(str(fields.get("rotated", own.rotated)))
-    rates = fields.get("rates")
-    if rates is None and not {"base", "rotated"} & set(fields):
-        return own
-    if rates is None:
-        base = fields.get("base", own.base)
+    sign = -1 if fields.get("reversed") else 1
+    rotated, rates, base = fields.get("rotated", own.rotated), fields.get("rates"), own.base
+    if rates is None and {"base", "rotated"} & set(fields):
+        base = fields.get("base", base)
         if base is None:
             return None
-        rates = tuple(own.direction * one for one in rates_of(float(str(base)), rotated // 2))
-    assert isinstance(rates, tuple)
-    return Rotation(own.layout, rotated, rates) if len(rates) * 2 == rotated else None
+        rates = tuple(own.direction * one for one in rates_of(base, rotated // 2))
+    found = replace(
+        own,
+        layout=fields.get("layout", own.layout),
+        rotated=rotated,
+        rates=tuple(sign * one for one in (own.rates if rates is None else rates)),
+        start=fields.get("start", own.start),
+    )
+    return found if len(found.rates) * 2 == rotated else None

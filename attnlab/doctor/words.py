@@ -1,8 +1,8 @@
 """The answer of the doctor in words."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from attnlab.doctor.case import EQUAL
+from attnlab.doctor.case import EQUAL, Change
 from attnlab.doctor.diagnosis import Diagnosis
 
 ROUNDING = 1e-5  # below, something may only compute in float32
@@ -10,9 +10,14 @@ ROUNDING = 1e-5  # below, something may only compute in float32
 
 def sentences(found: Diagnosis) -> Iterator[str]:
     """The verdict first."""
-    if found.equal:
+    if found.equal and found.rounded:
+        yield f"equal{_given(found)}, but for float32 rounding of {_names(found.rounding)}"
+        yield from _has(found.rounding)
+        after = f"without the rounding by {found.error_after:.1e}"
+        yield f"{_distance(found)}; {after} ({inputs(found)})"
+    elif found.equal:
         yield (
-            f"equal: {inputs(found)} give the same outputs "
+            f"equal{_given(found)}: {inputs(found)} give the same outputs "
             f"(float64, within {EQUAL:.0e}; measured {found.error_before:.1e})"
         )
     elif found.sets:
@@ -28,7 +33,29 @@ def sentences(found: Diagnosis) -> Iterator[str]:
             yield "so small a difference may be rounding: a part of one side in float32"
         if not found.complete:
             yield "not all sets of causes were tried: there are too many"
+    yield from _weights(found)
     yield from _places(found)
+
+
+def _weights(found: Diagnosis) -> Iterator[str]:
+    """What B was compared with, in place of its own."""
+    own = found.own
+    if own is None:
+        return
+    if not own.replaced:
+        yield "no weights of B were replaced: none has a partner in A"
+    elif not own.differ:
+        yield f"B's own weights were replaced by A's, which are the same ({own.replaced} tensors)"
+    else:
+        far = f"differ by {own.error:.2g} of the largest" if own.error > EQUAL else "are the same"
+        yield (
+            f"B's own weights were replaced by A's: {own.differ} of {own.replaced} tensors differ, "
+            f"and with its own the outputs {far}"
+        )
+
+
+def _given(found: Diagnosis) -> str:
+    return " with the weights of A in both" if found.own and found.own.differ else ""
 
 
 def inputs(found: Diagnosis) -> str:
@@ -37,14 +64,27 @@ def inputs(found: Diagnosis) -> str:
     return f"texts of {lengths}{' and padding on the left' if found.padded else ''}"
 
 
+def _names(changes: Iterable[Change]) -> str:
+    return " and ".join(one.cause for one in changes)
+
+
+def _has(changes: Iterable[Change]) -> Iterator[str]:
+    for one in changes:
+        yield f"  {one.cause}: A has {one.a}; B has {one.b}"
+
+
 def _distance(found: Diagnosis) -> str:
+    if found.nan:
+        return f"{found.nan} gives NaN where {'B' if found.nan == 'A' else 'A'} gives numbers"
     return f"the outputs differ by {found.error_before:.2g} of the largest"
 
 
 def _explained(found: Diagnosis) -> Iterator[str]:
-    yield f"different: {' and '.join(one.cause for one in found.causes)}"
-    for one in found.causes:
-        yield f"  {one.cause}: A has {one.a}; B has {one.b}"
+    yield f"different: {_names(found.causes)}"
+    yield from _has(found.causes)
+    if found.rounding:
+        yield f"the same but for float32 rounding, which was undone too: {_names(found.rounding)}"
+        yield from _has(found.rounding)
     yield f"{_distance(found)}; without it by {found.error_after:.1e} ({inputs(found)})"
     for others in found.sets[1:]:
         listed = " and ".join(f"{one.cause} ({one.a}; {one.b})" for one in others)

@@ -20,7 +20,7 @@ _ATTENTION = {
     "q": ("q", "query", "queries"),
     "k": ("k", "key", "keys"),
     "v": ("v", "value", "values"),
-    "qkv": ("qkv", "querykeyvalue", "in", "attnqkv", "cattn", "project", "packed"),
+    "qkv": ("qkv", "querykeyvalue", "in", "attnqkv", "cattn", "attn", "project", "packed"),
     "kv": ("kv", "keyvalue"),
     "o": ("o", "out", "output", "outer", "dense", "cproj", "merge", "proj"),
 }
@@ -43,6 +43,8 @@ _FEEDFORWARD = {
     "third": ("3",),  # of w1, w2, w3: the shape says which is which
     "gate_up": ("gateup", "12"),
 }
+_THIRD = ("proj", "cproj", "fc3")  # of fc1, fc2 and one more, this one gives
+_GATED = {"fc1": "gate", "fc2": "up", **dict.fromkeys(_THIRD, "down")}
 _WHOLE = {
     "embed": (
         *("wte", "embedtokens", "tokemb", "tokenembedding", "tokenembeddings", "embedding"),
@@ -89,7 +91,7 @@ def parts_of(names: Iterable[str]) -> dict[str, Part]:
         kind = "bias" if re.search(r"(^|[._])bias$", name) else "weight"
         beside = _parent(name) in attending
         found[name] = Part(layers[name], _word(name, layers[name] is None, beside) or name, kind)
-    found = _number_norms(found)
+    found = _number_norms(_with_gates(found))
     counts: dict[Part, int] = {}
     for part in found.values():
         counts[part] = counts.get(part, 0) + 1
@@ -137,6 +139,24 @@ def _word(name: str, outside: bool, beside: bool) -> str:
         return found
     other = _FEEDFORWARD_WORDS.get(flat, "")
     return found or other or (whole if outside else "") if beside else other or found
+
+
+def _with_gates(found: Mapping[str, Part]) -> dict[str, Part]:
+    """Of fc_1, fc_2 and a third beside them, as in LitGPT, the first is the gate."""
+    flat = {name: leaf_of(name).lower().replace("_", "") for name in found}
+    beside: dict[str, set[str]] = {}
+    for name in found:
+        beside.setdefault(_parent(name), set()).add(flat[name])
+    named = dict(found)
+    attending = {_parent(name) for name, one in found.items() if one.name in ("q", "qkv")}
+    for name, part in found.items():
+        around = beside[_parent(name)]
+        if _parent(name) in attending:  # the third may be attention's
+            continue
+        if {"fc1", "fc2"} <= around and around & set(_THIRD):
+            called = _GATED.get(flat[name], part.name)
+            named[name] = part._replace(name=called)
+    return named
 
 
 def _number_norms(found: Mapping[str, Part]) -> dict[str, Part]:

@@ -105,3 +105,8 @@ def test_a_page_is_written(diff, tmp_path):
     code, _, _ = diff("b.base=500.0", "--html", "page.html")
     page = (tmp_path / "page.html").read_text()
     assert code == 1 and "rotary-base" in page and "<script" not in page
+
+
+def test_help_says_what_none_is(attnlab):
+    code, out, _ = attnlab("diff", "--help")
+    assert code == 0 and "none is Python's None" in " ".join(out.split())

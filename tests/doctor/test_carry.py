@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from attnlab.audit.errors import InputError
 from attnlab.doctor.carry import Carrier, Heads, Moves, Weights, load, state_of
 from attnlab.doctor.pairs.compact import Compact
 from attnlab.doctor.pairs.separate import Separate
@@ -62,6 +63,31 @@ def test_rules_give_names_that_no_rule_of_ours_knows():
     rules = {r"layers\.(\d+)\.blue(2?)": r"layers.\1.red\2"}
     found = carrier(a, b, rules).write(Moves())
     assert found.carried["layers.1.red2"] == 'a["layers.1.blue2"]' and not found.alone_b
+
+
+@pytest.mark.parametrize(
+    ("rules", "said"),
+    [
+        (
+            {"zzz": "output.weight"},
+            "'zzz' matches no whole name of A, such as tok_embeddings.weight",
+        ),
+        ({r"layers\.(\d+)\.attention\.wq": "q"}, "name of A, such as layers.0.attention.wq.weight"),
+        (
+            {r"norm\.weight": "norm.wieght"},
+            "the rules call norm.weight of A 'norm.wieght', which is nothing in B",
+        ),
+    ],
+)
+def test_a_rule_about_nothing_is_refused(rules, said):
+    with pytest.raises(InputError) as caught:
+        carrier(Separate(Style()), Separate(Style()), rules)
+    assert said in str(caught.value)
+
+
+def test_a_rule_may_give_a_name_in_common_use():
+    rules = {r"output\.weight": "lm_head.weight"}
+    assert not carrier(Separate(Style()), Separate(Style()), rules).write(Moves()).alone_b
 
 
 def test_the_only_one_of_a_shape_that_is_left_is_the_partner():

@@ -1,11 +1,14 @@
 """The answer: where models part, what it says when it cannot tell, and what it does not claim."""
 
+import json
 from dataclasses import dataclass
+from math import isnan
 
 import pytest
 import torch
 from torch import nn
 
+from attnlab.audit.errors import InputError
 from attnlab.doctor.case import Case, Change, apart
 from attnlab.doctor.cause import Cause
 from attnlab.doctor.causes.rotary import RotaryBase
@@ -103,6 +106,77 @@ def test_a_side_that_gives_no_numbers_beside_padding_is_not_equal(monkeypatch):
     assert "B gives no numbers" in next(iter(sentences(found)))
 
 
+class Broken(Separate):
+    """Its last output is no number from a length on."""
+
+    def __init__(self, style, broken=float("nan"), first=7):
+        super().__init__(style)
+        self.broken, self.first = broken, first
+
+    def forward(self, tokens, attention_mask=None):
+        out = super().forward(tokens, attention_mask)
+        return (
+            out
+            if tokens.shape[1] < self.first
+            else torch.cat([out[:, :-1], out[:, -1:] * self.broken], 1)
+        )
+
+
+def broken(a, b):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return Case(made(a, "one"), made(b, "other"))
+
+
+def test_two_that_give_nan_cannot_be_compared():
+    pair = broken(Broken(PLAIN), Broken(Style(layout="interleaved")))
+    with pytest.raises(InputError, match="one gives NaN for a text of 7 tokens, and so does other"):
+        diagnose(pair)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_nan_on_one_side_is_a_difference_and_told(turned):
+    pair = [Separate(PLAIN), Broken(PLAIN)]
+    found = diagnose(broken(*(pair[::-1] if turned else pair)), causes=[])
+    told = "A gives NaN where B gives numbers" if turned else "B gives NaN where A gives numbers"
+    assert not found.equal and any(line.startswith(told) for line in sentences(found))
+
+
+def test_what_is_infinite_is_null_in_json():
+    found = diagnose(broken(Separate(PLAIN), Broken(PLAIN, float("inf"))), causes=[])
+    plain = found.plain()
+    assert json.loads(json.dumps(plain, allow_nan=False)) == plain
+    assert plain["error_before"] is None and plain["first_difference"]["error"] is None
+
+
+def trained(style, change):
+    """As a folder or a run: with weights of its own."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        one, other = Separate(style), Separate(style)
+    other.load_state_dict(one.state_dict())
+    with torch.no_grad():
+        change(other)
+    patients = made(one, "base"), made(other, "finetuned")
+    patients[1].trained = True
+    return diagnose(Case(*patients), causes=[])
+
+
+def test_weights_that_were_replaced_are_counted_and_told():
+    found = trained(PLAIN, lambda model: model.layers[0].attention.wq.weight.mul_(2))
+    first, second, *_ = sentences(found)
+    assert found.equal and first.startswith("equal with the weights of A in both: ")
+    assert second.startswith("B's own weights were replaced by A's: 1 of 21 tensors differ")
+    own = found.plain()["own_weights"]
+    assert (own["replaced"], own["differ"]) == (21, 1) and own["error"] > 1e-3
+
+
+def test_weights_that_are_the_same_are_told_to_be():
+    found = trained(PLAIN, lambda model: None)
+    first, second, *_ = sentences(found)
+    assert first.startswith("equal: ") and "which are the same (21 tensors)" in second
+
+
 def test_a_window_longer_than_the_usual_text_is_seen():
     found = diagnose(case(Style(window=60), Style(window=61)))
     assert [one.cause for one in found.causes] == ["window"]
@@ -114,7 +188,8 @@ def test_what_is_no_number_on_one_side_is_infinitely_far(broken):
     one = torch.zeros(2, 3, 4)
     other = one.clone()
     other[0, 1, 2] = broken
-    assert apart(one, other) == float("inf") and apart(other, other) == 0
+    assert apart(one, other) == apart(other, one) == float("inf")
+    assert apart(other, other) == (float("inf") if isnan(broken) else 0)
 
 
 def test_the_page_has_answer_causes_and_conversion():

@@ -3,7 +3,13 @@
 import pytest
 import torch
 
-from attnlab.doctor.moves import reverse_half_split, reverse_interleaved, shift_rows, swap_halves
+from attnlab.doctor.moves import (
+    move_part,
+    reverse_half_split,
+    reverse_interleaved,
+    shift_rows,
+    swap_halves,
+)
 from attnlab.doctor.pairs.separate import rotate
 from attnlab.doctor.pairs.style import Style
 
@@ -33,6 +39,13 @@ def test_mirrored_queries_and_keys_turn_the_other_way(layout):
 
     mirrored = [mirror(x[0, 0].T, 1, 8).T[None, None] for x in (q, k)]
     torch.testing.assert_close(scores(*mirrored, True), scores(q, k, False), rtol=0, atol=1e-12)
+
+
+def test_a_part_of_each_head_moves_and_comes_back():
+    weight = torch.arange(16).view(16, 1)
+    moved = move_part(weight, 2, 4, 0, 3)
+    assert moved.flatten().tolist()[:8] == [4, 5, 6, 0, 1, 2, 3, 7]
+    assert torch.equal(move_part(moved, 2, 4, 3, 0), weight)
 
 
 @pytest.mark.parametrize(("by", "rows"), [(2, 7), (-1, 5), (0, 3), (0, 9)])

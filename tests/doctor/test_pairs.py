@@ -8,6 +8,7 @@ from attnlab.doctor.diagnosis import diagnose
 from attnlab.doctor.pairs.pairs import ALONE, OTHERS, PAIRS, SAME, SEVERAL
 
 QUICK = ("layout and base", "turned, and by tanh")
+ROUNDED = tuple(pair.name for pair in SEVERAL if "in float32" in pair.name)
 STRANGE = ("ALiBi",)
 
 
@@ -18,7 +19,9 @@ def test_a_cause_alone_is_found_and_no_other(pair):
     assert found.error_after < 1e-12 < found.error_before
 
 
-@pytest.mark.parametrize("pair", [p for p in SEVERAL if p.name in QUICK], ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "pair", [p for p in SEVERAL if p.name in QUICK + ROUNDED], ids=lambda p: p.name
+)
 def test_two_causes_are_found_together(pair):
     assert is_right(pair, diagnose(pair.case()))
 
@@ -26,6 +29,13 @@ def test_two_causes_are_found_together(pair):
 @pytest.mark.parametrize("pair", SAME, ids=lambda pair: pair.name)
 def test_what_only_looks_different_is_equal(pair):
     assert is_right(pair, diagnose(pair.case()))
+
+
+@pytest.mark.parametrize("pair", [p for p in SAME if "in float32" in p.name], ids=lambda p: p.name)
+def test_what_float32_rounds_off_is_told_and_reads_differently(pair):
+    found = diagnose(pair.case())
+    assert found.rounded and found.error_after < 1e-12 < found.error_before
+    assert len(found.rounding) == 1 and found.rounding[0].a != found.rounding[0].b
 
 
 @pytest.mark.parametrize("pair", [p for p in OTHERS if p.name in STRANGE], ids=lambda p: p.name)

@@ -77,6 +77,26 @@ def test_a_folder_keeps_its_weights_and_is_equal_to_itself(tmp_path):
     assert all(torch.equal(p, before[name]) for name, p in other.module.named_parameters())
 
 
+@pytest.fixture
+def folder(tmp_path):
+    """A Llama in float32, as folders are, with rates of rotation that float32 cannot hold."""
+    with quiet():
+        model_of("llama").save_pretrained(tmp_path / "model")
+    return open_patient(str(tmp_path / "model"), [], tmp_path)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_folder_and_other_code_of_its_conventions_are_equal(folder, turned):
+    pair = [folder, plain()]
+    found = diagnose(Case(*(pair[::-1] if turned else pair)))
+    assert found.equal and found.error_before < 1e-12 and not found.causes
+
+
+def test_a_folder_and_other_code_differ_by_what_they_differ_by_and_nothing_else(folder):
+    found = diagnose(Case(folder, plain(layout="interleaved")))
+    assert [one.cause for one in found.causes] == ["rotary-layout"] and len(found.sets) == 1
+
+
 def test_pickled_weights_are_refused(tmp_path):
     from transformers import LlamaConfig
 

@@ -23,6 +23,17 @@ def test_layout_part_direction_and_base_are_found(layout, fraction, backward):
     assert (found.direction, found.base) == (-1 if backward else 1, 700.0)
 
 
+@pytest.mark.parametrize("layout", ["half-split", "interleaved"])
+def test_a_part_at_the_end_of_a_head_is_found_there(layout):
+    style = Style(layout=layout, fraction=0.5, tail=True, base=700.0)
+    found = measure(rotate(repeated(), style, 0))
+    assert (found.layout, found.start, found.rotated, found.base) == (layout, 4, 4, 700.0)
+
+
+def test_rates_in_float32_have_the_base_they_were_computed_of():
+    assert measure(rotate(repeated(), Style(base=500_000.0, rounded=True), 0)).base == 500_000.0
+
+
 def test_rates_that_are_no_powers_have_no_base():
     assert measure(rotate(repeated(), Style(factor=3.0), 0)).base is None
 
@@ -42,6 +53,11 @@ def test_turning_back_and_on_by_other_rates_is_the_other_convention():
     target = changed(own, rotated=4)
     found = turn(turn(rotate(x, a, 0), own, -positions), target, positions)
     torch.testing.assert_close(found, rotate(x, b, 0), rtol=0, atol=1e-12)
+
+
+def test_other_rates_of_a_rotation_that_is_reversed_are_reversed():
+    own, rates = Rotation("half-split", 4, (1.0, 0.1)), (1.0, 0.5)
+    assert changed(own, rates=rates, reversed=True).rates == (-1.0, -0.5)
 
 
 def test_without_a_base_another_part_cannot_be_said():

@@ -65,3 +65,15 @@ def test_beside_queries_an_output_is_that_of_attention_and_elsewhere_it_is_the_h
     assert [one.name for one in parts_of(bare).values()] == ["q", "k", "o"]
     flat = ["layers.0.wq.weight", "layers.0.wo.weight", "layers.0.w1.weight", "output.weight"]
     assert [one.name for one in parts_of(flat).values()] == ["q", "o", "up", "head"]
+
+
+@pytest.mark.parametrize("third", ["proj", "fc_3"])
+def test_of_three_numbered_projections_the_first_is_the_gate(third):
+    fused = "h.0.attn.attn.weight"
+    names = [fused, *(f"h.0.mlp.{one}.weight" for one in ("fc_1", "fc_2", third))]
+    assert [one.name for one in parts_of(names).values()] == ["qkv", "gate", "up", "down"]
+
+
+def test_of_two_numbered_projections_the_first_is_no_gate():
+    names = [f"h.0.{one}.weight" for one in ("qkv", "proj", "fc1", "fc2")]
+    assert [one.name for one in parts_of(names).values()] == ["qkv", "o", "up", "down"]

@@ -105,8 +105,12 @@ def model_in(
     attn_implementation: str | None = None,
     family: Family = "causal",
     options: Mapping[str, Any] | None = None,
+    dtype: torch.dtype = torch.float32,
 ) -> nn.Module:
-    """A saved model: config.json and safetensors; nothing is unpickled, no code run."""
+    """A saved model: config.json and safetensors; nothing is unpickled, no code run.
+
+    In float64, what is computed at loading, such as rates of rotation, is computed in float64 too.
+    """
     _make_known(attn_implementation)
     if not (folder / "config.json").is_file():
         raise InputError(f"{folder} holds no config.json; give a folder that save_pretrained made")
@@ -116,7 +120,7 @@ def model_in(
     if not any(folder.glob("*.safetensors")):
         raise InputError(f"{folder} holds no *.safetensors; other weights may run code when read")
     local = {"local_files_only": True, "trust_remote_code": False}
-    with quiet():
+    with quiet(), in_float64() if dtype is torch.float64 else nullcontext():
         import transformers
 
         _know_our_own()
@@ -136,7 +140,7 @@ def model_in(
                     use_safetensors=True,
                     experts_implementation="eager",
                     attn_implementation=attn_implementation,
-                    dtype=torch.float32,
+                    dtype=dtype,
                 )
         except SubjectError as error:
             first = str(error.__cause__).strip().partition("\n")[0][:LONGEST]
@@ -179,11 +183,19 @@ def audit_hf(
     return certificate_of(subject, tick, keep, **declared)
 
 
-def subject_of(target: str, attn_implementation: str | None = None, **options: Any) -> Model:
-    """An architecture by name, or a saved folder; `options` are of its configuration."""
+def subject_of(
+    target: str,
+    attn_implementation: str | None = None,
+    folder_in: torch.dtype = torch.float32,
+    **options: Any,
+) -> Model:
+    """An architecture by name, or a saved folder; `options` are of its configuration.
+
+    A folder is loaded in float32, as a script of its audit loads it, unless `folder_in` is another.
+    """
     family, name = pick(target)
     if is_folder(family, name):
-        model = model_in(Path(name), attn_implementation, family, options)
+        model = model_in(Path(name), attn_implementation, family, options, folder_in)
         known = _convention(family, model, Path(name).name, options, name)
     else:
         try:

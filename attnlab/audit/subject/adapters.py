@@ -48,6 +48,7 @@ SWITCHES = re.compile(
 )
 BLOCKS = (8, 16, 32, 64, 128)  # that a length may have to be a multiple of
 MOST = 1024  # of the only length of code that takes no other
+WANTS_TOKENS = "Expected tensor for argument #1 'indices'"  # PyTorch, of an embedding
 _prepared: "weakref.WeakSet[nn.Module]" = weakref.WeakSet()
 
 
@@ -151,8 +152,8 @@ def _module_subject(
             return build_subject(_try_out(replace(convention, device=device)))
         except (InputError, SubjectError) as error:
             reasons.append(str(error))
-    if reasons:
-        raise InputError(reasons[0])
+    if reasons:  # a table that got vectors says no more than that it wants tokens
+        raise InputError(next((one for one in reasons if WANTS_TOKENS not in one), reasons[0]))
     raise InputError(
         f"{name}: no width found; name it, such as width=32, or give a Subject of your own"
     )

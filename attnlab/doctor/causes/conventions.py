@@ -6,10 +6,7 @@ from dataclasses import dataclass
 
 from attnlab.doctor.case import Case, Change
 from attnlab.doctor.cause import Cause
-
-
-def shown(values: list[float]) -> str:
-    return ", ".join(f"{one:.6g}" for one in dict.fromkeys(values)) or "none"
+from attnlab.doctor.rounding import alike, all_alike, told_apart
 
 
 @dataclass(frozen=True)
@@ -57,7 +54,10 @@ class NormEpsilon(Cause):
         else:
             return
         yield self.change(
-            shown(a), shown(b), patch_a={"epsilons": wanted}, setting="the epsilon of norms"
+            *told_apart(a, b),
+            patch_a={"epsilons": wanted},
+            setting="the epsilon of norms",
+            rounding=all_alike(a, [wanted[at % len(wanted)] for at in range(len(a))]),
         )
 
 
@@ -93,9 +93,11 @@ class SoftCap(Cause):
         differ = [one for one in ("scores", "logits") if a.get(one) != b.get(one)]
         mine = tuple((one, b.get(one, 0.0)) for one in differ if one in a)
         theirs = tuple((one, 0.0) for one in differ if one not in a)
+        near = all(one in a and one in b and alike(a[one], b[one]) for one in differ)
         yield self.change(
             _caps(a),
             _caps(b),
+            rounding=near,
             patch_a={"caps": mine} if mine else {},
             patch_b={"caps": theirs} if theirs else {},
             setting="the soft cap",
@@ -103,7 +105,7 @@ class SoftCap(Cause):
 
 
 def _caps(caps: dict[str, float]) -> str:
-    return ", ".join(f"{name} capped at {cap:.6g}" for name, cap in caps.items()) or "no cap"
+    return ", ".join(f"{name} capped at {cap:.10g}" for name, cap in caps.items()) or "no cap"
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from attnlab.doctor.case import Case, Change
 from attnlab.doctor.cause import Cause
+from attnlab.doctor.rounding import alike, told_apart
 
 Q = ("q",)
 CLOSE = 1e-9
@@ -173,10 +174,14 @@ class ScoreScale(Cause):
         for ratio in known:
             if abs(ratio - 1) <= CLOSE:
                 continue
-            shown = f"{one:.6g} q · k", f"{one / ratio:.6g} q · k"
-            if not case.carrier.has(*Q):
-                patch = {"stretch": 1 / ratio}
-                yield self.change(*shown, patch_a=patch, setting="the factor on query · key")
+            shown = tuple(f"{text} q · k" for text in told_apart([one], [one / ratio]))
+            if alike(ratio, 1) or not case.carrier.has(*Q):
+                yield self.change(
+                    *shown,
+                    patch_a={"stretch": 1 / ratio},
+                    setting="the factor on query · key",
+                    rounding=alike(ratio, 1),
+                )
                 continue
             yield self.change(
                 *shown,
@@ -202,14 +207,17 @@ class EmbeddingScale(Cause):
         for ratio in dict.fromkeys((b / a, root, 1 / root)):
             if abs(ratio - 1) <= CLOSE:
                 continue
-            shown = f"× {a:.6g}", f"× {a * ratio:.6g}"
-            if not _is_tied(case):
+            shown = tuple(f"× {text}" for text in told_apart([a], [a * ratio]))
+            if not alike(ratio, 1) and not _is_tied(case):
                 text = f"({{}} * {1 / ratio!r})"
                 yield self.change(
                     *shown, move=lambda moves, text=text: moves.wrapped(("embed",), text)
                 )
             yield self.change(
-                *shown, patch_a={"embedding": ratio}, setting="the factor on embeddings"
+                *shown,
+                patch_a={"embedding": ratio},
+                setting="the factor on embeddings",
+                rounding=alike(ratio, 1),
             )
 
 

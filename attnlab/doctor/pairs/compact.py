@@ -43,19 +43,19 @@ class Layer(nn.Module):
         inner = 2 * style.hidden if style.gated else style.hidden
         norm = nn.LayerNorm if style.norm == "layer" else nn.RMSNorm
         self.ln_1 = norm(style.width, eps=style.epsilon)
+        self.fused, self.out = ("attn", "proj") if style.lit else ("c_attn", "c_proj")
         self.attn = nn.ModuleDict(
             {
-                "c_attn": nn.Linear(style.width, total, bias=style.bias),
-                "c_proj": nn.Linear(style.width, style.width, bias=style.bias),
+                self.fused: nn.Linear(style.width, total, bias=style.bias),
+                self.out: nn.Linear(style.width, style.width, bias=style.bias),
             }
         )
         self.ln_2 = norm(style.width, eps=style.epsilon)
+        wide = {"fc_1": style.hidden, "fc_2": style.hidden} if style.lit else {"c_fc": inner}
         self.mlp = nn.ModuleDict(
-            {
-                "c_fc": nn.Linear(style.width, inner, bias=style.bias),
-                "c_proj": nn.Linear(style.hidden, style.width, bias=style.bias),
-            }
+            {name: nn.Linear(style.width, size, bias=style.bias) for name, size in wide.items()}
         )
+        self.mlp[self.out] = nn.Linear(style.hidden, style.width, bias=style.bias)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         style = self.style
@@ -65,7 +65,7 @@ class Layer(nn.Module):
             style.head_width,
             style.heads // style.kv_heads,
         )
-        fused = self.attn["c_attn"](self.ln_1(x))
+        fused = self.attn[self.fused](self.ln_1(x))
         if style.fused == "kind":
             q, k, v = fused.split([h * d, g * d, g * d], -1)
             q, k, v = (one.unflatten(-1, (-1, d)).transpose(1, 2) for one in (q, k, v))
@@ -79,8 +79,9 @@ class Layer(nn.Module):
         y = F.scaled_dot_product_attention(
             q, k, v, attn_mask=mask, scale=style.scale, enable_gqa=True
         )
-        x = x + self.attn["c_proj"](y.transpose(1, 2).flatten(2))
-        inner = self.mlp["c_fc"](self.ln_2(x))
+        x = x + self.attn[self.out](y.transpose(1, 2).flatten(2))
+        given = self.ln_2(x)
+        inner = torch.cat([one(given) for name, one in self.mlp.items() if name != self.out], -1)
         act = ACTIVATIONS[style.activation]
         if style.gated:
             gate, up = inner.chunk(2, -1)
@@ -88,7 +89,7 @@ class Layer(nn.Module):
             inner = act(gate) * up
         else:
             inner = act(inner)
-        return x + self.mlp["c_proj"](inner)
+        return x + self.mlp[self.out](inner)
 
 
 class Compact(nn.Module):

@@ -4,6 +4,7 @@ Axes: b batch, t time, s keys, h query heads, g key/value heads, d head width, c
 """
 
 import math
+from struct import pack, unpack
 
 import torch
 import torch.nn.functional as F
@@ -60,16 +61,19 @@ def rotate(x: Tensor, style: Style, shift: int) -> Tensor:
     """x [b, h, t, d]"""
     d = style.rotated
     rates = style.base ** (-torch.arange(0, d, 2, dtype=torch.float64) / d) / style.factor
+    if style.rounded:
+        rates = torch.tensor([unpack("f", pack("f", one))[0] for one in rates], dtype=rates.dtype)
     angles = torch.outer(torch.arange(x.shape[2]) + shift, rates).to(x)
     cos, sin = angles.cos(), angles.sin() * (-1 if style.backward else 1)
-    turned, rest = x[..., :d], x[..., d:]
+    first = x.shape[-1] - d if style.tail else 0
+    before, turned, rest = x[..., :first], x[..., first : first + d], x[..., first + d :]
     if style.layout == "half-split":
         one, two = turned.chunk(2, -1)
         turned = torch.cat([one * cos - two * sin, two * cos + one * sin], -1)
     else:
         one, two = turned[..., 0::2], turned[..., 1::2]
         turned = torch.stack([one * cos - two * sin, two * cos + one * sin], -1).flatten(-2)
-    return torch.cat([turned, rest], -1)
+    return torch.cat([before, turned, rest], -1)
 
 
 class Attention(nn.Module):

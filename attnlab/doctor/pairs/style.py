@@ -18,13 +18,16 @@ class Style:
     base: float = 10_000.0
     backward: bool = False  # pairs turn the other way
     fraction: float = 1.0
+    tail: bool = False  # the last coordinates turn, not the first
     factor: float = 1.0  # rates are divided by it
+    rounded: bool = False  # rates are those of float32
     shift: int = 0  # of all positions
     query_shift: int = 0  # of queries alone
     first_row: int = 0  # of learned positions: that of position 0
     scale: float | None = None  # of scores; None: 1/√(head width)
     fused: Literal["kind", "group"] = "kind"
     tiled: bool = False  # query head i reads key/value head i mod kv_heads
+    lit: bool = False  # names as in LitGPT, with gates by themselves; of the compact code only
     turned: bool = False  # matrices are [in, out]
     window: int | None = None
     upside_down: bool = False  # the padding mask

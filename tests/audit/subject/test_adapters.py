@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from attnlab.audit.contract import Contract
+from attnlab.audit.errors import InputError
 from attnlab.audit.examine import examine
 from attnlab.audit.probe.probe import Probe
 from attnlab.audit.properties.packing import Packing
@@ -88,3 +89,26 @@ def test_positions_may_be_given_by_any_name_beside_segments():
 
     found = Packing().examine(Probe(subject_for(Packed(), {}, "mine"), Contract(causal=True)))
     assert found.verdict == "pass", found.detail
+
+
+@pytest.mark.parametrize(
+    ("last", "said"), [(False, "UnboundLocalError"), (True, r"gave \[2, 71\]")]
+)
+def test_what_is_wrong_with_tokens_is_not_hidden_by_a_second_guess(last, said):
+    class Wrong(nn.Module):
+        """Its tokens have a name that says nothing."""
+
+        def __init__(self):
+            super().__init__()
+            self.table, self.head = nn.Embedding(71, 36), nn.Linear(36, 71)
+
+        def forward(self, t):
+            x = self.table(t)
+            if last:
+                return self.head(x[:, -1])
+            if len(t) > 99:
+                y = x
+            return self.head(y)
+
+    with pytest.raises(InputError, match=rf"with tokens \[2, 5\] of 71: .*{said}"):
+        subject_for(Wrong(), {}, "wrong")
