@@ -6,6 +6,8 @@ that is gone or does not run. What ends a process with an error is left in the s
 """
 
 import os
+import secrets
+import signal
 import sys
 import threading
 import time
@@ -14,11 +16,15 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
+from torch.distributed.distributed_c10d import PrefixStore
+
 from attnlab.printable import one_line
 
 PAUSE = 0.5  # seconds between two beats
 SILENT = 2.0  # seconds without a beat in which a process that runs would have given several
 LOOKS = 20  # at the others, in the time that one may be silent
+KNOCK = 0.05  # seconds between two looks at who has come
+FAILURES = 5  # beats in a row that do not reach the store, after which torchrun counts as gone
 PATIENCE = 0.9  # part of the timeout after which a silent process ends the others
 
 
@@ -72,11 +78,12 @@ class Heartbeat:
 
     def _run(self) -> None:
         count, looked, unchanged = 0, time.monotonic(), [0] * self._size
-        before = [""] * self._size
-        while not self._ended.wait(PAUSE):
-            count += 1
+        before, failures = [""] * self._size, 0
+        while failures < FAILURES and not self._ended.wait(PAUSE):
+            count, failures = count + 1, failures + 1
             with suppress(Exception):  # the main thread hears of it too
                 self._store.set(_beat(self._rank), f"{count} {self.step}")
+                failures = 0
                 if time.monotonic() - looked >= self._timeout * PATIENCE / LOOKS:
                     looked, now = time.monotonic(), self._beats()
                     unchanged = [
@@ -85,6 +92,8 @@ class Heartbeat:
                     ]
                     before = now
                     self._end_if_alone([r for r in range(self._size) if unchanged[r] >= LOOKS], now)
+        if not self._ended.is_set():  # nobody would stop these processes any more: save and end
+            os.kill(os.getpid(), signal.SIGTERM)
 
     def _end_if_alone(self, silent: Sequence[int], beats: Sequence[str]) -> None:
         """The main thread may wait for them in a library, where no signal reaches it."""
@@ -106,17 +115,57 @@ class Heartbeat:
         return [said.get(rank, b"").decode() for rank in range(self._size)]
 
 
-def await_all(store: Any, rank: int, size: int, timeout: float) -> None:
-    """Until every process has come; Lost names those that have not."""
-    keys = [f"here/{one}" for one in range(size)]
-    store.set(keys[rank], "")
+def meet(launch: Any, rank: int, size: int, timeout: float) -> Any:
+    """A fresh store for the processes of one start; Lost names those that have not come.
+
+    The store of torchrun outlives a restart, with the keys of processes that are gone, and its
+    agents do not count restarts alike. So each process leaves a word of its own, made anew at
+    every start, and the first one answers to each word with the number of this start.
+    """
+    word, until = secrets.token_hex(8), time.monotonic() + timeout
+    launch.set(_word(rank), word)
     try:
-        store.wait(keys, timedelta(seconds=timeout))
-    except Exception:
-        missing = [one for one in range(size) if not store.check([keys[one]])]
-        raise Lost(
-            f"{_named(missing, size)} missing: not there within {timeout:g} s of the start"
-        ) from None
+        if rank == 0:
+            number = launch.add("attnlab/starts", 1)
+        else:
+            launch.wait([_start(word)], timedelta(seconds=timeout))
+            number = int(launch.get(_start(word)))
+    except Exception:  # of its own kind in each version
+        raise Lost(f"{_named([0], size)} {_absent(timeout)}") from None
+    store = PrefixStore(f"attnlab/{number}", launch)
+    store.set(_here(rank), "")
+    missing, answered = list(range(size)), set[str]()
+    while missing and time.monotonic() < until:
+        if rank == 0:
+            for key in [one for one in map(_word, missing) if launch.check([one])]:
+                if (other := launch.get(key).decode()) not in answered:
+                    answered.add(other)
+                    launch.set(_start(other), str(number))
+            time.sleep(KNOCK)
+        else:
+            with suppress(Exception):
+                left = max(until - time.monotonic(), KNOCK)
+                store.wait([_here(one) for one in missing], timedelta(seconds=left))
+        missing = [one for one in missing if not store.check([_here(one)])]
+    if missing:
+        raise Lost(f"{_named(missing, size)} {_absent(timeout)}")
+    return store
+
+
+def _absent(timeout: float) -> str:
+    return f"missing: not there within {timeout:g} s of the start"
+
+
+def _word(rank: int) -> str:
+    return f"attnlab/word/{rank}"
+
+
+def _start(word: str) -> str:
+    return f"attnlab/start/{word}"
+
+
+def _here(rank: int) -> str:
+    return f"here/{rank}"
 
 
 def _beat(rank: int) -> str:

@@ -111,9 +111,12 @@ def launch(
         recipe = resumed(run, begin, lambda line: None)
     inspect(recipe)
     with parallel.world(recipe.device, recipe.timeout) as world:
-        if run is not None and world.size > 1:
+        earlier = world.recall()
+        if earlier or world.size > 1:
+            if earlier and (Path(earlier) / "config.json").exists():  # the first process decides
+                run, begin = runs.Run(Path(earlier)), None
             run, begin = _agree(world, run, begin, said.append)
-            recipe = resumed(run, begin, said.append)
+            recipe = recipe if run is None else resumed(run, begin, said.append)
         report = make_report(world)
         for line in said:
             report.note(line)
@@ -131,6 +134,7 @@ def launch(
         if run is None:
             folder = world.broadcast(str(runs.create(root, preset).folder) if world.first else "")
             run = runs.Run(Path(folder))
+        world.remember(str(run.folder.absolute()))
         with _undo_if_refused(run, new, world):
             result = _train(setup, run, world, report, begin)
         if new and world.first and not result.begun:
@@ -203,10 +207,6 @@ def _find_resumable(
     preset: str, recipe: Recipe, root: Path, resume: str | None
 ) -> tuple[runs.Run | None, Path | None]:
     """The run to resume, and the checkpoint if that was named itself."""
-    if parallel.restarted():
-        again = [run for run in runs.all_in(root) if _launch_of(run) == parallel.launch_id()]
-        if again:
-            return again[0], None
     if resume is None:
         return None, None
     if resume not in ("auto", "newest"):
@@ -228,21 +228,17 @@ def _find_resumable(
     return None, None
 
 
-def _launch_of(run: runs.Run) -> str:
-    """Of the processes that have trained it last, if torchrun has started them."""
-    try:
-        return str(run.manifest().get("launch", ""))
-    except (ValueError, OSError):
-        return ""
-
-
 def _agree(
-    world: World, run: runs.Run, begin: Path | None, note: Callable[[str], None]
-) -> tuple[runs.Run, Path | None]:
-    """The run that the first process has found, and its newest checkpoint that is whole."""
-    run = runs.Run(Path(world.broadcast(str(run.folder))))
-    if begin is not None:
-        begin = Path(world.broadcast(str(begin)))
+    world: World, run: runs.Run | None, begin: Path | None, note: Callable[[str], None]
+) -> tuple[runs.Run | None, Path | None]:
+    """The run that the first process has found, if any, and its newest checkpoint that is whole."""
+    found = world.broadcast("" if run is None else str(run.folder))
+    named = world.broadcast("" if begin is None else str(begin))
+    if not found:
+        return None, None
+    run = runs.Run(Path(found))
+    if named:
+        begin = Path(named)
         sharded.together(world, lambda: sharded.verify(begin, world))
         return run, begin
     newest, broken = sharded.newest_good(world, run.checkpoints)

@@ -490,5 +490,4 @@ def facts(world: World) -> dict[str, str | int]:
         "processes": world.size,
         "pid": os.getpid(),
         "command": command.line(),
-        **({"launch": parallel.launch_id()} if parallel.launch_id() else {}),
     }

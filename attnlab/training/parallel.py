@@ -6,7 +6,6 @@ gradient is that of the whole batch, so only rounding depends on how many there 
 
 import gc
 import os
-import socket
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -16,14 +15,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
-from attnlab.training.heartbeat import Heartbeat, Lost, await_all
+from attnlab.training.heartbeat import Heartbeat, Lost, meet
 from attnlab.training.recipe import Recipe
 from attnlab.training.shards import Cut
 
 TIMEOUT = 600.0  # seconds
+REMEMBERED = "attnlab/remembered"
 
 
 @dataclass(frozen=True)
@@ -32,6 +31,7 @@ class World:
     size: int
     device: torch.device
     heart: Heartbeat | None = None
+    store: Any = None  # of the torchrun that has started this process; it outlives a restart
 
     @property
     def first(self) -> bool:
@@ -78,6 +78,16 @@ class World:
         """What the first process says, heard by all."""
         return self.gather(text if self.first else "")[0]
 
+    def remember(self, text: str) -> None:
+        """What the processes are to know when torchrun starts them again; the first one says it."""
+        if self.store is not None and self.first:
+            self.store.set(REMEMBERED, text)
+
+    def recall(self) -> str:
+        """What was remembered before torchrun started these processes again; else empty."""
+        there = self.store is not None and self.first and self.store.check([REMEMBERED])
+        return self.broadcast(self.store.get(REMEMBERED).decode() if there else "")
+
     def reached(self, step: int) -> None:
         """Tell the others how far this process is, should it be lost."""
         if self.heart is not None:
@@ -99,22 +109,22 @@ def world(device: str = "auto", timeout: float = TIMEOUT) -> Iterator[World]:
     kind = torch_device(device).type
     local = int(os.environ.get("LOCAL_RANK", 0))
     here = torch.device(kind, local) if kind == "cuda" else torch.device(kind)
+    longest = timedelta(seconds=timeout)
+    shared = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     if size == 1:
-        yield World(0, 1, here)
+        yield World(0, 1, here, store=_store_of_torchrun(longest) if shared else None)
         return
     if kind == "cuda":
         torch.cuda.set_device(here)
-    longest = timedelta(seconds=timeout)
-    store: Any = next(rendezvous("env://", timeout=longest))[0]
-    store = PrefixStore(f"attnlab/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
-    await_all(store, rank, size, timeout)
+    launch = _store_of_torchrun(longest)
+    store = meet(launch, rank, size, timeout)
     # what processes say to each other goes over the CPU: no GPU waits for it
     backend = "cpu:gloo,cuda:nccl" if kind == "cuda" else "gloo"
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=longest)
     heart = Heartbeat(store, rank, size, timeout)
     heart.start()
     try:
-        yield World(rank, size, here, heart)
+        yield World(rank, size, here, heart, launch if shared else None)
         dist.barrier()  # one that ends early takes its half of the connection with it
     except BaseException as error:
         lost = heart.diagnose() if type(error) in COLLECTIVE else ""
@@ -132,19 +142,9 @@ def world(device: str = "auto", timeout: float = TIMEOUT) -> Iterator[World]:
 COLLECTIVE = (RuntimeError, dist.DistBackendError, dist.DistNetworkError, dist.DistStoreError)
 
 
-def restarted() -> bool:
-    """Whether torchrun has started these processes again, after one of them was lost."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)) > 0
-
-
-def launch_id() -> str:
-    """The same for all processes that one torchrun starts, now or again; empty without it.
-
-    Its own name for a launch is "none" unless a person gives one: then the process that has started
-    this one stands for it.
-    """
-    name = os.environ.get("TORCHELASTIC_RUN_ID", "")
-    return f"{socket.gethostname()} {os.getppid()}" if name == "none" else name
+def _store_of_torchrun(timeout: timedelta) -> Any:
+    """The first agent keeps it as long as it lives; without agents, the first process does."""
+    return next(rendezvous("env://", timeout=timeout))[0]
 
 
 def torch_device(device: str) -> torch.device:

@@ -1,5 +1,6 @@
 """Who is missing: by counts that stand still, by what was left in the store, by steps behind."""
 
+import threading
 import time
 from datetime import timedelta
 
@@ -7,7 +8,7 @@ import pytest
 import torch.distributed as dist
 
 from attnlab.training import heartbeat
-from attnlab.training.heartbeat import Heartbeat, Lost, await_all
+from attnlab.training.heartbeat import Heartbeat, Lost, meet
 
 
 @pytest.fixture
@@ -77,7 +78,48 @@ def test_a_process_that_waits_in_a_library_is_ended_by_its_own_thread(store, mon
     assert "process 1 of 2 is gone" in capsys.readouterr().err
 
 
+def test_a_process_whose_torchrun_is_gone_saves_and_ends(monkeypatch):
+    """Nobody would stop it any more: it is as if it had been told to."""
+    told = threading.Event()
+    monkeypatch.setattr(heartbeat, "PAUSE", 0.01)
+    monkeypatch.setattr(heartbeat.os, "kill", lambda pid, number: told.set())
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True)
+    alone = Heartbeat(store, 0, 2, 100.0)
+    alone._store = None  # whatever is asked of it fails
+    alone.start()
+    assert told.wait(60)
+    alone.stop()
+
+
+def met(store, ranks, size, timeout):
+    """What each of these processes has after they have met, or its error."""
+    found = {}
+
+    def come(rank):
+        try:
+            found[rank] = meet(store.clone(), rank, size, timeout)
+        except Lost as error:
+            found[rank] = str(error)
+
+    threads = [threading.Thread(target=come, args=(rank,)) for rank in ranks]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
 def test_who_has_not_come_is_named(store):
-    store.set("here/1", "")
-    with pytest.raises(Lost, match=r"processes 0, 3 of 4 are missing: not there within 0\.2 s"):
-        await_all(store, 2, 4, 0.2)
+    said = "processes 1, 3 of 4 are missing: not there within 0.5 s of the start"
+    assert met(store, (0, 2), 4, 0.5) == {0: said, 2: said}
+    assert met(store, [1], 4, 0.1)[1].startswith("process 0 of 4 is missing")
+
+
+def test_processes_that_are_started_again_read_nothing_of_those_before(store):
+    """Whatever each agent has counted: the store is that of all their starts."""
+    before = met(store, range(3), 3, 60.0)
+    before[1].set("address", "of a process that is gone")
+    after = met(store, range(3), 3, 60.0)
+    after[0].set("address", "new")
+    assert {one.get("address") for one in after.values()} == {b"new"}
+    assert before[2].get("address") == b"of a process that is gone"

@@ -2,6 +2,8 @@
 
 import shutil
 
+import pytest
+import torch.distributed as dist
 from training import test_launch
 from training.test_launch import Notes, go, unfinished
 
@@ -10,24 +12,53 @@ from attnlab.training import checkpoint
 place = test_launch.place
 
 
-def test_processes_that_torchrun_starts_again_go_on_with_their_run(place, monkeypatch):
+@pytest.fixture
+def torchrun(monkeypatch):
+    """Its agent, as far as a process sees it: another one each time it is called."""
+    stores = []
+
+    def start():
+        stores.append(dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False))
+        known = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": stores[-1].port}
+        known |= {"RANK": 0, "WORLD_SIZE": 1, "TORCHELASTIC_USE_AGENT_STORE": True}
+        for name, value in known.items():
+            monkeypatch.setenv(name, str(value))
+
+    return start
+
+
+def test_processes_that_torchrun_starts_again_go_on_with_their_run(place, torchrun):
     """Without --resume, and not with an older run of the same settings."""
     older, _ = go(place)
     unfinished(older)
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1234")
+    torchrun()
     run, _ = go(place, "keep=9")
     expected = run.log("metrics").read_bytes()
-    assert run.manifest()["launch"] == "1234" and "launch" not in older.manifest()
-    other, _ = go(place)
-    assert other.folder != run.folder, "not started again: a new run"
-    shutil.rmtree(other.folder)
+    assert run.folder != older.folder
     unfinished(run)
     for folder in checkpoint.all_in(run.checkpoints)[:-1]:
         shutil.rmtree(folder)
     notes = Notes()
-    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     again, _ = go(place, "keep=9", report=notes)
     assert (again.folder, notes.began_at) == (run.folder, 2)
     assert again.log("metrics").read_bytes() == expected
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "5678")
-    assert go(place)[0].folder not in (older.folder, run.folder), "another launch"
+    torchrun()
+    assert go(place)[0].folder not in (older.folder, run.folder), "another torchrun"
+
+
+def test_they_go_on_with_the_run_that_was_named_and_not_with_a_newer_one(place, torchrun):
+    named, _ = go(place)
+    newer, _ = go(place)
+    finished = (newer.folder / "result.json").read_bytes()
+    unfinished(named)
+    torchrun()
+    assert go(place, "steps=7", resume=str(named.folder))[0].folder == named.folder
+    assert go(place, "steps=9", resume=str(named.folder))[0].folder == named.folder
+    assert (newer.folder / "result.json").read_bytes() == finished
+
+
+def test_a_start_that_has_left_nothing_begins_anew(place, torchrun):
+    torchrun()
+    run, _ = go(place)
+    shutil.rmtree(run.folder)
+    assert go(place)[0].folder.is_dir()
