@@ -15,8 +15,10 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from attnlab.compat import TorchDispatchMode
+from attnlab.printable import raised
 from attnlab.training.shards import Cut
 
+LONGEST = 200  # letters of why a building failed
 LARGE = 1 << 14  # numbers; what is smaller is there whole on every process until it is cut
 
 M = TypeVar("M", bound=nn.Module)
@@ -136,12 +138,19 @@ def build_rows(
     Without `fill` they are zeros, for weights that come from elsewhere: random numbers take time.
 
     Unfit where something else than filling it is done to a large tensor, as an orthogonal matrix
-    needs; then only the whole model will do.
+    needs; then only the whole model will do. So does a building that fails: it may read numbers
+    that are not there, or give a weight other data. Any other fault shows in the whole one again.
     """
     said = _AsOnCpu()
     mode = _Rows(cut, fill, said)
-    with said, mode:
-        model = build()
+    try:
+        with said, mode:
+            model = build()
+    except (Unfit, MemoryError):
+        raise
+    except Exception as error:
+        reason = " ".join(raised(error).split())[:LONGEST]
+        raise Unfit(reason) from error
     rows = {}
     for name, parameter in model.named_parameters():
         if parameter.is_meta:

@@ -14,9 +14,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from attnlab.data.batches import Source
 from attnlab.evaluate import Evaluation
 from attnlab.extras import missing
+from attnlab.models.meta import measure
 from attnlab.models.model import LanguageModel, parameters
 from attnlab.stop import Stopping
 from attnlab.training.recipe import Recipe
+from attnlab.training.shards import is_sharded
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class Opening:
             parameters=parameters(model),
             tokens=tokens,
             epochs=recipe.steps * recipe.batch / source.count,
-            flops=model.operations(recipe.length) * tokens,
+            flops=_operations(model, recipe) * tokens,
             steps=recipe.steps,
             ready_seconds=ready,
             expected_seconds=left * step_seconds + evaluating,
@@ -272,6 +274,17 @@ class TensorBoard(Report):
     def sampled(self, step: int, prompt: str, text: str) -> None:
         self.writer.add_text("sample", prompt + text, step)
         self.then.sampled(step, prompt, text)
+
+
+def _operations(model: LanguageModel, recipe: Recipe) -> float:
+    """Of a step, for each token.
+
+    Code of a person's own is counted as it runs. Parts of a model that is cut (FSDP) run only
+    within its forward pass, so there another one is counted, without memory.
+    """
+    if any(map(is_sharded, model.parameters())):
+        return measure(recipe.model, lambda other: other.operations(recipe.length))
+    return model.operations(recipe.length)
 
 
 def scaled(number: float) -> str:

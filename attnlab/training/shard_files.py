@@ -31,6 +31,7 @@ INDEX = "shards.json"
 MOST = 100_000  # shards of a checkpoint
 HEADER = 100 << 20  # bytes; the library refuses a longer one
 PIECE = 1 << 24  # bytes that are looked at for NaN at a time
+COUNTED = (1 << 63) - 1  # numbers; PyTorch counts no further, though a tensor be empty
 _NAME = re.compile(r"(model|optimiser)-(\d{5})-of-(\d{5})\.safetensors")
 _DTYPES = {letters: name for name, letters in NAMES.items()}
 
@@ -81,6 +82,7 @@ class Spec:
         counts = [*shape, *edges]
         if dtype not in NAMES or any(type(one) is not int or one < 0 for one in counts):
             raise ValueError
+        _refuse_uncountable(shape)
         rows = shape[0] if shape else 1
         if len(edges) != shards + 1 or edges != sorted(edges) or (edges[0], edges[-1]) != (0, rows):
             raise ValueError
@@ -137,13 +139,9 @@ class ShardFiles:
         every = [(kind, shard) for kind in KINDS for shard in range(self.shards)]
         for kind, shard in every[reader::readers]:
             with self._open(kind, shard) as file:
-                cursor, header = self._header(file, kind, shard)
-                begin = cursor
+                begin, header = self._header(file, kind, shard)  # and from there all is tensors
                 for name, (start, stop, dtype) in sorted(header.items(), key=lambda one: one[1]):
-                    _read_through(file, cursor, begin + start)
                     self._verify_tensor(file, name, begin + start, begin + stop, dtype)
-                    cursor = begin + stop
-                _read_through(file, cursor, file.size)
 
     def read(
         self, kind: str, wanted: Mapping[str, tuple[int, int]] | None = None
@@ -205,7 +203,7 @@ class ShardFiles:
         fits = entries.keys() == {name for name, spec in specs.items() if _size(spec, shard)}
         for name, (start, stop, dtype, _) in entries.items():
             fits = fits and dtype == specs[name].dtype
-            fits = fits and stop - start == _size(specs[name], shard) <= file.size - begin - start
+            fits = fits and stop - start == _size(specs[name], shard)
         if not fits:
             raise BrokenCheckpoint(f"{file.path} does not have the tensors of {INDEX}")
         return begin, {name: entry[:3] for name, entry in entries.items()}
@@ -216,13 +214,24 @@ class ShardFiles:
         length = int.from_bytes(file.read(0, min(8, file.size)), "little")
         if length > min(HEADER, file.size):
             raise BrokenCheckpoint(f"{file.path} is not safetensors: its header has no end")
+        begin = 8 + length
         try:
-            plain = json.loads(file.read(8, 8 + length))
-            return 8 + length, {name: _entry(one) for name, one in plain.items()}
+            plain = json.loads(file.read(8, begin))
+            entries = {name: _entry(one) for name, one in plain.items()}
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             if isinstance(error, BrokenCheckpoint):
                 raise
             raise BrokenCheckpoint(f"{file.path} is not safetensors: no header") from None
+        end = begin
+        for start, stop, *_ in sorted(entries.values()):
+            if begin + start != end:
+                raise BrokenCheckpoint(
+                    f"{file.path} is not safetensors: its tensors do not lie one after another"
+                )
+            end = begin + stop
+        if end != file.size:
+            raise BrokenCheckpoint(f"{file.path} is not safetensors: its tensors do not fill it")
+        return begin, entries
 
     def _verify_tensor(
         self, file: VerifiedFile, name: str, start: int, stop: int, dtype: str
@@ -255,7 +264,17 @@ def _entry(plain: Any) -> tuple[int, int, str, tuple[int, ...]]:
     (start, stop), shape = plain["data_offsets"], plain["shape"]
     if any(type(one) is not int or one < 0 for one in (start, stop, *shape)) or start > stop:
         raise ValueError
+    _refuse_uncountable(shape)
     return start, stop, _DTYPES[plain["dtype"]], tuple(shape)
+
+
+def _refuse_uncountable(shape: list[int]) -> None:
+    """It ends as soon as it knows: the product of very many sizes would take minutes."""
+    numbers = 1
+    for one in shape:
+        numbers *= max(one, 1)
+        if numbers > COUNTED:
+            raise ValueError
 
 
 def _read_through(file: VerifiedFile, start: int, stop: int) -> None:

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 TESTS = Path(__file__).parent.parent
+OWN_CODE = f"{TESTS.parent / 'examples' / 'mine.py'}:Mine"
 SCRIPT = "from training.processes import main; main()"
 
 
@@ -149,7 +150,15 @@ def _wrong(rank):
         _at_step(6, fail)
 
 
+def _named(rank):
+    """Code of a person's own may be run."""
+    from attnlab.code import consent
+
+    consent.allow(OWN_CODE)
+
+
 ACCIDENTS = {
+    "own code": _named,
     "no gathering": _refuse_to_gather,
     "full disk": _full_disk,
     "gone": _gone,

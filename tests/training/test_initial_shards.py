@@ -6,6 +6,7 @@ from torch import nn
 from training.recipes import small
 
 from attnlab import config
+from attnlab.code import consent
 from attnlab.compat import TorchDispatchMode
 from attnlab.models.recurrent import ElmanSettings
 from attnlab.models.transformer import TransformerSettings
@@ -108,3 +109,62 @@ def test_a_weight_that_nothing_fills_is_refused(monkeypatch):
 
     with pytest.raises(Unfit, match="weight is left as memory has it"):
         build_rows(Careless, Cut(2, 0))
+
+
+class GivenData(nn.Module):
+    """Filled in ways of which no operation on the tensor tells."""
+
+    def __init__(self, way):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(8, 8))
+        if way == "data":
+            self.weight.data = torch.randn(8, 8) * 0.01
+        elif way == "filled data":
+            self.weight.data = torch.empty(8, 8).normal_()
+        else:
+            self.weight.detach().numpy()[:] = 1 + torch.arange(8.0).numpy()
+
+
+@pytest.mark.parametrize("way", ["data", "numpy"])
+def test_weights_that_are_given_other_data_are_made_whole(monkeypatch, way):
+    monkeypatch.setattr(initial_shards, "LARGE", 10)
+    with pytest.raises(Unfit, match=r"^TypeError|^RuntimeError"):
+        build_rows(lambda: GivenData(way), Cut(2, 0))
+
+
+def test_data_that_can_be_made_in_rows_are(monkeypatch):
+    monkeypatch.setattr(initial_shards, "LARGE", 10)
+    whole, after = torch.manual_seed(5) and GivenData("filled data"), torch.rand(1)
+    torch.manual_seed(5)
+    _, rows = build_rows(lambda: GivenData("filled data"), Cut(2, 1))
+    assert torch.equal(rows["weight"], whole.weight[4:]) and torch.equal(torch.rand(1), after)
+
+
+def test_own_code_that_gives_a_weight_other_data_begins_whole(tmp_path):
+    code = tmp_path / "mine.py"
+    code.write_text(
+        "import torch\nfrom torch import nn\n\n\n"
+        "class Mine(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.t = nn.Parameter(torch.empty(200, 200))\n"
+        "        self.t.data = torch.randn(200, 200) * 0.01\n\n"
+        "    def forward(self, q, k, v):\n"
+        "        return v * self.t.mean()\n"
+    )
+    notes = []
+    consent.allow(f"{code}:Mine")
+    recipe = small(f"model.attention={code}:Mine")
+    model, rows = weights.build_shards(recipe, Cut(2, 0), local=2, fill=True, note=notes.append)
+    whole = dict(weights.build_model(recipe).named_parameters())
+    assert not rows and len(notes) == 1 and "begins with the whole model" in notes[0]
+    assert all(torch.equal(one, whole[name]) for name, one in model.named_parameters())
+
+
+def test_what_cannot_be_built_at_all_is_said_as_in_one_process():
+    def build():
+        raise ValueError("no such thing")
+
+    with pytest.raises(Unfit) as unfit:
+        build_rows(build, Cut(2, 0))
+    assert isinstance(unfit.value.__cause__, ValueError)

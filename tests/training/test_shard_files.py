@@ -4,6 +4,8 @@ import json
 
 import pytest
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 
 from attnlab.checks.corruption import example, save_in_shards
 from attnlab.training import checkpoint, shard_files, verified_file
@@ -114,6 +116,11 @@ def put(kind, name, **fields):
     return lambda index: index[kind][name].update(fields)
 
 
+def added(**fields):
+    """A tensor of no numbers, which no file needs to hold."""
+    return lambda index: index["model"].update(more={"dtype": "float32", **fields})
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -127,6 +134,9 @@ def put(kind, name, **fields):
         put("model", "embed.weight", rows=[33, 0, 65]),
         put("model", "embed.weight", rows=[0, 33, 64]),
         put("model", "embed.weight", rows="0"),
+        added(shape=[0, 2**70], rows=[0, 0, 0]),
+        added(shape=[0, 2**62, 2**62, 2**62], rows=[0, 0, 0]),
+        added(shape=[0, *[2**62] * 20_000], rows=[0, 0, 0]),
         lambda index: index["model"].pop("norm.weight"),
         lambda index: index["model"].update(more=index["model"]["norm.weight"]),
         lambda index: index.pop("optimiser"),
@@ -137,6 +147,49 @@ def test_an_index_that_lies_is_refused(tmp_path, change):
     folder = rewritten(save_in_shards(tmp_path, 1, example(0), 2), change)
     with pytest.raises(BrokenCheckpoint):
         checkpoint.load(folder)
+    assert not checkpoint.is_good(folder)
+
+
+def all_at_the_beginning(header):
+    """Then the file holds bytes that no tensor has, and some that several have."""
+    for one in header.values():
+        start, stop = one["data_offsets"]
+        one["data_offsets"] = [0, stop - start]
+
+
+def less_than_the_file(header):
+    last = max(header.values(), key=lambda one: one["data_offsets"])
+    header.pop(next(name for name, one in header.items() if one is last))
+
+
+def more_numbers_than_can_be_counted(header):
+    header["more"] = {"dtype": "F32", "shape": [0, 2**70], "data_offsets": [0, 0]}
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+@pytest.mark.parametrize(
+    "harm", [all_at_the_beginning, less_than_the_file, more_numbers_than_can_be_counted]
+)
+def test_tensors_lie_one_after_another_as_the_library_wants_them(tmp_path, harm, shards):
+    saved = example(0)
+    if shards == 1:
+        folder, name = checkpoint.save(tmp_path, 1, saved), "model.safetensors"
+    else:
+        folder, name = save_in_shards(tmp_path, 1, saved, 2), shard_files.name_of("model", 0, 2)
+    path = folder / name
+    content = path.read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + length])
+    harm(header)
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + content[8 + length :])
+    with pytest.raises(SafetensorError):
+        load_file(path)
+    body = json.loads((folder / "manifest.json").read_bytes())["body"]
+    body["files"][name] = checkpoint.entry_of(path.read_bytes())
+    (folder / "manifest.json").write_bytes(checkpoint._serialize(body))
+    with pytest.raises(BrokenCheckpoint, match=r"model.*safetensors"):
+        checkpoint.open_tensors(folder).read("model")
     assert not checkpoint.is_good(folder)
 
 

@@ -1,12 +1,15 @@
 """Several processes with shards of the weights: the same losses for any number of them, no process
 ever with all weights, and a lost or failing process that is named."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
-from training.processes import started
+from training.processes import OWN_CODE, started
 from training.recipes import begin, small
 
+from attnlab.code import consent
 from attnlab.training import checkpoint, runs, shard_files
 from attnlab.training.parallel import World, cut_for
 from attnlab.training.saved import open_saved
@@ -32,6 +35,7 @@ JOBS = [
     (2, "stopped", QUIET, *WORDS, "model.dropout=0.1", "steps=4", "sample_every=4"),
     (2, "stopped", QUIET, *WORDS, "model.dropout=0.1", "steps=8", "sample_every=4"),
     (2, "recomputed", QUIET, *WORDS, "model.dropout=0.1", "steps=4", "recompute=true"),
+    (2, "own", "own code", *ADAMW, "steps=4", f"model.attention={OWN_CODE}"),
     (2, "full", "full disk", *ADAMW, "steps=8"),
     (2, "gone", "gone", *ADAMW, "steps=8"),
     (2, "hanging", "hanging", *ADAMW, "steps=8", "timeout=3"),
@@ -109,6 +113,15 @@ def test_as_many_processes_resume_to_the_same_bits(trained):
 def test_recomputed_blocks_train_the_same_model_in_shards(trained):
     run, plain = run_of(trained, "recomputed"), run_of(trained, "plain")
     assert losses(run) == losses(plain)[:4]
+
+
+def test_operations_of_code_of_ones_own_are_counted_although_its_weights_are_cut(trained, tmp_path):
+    consent.allow(OWN_CODE)
+    words = [*ADAMW, "steps=4", f"model.attention={OWN_CODE}"]
+    run, (whole, _) = run_of(trained, "own"), begin(tmp_path, small(*words))
+    there, here = (json.loads((r.folder / "manifest.json").read_bytes()) for r in (run, whole))
+    assert there["flops"] == here["flops"]
+    np.testing.assert_allclose(losses(run), losses(whole), rtol=ROUNDING)
 
 
 def test_a_checkpoint_in_shards_is_used_like_any_other(trained):
