@@ -7,10 +7,10 @@ of the weights (hybrid sharding) every copy is cut alike.
 
 import sys
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:  # who only looks at what is there need not wait for torch
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,12 @@ def bounds(count: int, shards: int) -> list[int]:
     return [min(number * each, count) for number in range(shards + 1)]
 
 
-def is_sharded(tensor: Tensor) -> bool:
+def is_sharded(tensor: "Tensor") -> bool:
     module: Any = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(tensor, module.DTensor)
 
 
-def cut_of(tensor: Tensor) -> Cut:
+def cut_of(tensor: "Tensor") -> Cut:
     """Of a tensor in shards."""
     sharded: Any = tensor
     mesh, last = sharded.device_mesh, sharded.device_mesh.ndim - 1
@@ -47,19 +47,19 @@ def cut_of(tensor: Tensor) -> Cut:
     return Cut(mesh.size(last), mesh.get_local_rank(last), copy)
 
 
-def own(tensor: Tensor) -> Tensor:
+def own(tensor: "Tensor") -> "Tensor":
     """The rows that this process has; a tensor that is not cut is there whole."""
     sharded: Any = tensor
     return sharded.to_local() if is_sharded(tensor) else tensor
 
 
-def whole(tensor: Tensor) -> Tensor:
+def whole(tensor: "Tensor") -> "Tensor":
     """All processes must call this together."""
     put_together: Any = tensor
     return put_together.full_tensor() if is_sharded(tensor) else tensor
 
 
-def like(tensor: Tensor, other: Tensor) -> Tensor:
+def like(tensor: "Tensor", other: "Tensor") -> "Tensor":
     """The tensor, cut in shards as the other is."""
     if not is_sharded(other) or is_sharded(tensor):
         return tensor
@@ -69,8 +69,9 @@ def like(tensor: Tensor, other: Tensor) -> Tensor:
     return distribute_tensor(tensor.contiguous(), model.device_mesh, model.placements)
 
 
-def join(rows: Tensor, other: Tensor) -> Tensor:
+def join(rows: "Tensor", other: "Tensor") -> "Tensor":
     """A tensor of which every process has its rows, cut as the other is; nothing is sent."""
+    import torch
     from torch.distributed.tensor import DTensor
 
     model: Any = other

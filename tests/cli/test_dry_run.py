@@ -9,7 +9,7 @@ TINY = ("steps=7", "batch=2", "model.width=16", "model.depth=1", "context=32", "
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch):
-    monkeypatch.setattr("attnlab.api.comparing._pool", lambda on, address, processes: InProcess())
+    monkeypatch.setattr("attnlab.experiments.places.pool_of", lambda *asked: InProcess())
 
 
 def test_a_training_is_shown_with_its_recipe_size_and_time(attnlab, tmp_path):

@@ -14,6 +14,12 @@ from attnlab.audit.properties.prefix import Prefix, pairs
 from attnlab.audit.subject.adapters import subject_for
 
 
+@pytest.fixture(autouse=True)
+def seeded():
+    """The weights of the code under audit are the same in any order of the tests."""
+    torch.manual_seed(0)
+
+
 def found(code, **declared):
     return Prefix().examine(Probe(subject_for(code, {}, "code"), Contract(**declared)))
 
