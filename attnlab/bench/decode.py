@@ -39,7 +39,7 @@ PATIENCE = 60.0  # seconds; a turn takes some hundredths of one
 class DecodeBench:
     keys: int = setting(128, low=1, about="keys in the KV cache, the query's own included")
     window: int = setting(
-        64, low=1, about="keys a query attends to, its own included, in the case with a window"
+        64, low=1, about="keys a query attends to, including its own, in the case with a window"
     )
     batch: int = setting(1, low=1, about="texts side by side")
     heads: int = setting(4, low=1, about="query heads")

@@ -38,7 +38,7 @@ _DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch
 class WindowBench:
     lengths: tuple[int, ...] = setting((4096, 8192, 16384), low=1, about="tokens in a text")
     windows: tuple[int, ...] = setting(
-        (64, 256, 1024), low=1, about="keys a query attends to, its own included"
+        (64, 256, 1024), low=1, about="keys a query attends to, including its own"
     )
     batch: int = setting(1, low=1, about="texts side by side")
     heads: int = setting(8, low=1, about="query heads")

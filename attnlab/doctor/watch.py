@@ -40,7 +40,7 @@ class Attention:
 
     @property
     def window(self) -> float | None:
-        """How many keys a query attends to, its own included; infinite without a window, and None
+        """How many keys a query attends to, including its own; infinite without a window, and None
         where the mask is another."""
         if self.visible is None:
             return None

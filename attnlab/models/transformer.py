@@ -67,9 +67,9 @@ class TransformerSettings:
     window: tuple[int | None, ...] = setting(
         (None,),
         low=1,
-        because="it counts the keys that a query attends to, its own included",
+        because="it counts the keys that a query attends to, including its own",
         none="all keys",
-        about="keys a query attends to, its own included; a list repeats over the layers",
+        about="keys a query attends to, including its own; a list repeats over the layers",
     )
     chunk: tuple[int | None, ...] = setting(
         (None,),

@@ -44,7 +44,7 @@ def leads_to(windows: tuple[int | None, ...], length: int) -> NDArray[np.bool_]:
 @settings
 class StackedWindowsReach(Claim):
     layers: int = setting(3, low=1, high=6, about="L: layers of the transformer")
-    window: int = setting(4, low=1, high=12, about="W: keys a query attends to, its own included")
+    window: int = setting(4, low=1, high=12, about="W: keys a query attends to, including its own")
     full: bool = setting(False, about="one layer attends to all keys")
 
     about = About(

@@ -11,7 +11,7 @@ from attnlab.doctor.rounding import alike, all_alike, told_apart
 
 @dataclass(frozen=True)
 class Window(Cause):
-    """How many keys a query attends to, its own included: W, W ± 1, none.
+    """How many keys a query attends to, including its own: W, W ± 1, none.
 
     Read off the masks of every attention. The wider one is narrowed, layer by layer.
     """

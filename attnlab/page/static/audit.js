@@ -12,7 +12,7 @@ export const title = "Audit";
 
 const CONTRACT = [
   {name: "causal", kind: "bool"},
-  {name: "window", kind: "int", low: 1, about: "keys a query sees, its own included"},
+  {name: "window", kind: "int", low: 1, about: "keys a query attends to, including its own"},
   {name: "cache", kind: "bool"},
   {name: "padding", kind: "bool"},
   {name: "heads", kind: "int", low: 1},

@@ -95,7 +95,7 @@ class WindowStudy(LanguageStudy):
         (),
         low=1,
         because="it counts the query's own key",
-        about="keys a query attends to, its own included; empty: those of the scale",
+        about="keys a query attends to, including its own; empty: those of the scale",
     )
 
     def check(self) -> None:
