@@ -102,7 +102,7 @@ _TABLE = {
         "sinusoidal": ("attention.positions:Sinusoidal",
             "sines and cosines of the position, added to the tokens"),
         "rotary": ("attention.positions:Rotary",
-            "rotates q and k; layout=half-split or interleaved, base, scaling"),
+            "rotates q and k; layout=half-split or interleaved, base, scaling, sections"),
         "alibi": ("attention.positions:Alibi",
             "scores fall with distance, each head at its own slope"),
         "t5": ("attention.distance:T5", "a learned bias for each bucket of distances"),

@@ -33,11 +33,11 @@ from attnlab.attention.own import OwnAttention, OwnScore, headed
 from attnlab.attention.positions import Positions, PositionsSettings, Shape
 from attnlab.attention.scores import ScaledDot, ScoreSettings
 from attnlab.config import choice, refusal, setting, settings
-from attnlab.kernels import Segments, hardware
-from attnlab.kernels.request import check_segments
+from attnlab.kernels import hardware
 from attnlab.models.feedforward import FeedForwardKind, make_feedforward
 from attnlab.models.initial import initialise
 from attnlab.models.model import Decoder
+from attnlab.models.places import check_axes, find_places
 
 NormPlace = Literal["before", "after", "both"]
 
@@ -250,41 +250,35 @@ class Transformer(Decoder[Cache]):
         key_padding: Bool[Tensor, "b t"] | None = None,
         prefix: int | Int[Tensor, " b"] | None = None,
         segments: Int[Tensor, "#b t"] | None = None,
+        axes: Int[Tensor, "#b a t"] | None = None,
         cache: Cache | None = None,
         last: bool = False,
     ) -> Float[Tensor, "b _t v"]:
         """Logits for the token after each one, or after the `last` alone.
 
         All tokens attend to the first `prefix` ones of their row. `segments` numbers documents in
-        a row: tokens attend to their own, and its positions begin at 0.
+        a row: tokens attend to their own, and its positions begin at 0. `axes` are positions by
+        which rotations with sections turn (M-RoPE); all else counts tokens.
         """
         hardware.require(self.embed.weight.dtype, tokens.device)
-        start = 0 if cache is None else cache.length
-        stop = start + tokens.shape[1]
-        documents = self._documents(segments, tokens, cache)
-        counted = positions is None and documents is None
+        if axes is not None:
+            check_axes(axes, tokens, self.positions.of_layers())
+        places = find_places(tokens, positions=positions, axes=axes, segments=segments, cache=cache)
         if positions is None:
-            positions = torch.arange(start, stop, device=tokens.device)[None]
-            if documents is not None:
-                positions = documents.positions()
-                stop = int(positions.max()) + 1 if positions.numel() else 0
-            self._refuse_past_the_end(stop)
-            stop = start + tokens.shape[1]
+            self._refuse_past_the_end(places.end)
         if isinstance(prefix, int):
             prefix = torch.full((tokens.shape[0],), prefix, device=tokens.device)
-        x = self.drop(self.embedded(tokens, positions))
+        x = self.drop(self.embedded(tokens, places.positions))
         first = list[Tensor]()
         shared: dict[int, Cached | None] = dict.fromkeys(self.shared)
         options = [
             AttentionOptions(
-                rotary=scheme.rotation_of_span(start, stop, tokens.device, x.dtype)
-                if counted
-                else scheme.rotation(positions, x.dtype),
-                bias=scheme.bias(positions, stop),
-                temperature=scheme.temperature(positions, x.dtype),
+                rotary=places.rotation(scheme, x.dtype),
+                bias=scheme.bias(places.positions, places.stop),
+                temperature=scheme.temperature(places.positions, x.dtype),
                 key_padding=key_padding,
                 prefix=prefix,
-                segments=documents,
+                segments=places.documents,
                 tokens=tokens,
                 first_values=first,
                 shared=shared,
@@ -296,7 +290,8 @@ class Transformer(Decoder[Cache]):
             given = options[self.positions.number(layer)]
             x = block(x, given, None if cache is None else cache.layers[layer])
         if cache is not None:
-            cache.length += tokens.shape[1]
+            cache.length = places.stop
+            cache.next = places.next(key_padding, cache.next)
         return self.logits_of(x[:, -1:] if last else x)
 
     def embedded(
@@ -341,17 +336,6 @@ class Transformer(Decoder[Cache]):
             settings: CacheSettings = registry.load("cache", name)()
             layers.append(settings.build(window))
         return Cache(layers)
-
-    def _documents(
-        self, segments: Tensor | None, tokens: Tensor, cache: Cache | None
-    ) -> Segments | None:
-        if segments is None:
-            return None
-        if cache is not None:
-            raise ValueError("segments and cache exclude each other; decode documents as rows")
-        check_segments("tokens", segments, tokens.shape[0], tokens.shape[1], tokens.device)
-        segments = segments.expand(tokens.shape[0], -1).contiguous()
-        return Segments(segments, segments)
 
     def _check(self, every: list[AttentionOptions], tokens: Tensor, cache: Cache | None) -> None:
         """Once for all layers, which make whatever else goes into attention themselves."""
