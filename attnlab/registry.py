@@ -82,7 +82,7 @@ _TABLE = {
         "latent": ("attention.latent:Latent",
             "keys and values out of one short vector a token, which the cache keeps"),
         "gated-delta": ("attention.delta:GatedDelta",
-            "a state in place of keys and values (Gated DeltaNet); positions=none"),
+            "a state in place of keys and values (Gated DeltaNet); full_every: hybrids"),
     },
     "score": {
         "scaled-dot": ("attention.scores:ScaledDot", "k·q / √d"),

@@ -8,6 +8,7 @@ Axes: b batch, t time, c width, v vocabulary.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 
 from attnlab import registry
 from attnlab.attention.cache import Cache, Cached, CacheSettings, LayerCache
+from attnlab.attention.delta import GatedDelta, check_hybrid
 from attnlab.attention.heads import (
     AttentionOptions,
     Gating,
@@ -182,7 +184,10 @@ class TransformerSettings:
     )
 
     def check(self) -> None:
-        head_width(self.attention, self.width)  # refuses heads that do not divide
+        for attention in (self.attention, self.keyed):
+            head_width(attention, self.width)  # refuses heads that do not divide
+        if self.keyed is not self.attention:
+            check_hybrid(self)
         if self.head_gains and not self.norm_heads:
             raise refusal(self, "head_gains", "no query or key is normed; set norm_heads=true")
         if self.norm_offset and self.norm == "layer":
@@ -194,6 +199,20 @@ class TransformerSettings:
 
     def build(self) -> "Transformer":
         return Transformer(self)
+
+    @property
+    def keyed(self) -> HeadSettings:
+        """The attention of layers with keys: other layers of a hybrid have a state."""
+        return self.attention.keyed if isinstance(self.attention, GatedDelta) else self.attention
+
+    def attention_of(self, layer: int) -> HeadSettings:
+        """`keyed`, or that with a state."""
+        own = self.attention
+        return own.of_layer(layer) if isinstance(own, GatedDelta) else own
+
+    def has_state(self, layer: int) -> bool:
+        """Of a hybrid, whose other layers have keys."""
+        return self.attention_of(layer) is not self.keyed
 
     def window_of(self, layer: int) -> int | None:
         return self.window[layer % len(self.window)]
@@ -208,7 +227,7 @@ class TransformerSettings:
         window, chunk = self.window_of(layer), self.chunk_of(layer)
         for earlier in reversed(range(layer)):
             alike = (self.window_of(earlier), self.chunk_of(earlier)) == (window, chunk)
-            if alike and not self._shares(earlier):
+            if alike and not self._shares(earlier) and not self.has_state(earlier):
                 return earlier
         seen = f"window={window or 'none'} and chunk={chunk or 'none'}"
         raise ValueError(
@@ -228,6 +247,11 @@ class Transformer(Decoder[Cache]):
         self.settings = settings
         self.embed = nn.Embedding(settings.vocabulary, settings.width)
         self.positions: Positions = settings.positions.build(_shape(settings))
+        # of those that a call makes, the last for layers with a state in a hybrid
+        self.option = [
+            -1 if settings.has_state(layer) else self.positions.number(layer)
+            for layer in range(settings.depth)
+        ]
         self.drop = nn.Dropout(settings.dropout)
         self.blocks = nn.ModuleList(Block(settings, layer) for layer in range(settings.depth))
         sources = {layer: settings.shares_with(layer) for layer in range(settings.depth)}
@@ -285,9 +309,11 @@ class Transformer(Decoder[Cache]):
             )
             for scheme in self.positions.of_layers()
         ]
+        if -1 in self.option:  # a state knows the order of tokens by itself
+            options.append(replace(options[0], rotary=None, bias=None, temperature=None))
         self._check(options, tokens, cache)
         for layer, block in enumerate(self.blocks):
-            given = options[self.positions.number(layer)]
+            given = options[self.option[layer]]
             x = block(x, given, None if cache is None else cache.layers[layer])
         if cache is not None:
             cache.length = places.stop
@@ -407,6 +433,9 @@ class Block(nn.Module):
 
 def make_attention(settings: TransformerSettings, layer: int) -> nn.Module:
     """Of one layer: ours, or code of a person's own."""
+    attention = settings.attention_of(layer)
+    if isinstance(attention, GatedDelta) and settings.has_state(layer):
+        return attention.build(Layer(width=settings.width, linear_bias=settings.bias))
     facts = Layer(
         width=settings.width,
         context=settings.context,
@@ -429,18 +458,18 @@ def make_attention(settings: TransformerSettings, layer: int) -> nn.Module:
         linear_bias=settings.bias,
         qkv_bias=settings.qkv_bias,
     )
-    if isinstance(settings.attention, LayerSettings):
+    if isinstance(attention, LayerSettings):
         if settings.score != ScaledDot():
             name = registry.name_of("score", settings.score)
             raise ValueError(
-                f"{registry.name_of('attention', settings.attention)} stands for the score too, so "
+                f"{registry.name_of('attention', attention)} stands for the score too, so "
                 f"model.score={name} would not reach it; leave out model.score"
             )
-        return settings.attention.build(facts)
-    score = settings.score.build(settings.attention.heads, _shape(settings).head_width)
+        return attention.build(facts)
+    score = settings.score.build(attention.heads, _shape(settings).head_width)
     if isinstance(settings.score, OwnScore):
-        return headed(settings.attention, score, facts)
-    return HeadedAttention(settings.attention, score, facts)
+        return headed(attention, score, facts)
+    return HeadedAttention(attention, score, facts)
 
 
 def norm_of(settings: TransformerSettings, wanted: bool = True) -> nn.Module:
@@ -459,7 +488,7 @@ def norm_of(settings: TransformerSettings, wanted: bool = True) -> nn.Module:
 def _shape(settings: TransformerSettings) -> Shape:
     return Shape(
         width=settings.width,
-        heads=settings.attention.heads,
-        head_width=rotary_width(settings.attention, settings.width),
+        heads=settings.keyed.heads,
+        head_width=rotary_width(settings.keyed, settings.width),
         context=settings.context,
     )

@@ -17,6 +17,7 @@ WORDS = [
     ["window=5", "positions.layout=interleaved"],
     ["positions.base=10000,none,100", "depth=3", "positions.temperature=0.1", "sink=learned"],
     ["positions.alternate=true", "positions.scaling=linear", "norm_heads=true"],
+    ["attention=gated-delta", "attention.full_every=2", "attention.full=grouped"],
     ["attention=latent", "attention.rotary_width=12"],
 ]
 AT = torch.arange
