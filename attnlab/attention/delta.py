@@ -121,8 +121,9 @@ def check_hybrid(model: Hybrid) -> None:
     """
     states = [layer for layer in range(model.depth) if model.has_state(layer)]
     if len(states) == model.depth:
-        advice = f"no layer has keys; use attention.full_every={max(model.depth, 2)} or fewer"
-        raise refusal(model, "depth", advice)
+        fewer = f"use attention.full_every={model.depth} or fewer"
+        advice = fewer if model.depth > 1 else "a hybrid has 2 layers or more"
+        raise refusal(model, "depth", f"no layer has keys; {advice}")
     if model.value_residual is not None:
         raise refusal(model, "value_residual", "the first layer keeps a state; write none")
     for name in BY_LAYER:

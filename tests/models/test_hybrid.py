@@ -146,6 +146,7 @@ def test_a_single_value_is_for_layers_with_keys_and_a_list_counts_all():
     ("words", "message"),
     [
         (["depth=3", "attention.full_every=4"], "no layer has keys; use attention.full_every=3 or"),
+        (["depth=1"], "depth is 1; no layer has keys; a hybrid has 2 layers or more"),
         (["attention.full_every=1"], "with 1 no layer would have a state, so use 2 or more"),
         (["attention.full_every=none", "attention.full=grouped"], "no layer would have .*; use 4"),
         (["attention.full=gated-delta"], "attention.full is gated-delta; .* such as grouped"),
