@@ -82,7 +82,7 @@ _TABLE = {
         "latent": ("attention.latent:Latent",
             "keys and values out of one short vector a token, which the cache keeps"),
         "gated-delta": ("attention.delta:GatedDelta",
-            "a state in place of keys and values (Gated DeltaNet); positions=none"),
+            "a state in place of keys and values (Gated DeltaNet); full_every: hybrids"),
     },
     "score": {
         "scaled-dot": ("attention.scores:ScaledDot", "k·q / √d"),
@@ -102,7 +102,7 @@ _TABLE = {
         "sinusoidal": ("attention.positions:Sinusoidal",
             "sines and cosines of the position, added to the tokens"),
         "rotary": ("attention.positions:Rotary",
-            "rotates q and k; layout=half-split or interleaved, base, scaling"),
+            "rotates q and k; layout=half-split or interleaved, base, scaling, sections"),
         "alibi": ("attention.positions:Alibi",
             "scores fall with distance, each head at its own slope"),
         "t5": ("attention.distance:T5", "a learned bias for each bucket of distances"),

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from attnlab import config
+from attnlab.attention.positions import axis_of_pairs
 from attnlab.kernels import Segments
 from attnlab.kernels.mask import Mask
 from attnlab.training.launch import recipe_for
@@ -51,3 +52,11 @@ def test_the_masks_are_drawn_as_they_are():
         mask = Mask(queries=8, keys=8, device=torch.device("cpu"), **options).visible()[0]
         wanted = [" ".join("·■"[seen] for seen in row) for row in mask.int().tolist()]
         assert [line[18 * column : 18 * column + 15].strip() for line in block[1:]] == wanted
+
+
+def test_the_axes_of_pairs_are_those_drawn():
+    drawn = dict(re.findall(r"^in (blocks|turns) +([012 ]+[012])", TEXT, re.MULTILINE))
+    for word, axes in drawn.items():
+        wanted = axis_of_pairs((4, 3, 3), 10, alternate=word == "turns")
+        assert list(map(int, axes.split()))[:10] == wanted
+    assert len(drawn) == 2

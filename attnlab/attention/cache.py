@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from attnlab.config import settings
@@ -251,9 +251,12 @@ class Cache:
     def __init__(self, layers: Sequence[LayerCache]) -> None:
         self.layers = list(layers)
         self.length = 0
+        # where each text goes on, if positions on axes were given (M-RoPE); else at `length`
+        self.next: Int[Tensor, " b"] | None = None
 
     def reset(self) -> None:
         self.length = 0
+        self.next = None
         for layer in self.layers:
             layer.reset()
 

@@ -7,14 +7,14 @@
 What comes from where: the delta rule from Schlag et al. 2021, its chunked form and q and k of
 length 1 from Yang et al. 2024 (DeltaNet), the decay α and its parameters from Mamba-2 (Dao and Gu
 2024), and all of them together, with the gate, from Gated DeltaNet (Yang, Kautz and Hatamizadeh
-2024). Qwen3-Next has such layers in three of four.
+2024). Qwen3-Next has such layers in three of four, and attention in the fourth: a hybrid.
 
 Axes: b batch, t time, c model width, h heads, d head width, m coordinates of all q, k and v.
 Cost: O(t) time. The cache holds h · d² numbers for the state, and a few projected tokens.
 """
 
 from dataclasses import replace
-from typing import ClassVar
+from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -27,12 +27,15 @@ from attnlab.attention.distance import T5, Fire, Kerple
 from attnlab.attention.heads import (
     HEAD_WIDTH,
     AttentionOptions,
+    HeadSettings,
     Layer,
+    MultiHead,
     head_width,
 )
 from attnlab.attention.norms import NORM_EPSILON
 from attnlab.attention.positions import Alibi, Rotary
-from attnlab.config import setting, settings
+from attnlab.code.own import OwnCode
+from attnlab.config import choice, refusal, setting, settings
 from attnlab.kernels import Segments, delta
 
 SMALLEST_STEP, LARGEST_STEP, LARGEST_RATE = 1e-3, 1e-1, 16.0  # where decays begin, as in Mamba-2
@@ -42,6 +45,7 @@ LOST = (
     *("window", "chunk", "soft_cap", "sink", "gate", "value_residual", "value_embedding"),
     *("shared_kv", "norm_heads", "qkv_bias", "dropout"),
 )
+BY_LAYER = ("window", "chunk", "value_embedding", "shared_kv")  # settings that may be lists
 Given = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]  # q, k, v, log decays and strengths
 
 
@@ -61,10 +65,36 @@ class GatedDelta:
         about="convolution of q, k and v: tokens that are mixed, the token itself and before it",
     )
     gate: bool = setting(True, about="multiply outputs by silu of a projection of the input")
+    full_every: int | None = setting(
+        None,
+        low=2,
+        because="with 1 no layer would have a state",
+        none="a state in every layer",
+        about="a hybrid: the last of so many layers has keys and values (Qwen3-Next: 4)",
+    )
+    full: HeadSettings = choice("attention", "multi-head", about="attention of that layer")
+
+    def check(self) -> None:
+        if isinstance(self.full, GatedDelta | OwnCode):
+            raise ValueError(
+                f"attention.full is {registry.name_of('attention', self.full)}; it is an attention "
+                "of ours with keys, such as grouped"
+            )
+        if self.full_every is None and self.full != MultiHead():
+            raise refusal(self, "full_every", "no layer would have attention.full; use 4")
 
     @property
     def kv_heads(self) -> int:
         return self.heads
+
+    @property
+    def keyed(self) -> HeadSettings:
+        """The attention of a hybrid's layers with keys."""
+        return self if self.full_every is None else self.full
+
+    def of_layer(self, layer: int) -> HeadSettings:
+        has_keys = self.full_every is not None and (layer + 1) % self.full_every == 0
+        return self.full if has_keys else self
 
     def build(self, layer: Layer) -> nn.Module:
         layer.refuse(LOST, f"{registry.name_of('attention', self)} compares no queries with keys")
@@ -73,10 +103,46 @@ class GatedDelta:
         return DeltaAttention(self, layer)
 
 
+@runtime_checkable
+class Hybrid(Protocol):
+    """What a model says of layers that keep a state, and others that have keys."""
+
+    @property
+    def depth(self) -> int: ...
+    @property
+    def value_residual(self) -> object: ...
+    def has_state(self, layer: int) -> bool: ...
+
+
+def check_hybrid(model: Hybrid) -> None:
+    """Refuse what would reach no layer with keys.
+
+    A single value is for the layers with keys alone; a list counts all layers.
+    """
+    states = [layer for layer in range(model.depth) if model.has_state(layer)]
+    if len(states) == model.depth:
+        fewer = f"use attention.full_every={model.depth} or fewer"
+        advice = fewer if model.depth > 1 else "a hybrid has 2 layers or more"
+        raise refusal(model, "depth", f"no layer has keys; {advice}")
+    if model.value_residual is not None:
+        raise refusal(model, "value_residual", "the first layer keeps a state; write none")
+    for name in BY_LAYER:
+        values = getattr(model, name)
+        lost = [layer for layer in states if len(values) > 1 and values[layer % len(values)]]
+        if lost:
+            raise refusal(
+                model,
+                name,
+                f"layer {lost[0]} keeps a state and has no keys; a list counts all layers, and a "
+                "single value is for those with keys",
+            )
+
+
 def refuse_positions(name: str) -> ValueError:
     return ValueError(
         f"gated-delta knows the order of tokens from its decay and takes no {name} positions; "
-        "use model.positions=none, or learned or sinusoidal ones, which are added before"
+        "use model.positions=none, or learned or sinusoidal ones, which are added before, or a "
+        "hybrid: model.attention.full_every=4"
     )
 
 

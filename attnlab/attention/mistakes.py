@@ -11,7 +11,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from attnlab.attention.positions import Positions, Rotary, RotaryPositions, Shape
-from attnlab.config import settings
+from attnlab.config import refusal, settings
 from attnlab.kernels.rotary import Rotation
 
 
@@ -34,6 +34,11 @@ class HeadRotary(Rotary):
     Queries and keys of a head turn by the same angle everywhere, which no score notices: a model
     without positions, at the cost of one with them.
     """
+
+    def check(self) -> None:
+        super().check()
+        if self.sections:
+            raise refusal(self, "sections", "no angle counts positions here; leave it out")
 
     def build(self, shape: Shape) -> Positions:
         return self.in_layers(lambda base, scaled: HeadRotaryPositions(self, shape, base, scaled))

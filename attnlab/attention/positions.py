@@ -1,6 +1,7 @@
 """Position schemes: how a model knows the position of a token.
 
-Axes: b batch (1 when all rows share their positions), t time, c model width, h heads, d head width.
+Axes: b batch (1 when all rows share their positions), t time, c model width, h heads, d head width,
+a axes of a position (M-RoPE).
 
 A scheme can act in four places, and the model asks each of them: it can add to the token vectors,
 rotate queries and keys, bias the scores, or scale queries. It may do so differently in each layer:
@@ -44,6 +45,7 @@ class Positions(nn.Module):
     """No position information; the others change one of the four answers."""
 
     longest: int | None = None  # how many positions there are, if that is limited
+    axes: int = 0  # of a position, where sections of the pairs turn by one each
 
     def of_layers(self) -> Iterable["Positions"]:
         """The schemes of the layers, each once: a model asks each once a call."""
@@ -66,6 +68,12 @@ class Positions(nn.Module):
     ) -> Rotation | None:
         """The rotation of the positions start … stop - 1."""
         return self.rotation(torch.arange(start, stop, device=device)[None], dtype)
+
+    def rotation_by_axes(
+        self, positions: Int[Tensor, "#b a t"], dtype: torch.dtype
+    ) -> Rotation | None:
+        """The rotation where positions have axes; only for schemes with `axes`, or none at all."""
+        return None
 
     def bias(self, positions: Int[Tensor, "#b t"], keys: int) -> Bias | Tensor | None:
         """For queries at these positions, the last of so many keys."""
@@ -192,6 +200,16 @@ class Rotary:
         "half-split",
         about="which coordinates are a pair: n and n + half of them, or neighbours (interleaved)",
     )
+    sections: tuple[int, ...] = setting(
+        (),
+        low=1,
+        because="it counts pairs",
+        about="M-RoPE: pairs that turn by each axis of a position, such as 16,24,24 for frame, "
+        "row and column (Qwen2-VL); text has the same on all axes",
+    )
+    alternate: bool = setting(
+        False, about="pairs of the sections take turns (Qwen3-VL), and do not lie in blocks"
+    )
     scaling: ScalingSettings = choice(
         "scaling", "none", about="how rates change so that texts may be longer"
     )
@@ -222,6 +240,12 @@ class Rotary:
             raise refusal(
                 self, "scaled", "there is no scaling; give positions.scaling, such as yarn"
             )
+        if len(self.sections) == 1:
+            raise refusal(
+                self, "sections", "one axis is usual rotary; give two or more, or leave it out"
+            )
+        if self.alternate and not self.sections:
+            raise refusal(self, "alternate", "there are no positions.sections to take turns")
         if self.temperature is None and self.temperature_step != TEMPERATURE_STEP:
             raise refusal(self, "temperature_step", "there is no positions.temperature to step")
         if self.temperature is not None and None not in self.bases:
@@ -275,6 +299,8 @@ class RotaryPositions(Positions):
                 "less than one pair of coordinates; use wider heads or a larger fraction"
             )
         self.frequencies(torch.device("cpu"))  # refuses a scaling that does not fit
+        self.axes = len(settings.sections)
+        self.axis = axis_of_pairs(settings.sections, self.pairs, alternate=settings.alternate)
 
     def frequencies(self, device: torch.device) -> Frequencies:
         rates = frequencies(self.pairs, self.base, device)
@@ -283,6 +309,14 @@ class RotaryPositions(Positions):
         return self.settings.scaling.apply(rates, self.base, self.context)
 
     def rotation(self, positions: Int[Tensor, "#b t"], dtype: torch.dtype) -> Rotation:
+        return self._turned(positions, dtype)
+
+    def rotation_by_axes(self, positions: Int[Tensor, "#b a t"], dtype: torch.dtype) -> Rotation:
+        """An axis of length 1 stands for all."""
+        every = positions.expand(-1, self.axes, -1)
+        return self._turned(every[:, self.axis].transpose(1, 2).contiguous(), dtype)
+
+    def _turned(self, positions: Int[Tensor, "#b t *p"], dtype: torch.dtype) -> Rotation:
         rates, length = self.frequencies(positions.device)
         layout = self.settings.layout
         return rotation_at(positions, rates, length=length, layout=layout, dtype=wide(dtype))
@@ -299,6 +333,35 @@ class RotaryPositions(Positions):
                 table = self.rotation(torch.arange(longest, device=device)[None], dtype)
             self._tables[key] = table
         return Rotation(table.cos[:, :, start:stop], table.sin[:, :, start:stop], table.layout)
+
+
+def axis_of_pairs(sections: Sequence[int], pairs: int, *, alternate: bool) -> list[int]:
+    """By which axis of a position each pair turns.
+
+    Where sections take turns, pair n has axis n mod a until that section is full, and then axis 0.
+    """
+    if not sections:
+        return []
+    count = len(sections)
+    if sum(sections) != pairs:
+        part, rest = divmod(pairs, count)
+        near = [part + (axis >= count - rest) for axis in range(count)]
+        use = f"use {','.join(map(str, near))}" if part else "use wider heads"
+        raise ValueError(
+            f"positions.sections {','.join(map(str, sections))} add up to {sum(sections)}, and "
+            f"{pairs} pairs of coordinates turn; {use}"
+        )
+    if not alternate:
+        return [axis for axis, size in enumerate(sections) for _ in range(size)]
+    for axis, size in enumerate(sections):
+        if axis and axis + count * (size - 1) >= pairs:
+            raise ValueError(
+                f"positions.sections {','.join(map(str, sections))}: {size} pairs of axis {axis} "
+                f"that take turns do not fit into {pairs}; make the first section the largest, or "
+                "write positions.alternate=false"
+            )
+    turns = [(pair % count, pair // count) for pair in range(pairs)]
+    return [axis if turn < sections[axis] else 0 for axis, turn in turns]
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:

@@ -57,6 +57,10 @@ MECHANISMS: Mapping[str, tuple[tuple[str, ...], Mapping[str, Any]]] = {
         {"rope_scaling": "yarn", "rope_factor": 4.0},
     ),
     "chunks": (("chunk=8",), {"segments": "alone"}),
+    "hybrid": (
+        ("attention=gated-delta", "attention.full_every=2"),
+        {"segments": "alone", "positions": None},  # layers with a state hide them
+    ),
 }
 
 

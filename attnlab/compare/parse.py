@@ -56,6 +56,7 @@ def _mechanisms(window: int) -> tuple[str, ...]:
         "differential=tiny:model.attention=differential",
         "latent=tiny:model.attention=latent,model.norm_heads=false",
         "gated-delta=tiny:model.attention=gated-delta,model.positions=none,model.norm_heads=false",
+        "hybrid=tiny:model.attention=gated-delta,model.attention.full_every=2",
     )
 
 

@@ -6,6 +6,7 @@ that is not enough, the width of the model is changed first.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeVar
@@ -121,6 +122,8 @@ def with_nearest_width(model: M, wanted: int) -> M:
     """
     attention = getattr(model, "attention", None)
     unit = 1 if attention is None else 2 * attention.heads
+    if (keyed := getattr(model, "keyed", None)) is not None:  # of a hybrid's other layers
+        unit = math.lcm(unit, 2 * keyed.heads)
     return _nearest(lambda n: dataclasses.replace(model, width=unit * n), wanted, 1, WIDEST // unit)
 
 

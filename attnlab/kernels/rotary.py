@@ -64,15 +64,20 @@ def frequencies(
 
 
 def rotation_at(
-    positions: Int[Tensor, "#b t"],
+    positions: Int[Tensor, "#b t *p"],
     rates: Float[Tensor, " p"],
     *,
     length: float = 1.0,
     layout: Layout = "half-split",
     dtype: torch.dtype = torch.float32,
 ) -> Rotation:
-    """Pair n turns by position · rates[n]; what turns becomes `length` times as long."""
-    angles = positions[:, None, :, None].double() * rates
+    """Pair n turns by position · rates[n]; what turns becomes `length` times as long.
+
+    All pairs have the same position, or each its own.
+    """
+    if positions.dim() == 2:
+        positions = positions[..., None]
+    angles = positions[:, None].double() * rates
     cos, sin = angles.cos(), angles.sin()
     if length != 1:
         cos, sin = cos * length, sin * length

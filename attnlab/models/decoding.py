@@ -63,6 +63,8 @@ def why_not(model: LanguageModel, cache: ModelCache | None) -> str | None:
         return "the cache is of another kind"
     if not cache.length:
         return "the cache has read no token"
+    if cache.next is not None:
+        return "positions on axes were read"
     return native.why_unavailable()
 
 

@@ -8,6 +8,7 @@ Axes: b batch, t time, c width, v vocabulary.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 
 from attnlab import registry
 from attnlab.attention.cache import Cache, Cached, CacheSettings, LayerCache
+from attnlab.attention.delta import GatedDelta, check_hybrid
 from attnlab.attention.heads import (
     AttentionOptions,
     Gating,
@@ -33,11 +35,11 @@ from attnlab.attention.own import OwnAttention, OwnScore, headed
 from attnlab.attention.positions import Positions, PositionsSettings, Shape
 from attnlab.attention.scores import ScaledDot, ScoreSettings
 from attnlab.config import choice, refusal, setting, settings
-from attnlab.kernels import Segments, hardware
-from attnlab.kernels.request import check_segments
+from attnlab.kernels import hardware
 from attnlab.models.feedforward import FeedForwardKind, make_feedforward
 from attnlab.models.initial import initialise
 from attnlab.models.model import Decoder
+from attnlab.models.places import check_axes, find_places
 
 NormPlace = Literal["before", "after", "both"]
 
@@ -182,7 +184,10 @@ class TransformerSettings:
     )
 
     def check(self) -> None:
-        head_width(self.attention, self.width)  # refuses heads that do not divide
+        for attention in (self.attention, self.keyed):
+            head_width(attention, self.width)  # refuses heads that do not divide
+        if self.keyed is not self.attention:
+            check_hybrid(self)
         if self.head_gains and not self.norm_heads:
             raise refusal(self, "head_gains", "no query or key is normed; set norm_heads=true")
         if self.norm_offset and self.norm == "layer":
@@ -194,6 +199,20 @@ class TransformerSettings:
 
     def build(self) -> "Transformer":
         return Transformer(self)
+
+    @property
+    def keyed(self) -> HeadSettings:
+        """The attention of layers with keys: other layers of a hybrid have a state."""
+        return self.attention.keyed if isinstance(self.attention, GatedDelta) else self.attention
+
+    def attention_of(self, layer: int) -> HeadSettings:
+        """`keyed`, or that with a state."""
+        own = self.attention
+        return own.of_layer(layer) if isinstance(own, GatedDelta) else own
+
+    def has_state(self, layer: int) -> bool:
+        """Of a hybrid, whose other layers have keys."""
+        return self.attention_of(layer) is not self.keyed
 
     def window_of(self, layer: int) -> int | None:
         return self.window[layer % len(self.window)]
@@ -208,7 +227,7 @@ class TransformerSettings:
         window, chunk = self.window_of(layer), self.chunk_of(layer)
         for earlier in reversed(range(layer)):
             alike = (self.window_of(earlier), self.chunk_of(earlier)) == (window, chunk)
-            if alike and not self._shares(earlier):
+            if alike and not self._shares(earlier) and not self.has_state(earlier):
                 return earlier
         seen = f"window={window or 'none'} and chunk={chunk or 'none'}"
         raise ValueError(
@@ -228,6 +247,11 @@ class Transformer(Decoder[Cache]):
         self.settings = settings
         self.embed = nn.Embedding(settings.vocabulary, settings.width)
         self.positions: Positions = settings.positions.build(_shape(settings))
+        # of those that a call makes, the last for layers with a state in a hybrid
+        self.option = [
+            -1 if settings.has_state(layer) else self.positions.number(layer)
+            for layer in range(settings.depth)
+        ]
         self.drop = nn.Dropout(settings.dropout)
         self.blocks = nn.ModuleList(Block(settings, layer) for layer in range(settings.depth))
         sources = {layer: settings.shares_with(layer) for layer in range(settings.depth)}
@@ -250,53 +274,50 @@ class Transformer(Decoder[Cache]):
         key_padding: Bool[Tensor, "b t"] | None = None,
         prefix: int | Int[Tensor, " b"] | None = None,
         segments: Int[Tensor, "#b t"] | None = None,
+        axes: Int[Tensor, "#b a t"] | None = None,
         cache: Cache | None = None,
         last: bool = False,
     ) -> Float[Tensor, "b _t v"]:
         """Logits for the token after each one, or after the `last` alone.
 
         All tokens attend to the first `prefix` ones of their row. `segments` numbers documents in
-        a row: tokens attend to their own, and its positions begin at 0.
+        a row: tokens attend to their own, and its positions begin at 0. `axes` are positions by
+        which rotations with sections turn (M-RoPE); all else counts tokens.
         """
         hardware.require(self.embed.weight.dtype, tokens.device)
-        start = 0 if cache is None else cache.length
-        stop = start + tokens.shape[1]
-        documents = self._documents(segments, tokens, cache)
-        counted = positions is None and documents is None
+        if axes is not None:
+            check_axes(axes, tokens, self.positions.of_layers())
+        places = find_places(tokens, positions=positions, axes=axes, segments=segments, cache=cache)
         if positions is None:
-            positions = torch.arange(start, stop, device=tokens.device)[None]
-            if documents is not None:
-                positions = documents.positions()
-                stop = int(positions.max()) + 1 if positions.numel() else 0
-            self._refuse_past_the_end(stop)
-            stop = start + tokens.shape[1]
+            self._refuse_past_the_end(places.end)
         if isinstance(prefix, int):
             prefix = torch.full((tokens.shape[0],), prefix, device=tokens.device)
-        x = self.drop(self.embedded(tokens, positions))
+        x = self.drop(self.embedded(tokens, places.positions))
         first = list[Tensor]()
         shared: dict[int, Cached | None] = dict.fromkeys(self.shared)
         options = [
             AttentionOptions(
-                rotary=scheme.rotation_of_span(start, stop, tokens.device, x.dtype)
-                if counted
-                else scheme.rotation(positions, x.dtype),
-                bias=scheme.bias(positions, stop),
-                temperature=scheme.temperature(positions, x.dtype),
+                rotary=places.rotation(scheme, x.dtype),
+                bias=scheme.bias(places.positions, places.stop),
+                temperature=scheme.temperature(places.positions, x.dtype),
                 key_padding=key_padding,
                 prefix=prefix,
-                segments=documents,
+                segments=places.documents,
                 tokens=tokens,
                 first_values=first,
                 shared=shared,
             )
             for scheme in self.positions.of_layers()
         ]
+        if -1 in self.option:  # a state knows the order of tokens by itself
+            options.append(replace(options[0], rotary=None, bias=None, temperature=None))
         self._check(options, tokens, cache)
         for layer, block in enumerate(self.blocks):
-            given = options[self.positions.number(layer)]
+            given = options[self.option[layer]]
             x = block(x, given, None if cache is None else cache.layers[layer])
         if cache is not None:
-            cache.length += tokens.shape[1]
+            cache.length = places.stop
+            cache.next = places.next(key_padding, cache.next)
         return self.logits_of(x[:, -1:] if last else x)
 
     def embedded(
@@ -341,17 +362,6 @@ class Transformer(Decoder[Cache]):
             settings: CacheSettings = registry.load("cache", name)()
             layers.append(settings.build(window))
         return Cache(layers)
-
-    def _documents(
-        self, segments: Tensor | None, tokens: Tensor, cache: Cache | None
-    ) -> Segments | None:
-        if segments is None:
-            return None
-        if cache is not None:
-            raise ValueError("segments and cache exclude each other; decode documents as rows")
-        check_segments("tokens", segments, tokens.shape[0], tokens.shape[1], tokens.device)
-        segments = segments.expand(tokens.shape[0], -1).contiguous()
-        return Segments(segments, segments)
 
     def _check(self, every: list[AttentionOptions], tokens: Tensor, cache: Cache | None) -> None:
         """Once for all layers, which make whatever else goes into attention themselves."""
@@ -423,6 +433,9 @@ class Block(nn.Module):
 
 def make_attention(settings: TransformerSettings, layer: int) -> nn.Module:
     """Of one layer: ours, or code of a person's own."""
+    attention = settings.attention_of(layer)
+    if isinstance(attention, GatedDelta) and settings.has_state(layer):
+        return attention.build(Layer(width=settings.width, linear_bias=settings.bias))
     facts = Layer(
         width=settings.width,
         context=settings.context,
@@ -445,18 +458,18 @@ def make_attention(settings: TransformerSettings, layer: int) -> nn.Module:
         linear_bias=settings.bias,
         qkv_bias=settings.qkv_bias,
     )
-    if isinstance(settings.attention, LayerSettings):
+    if isinstance(attention, LayerSettings):
         if settings.score != ScaledDot():
             name = registry.name_of("score", settings.score)
             raise ValueError(
-                f"{registry.name_of('attention', settings.attention)} stands for the score too, so "
+                f"{registry.name_of('attention', attention)} stands for the score too, so "
                 f"model.score={name} would not reach it; leave out model.score"
             )
-        return settings.attention.build(facts)
-    score = settings.score.build(settings.attention.heads, _shape(settings).head_width)
+        return attention.build(facts)
+    score = settings.score.build(attention.heads, _shape(settings).head_width)
     if isinstance(settings.score, OwnScore):
-        return headed(settings.attention, score, facts)
-    return HeadedAttention(settings.attention, score, facts)
+        return headed(attention, score, facts)
+    return HeadedAttention(attention, score, facts)
 
 
 def norm_of(settings: TransformerSettings, wanted: bool = True) -> nn.Module:
@@ -475,7 +488,7 @@ def norm_of(settings: TransformerSettings, wanted: bool = True) -> nn.Module:
 def _shape(settings: TransformerSettings) -> Shape:
     return Shape(
         width=settings.width,
-        heads=settings.attention.heads,
-        head_width=rotary_width(settings.attention, settings.width),
+        heads=settings.keyed.heads,
+        head_width=rotary_width(settings.keyed, settings.width),
         context=settings.context,
     )

@@ -11,7 +11,6 @@ from attnlab import config
 from attnlab.attention import delta
 from attnlab.attention.delta import GatedDelta, StateCache
 from attnlab.attention.heads import AttentionOptions, Layer
-from attnlab.attention.norms import NORM_EPSILON
 from attnlab.kernels import LinearBias, Segments, rotation
 from attnlab.models.transformer import TransformerSettings
 from attnlab.page import inspection
@@ -270,39 +269,3 @@ def test_the_page_says_why_there_are_no_weights_and_shows_influence():
     *_, found = inspection.read(model_of(), [1, 2, 3, 4], list("abcd"))
     assert found.absent.startswith("The delta rule has no attention weights to show")
     assert not found.layers and len(found.influence) == 4
-
-
-def test_it_is_the_layer_of_qwen3_next():
-    """With the same weights; that one computes the delta rule in float32, of queries by √width."""
-    pytest.importorskip("transformers", reason="pip install 'attnlab[hf]'")
-    from transformers.models.qwen3_next.configuration_qwen3_next import Qwen3NextConfig
-    from transformers.models.qwen3_next.modeling_qwen3_next import Qwen3NextGatedDeltaNet
-
-    heads, width = 3, 4
-    theirs = Qwen3NextGatedDeltaNet(
-        Qwen3NextConfig(
-            hidden_size=WIDTH,
-            linear_num_key_heads=heads,
-            linear_num_value_heads=heads,
-            linear_key_head_dim=width,
-            linear_value_head_dim=width,
-            linear_conv_kernel_dim=4,
-            rms_norm_eps=NORM_EPSILON / width,
-        ),
-        layer_idx=0,
-    ).double()
-    ours = build()
-    with torch.no_grad():
-        q, k, v, write, step, gate = ours.project.weight.split(
-            [WIDTH, WIDTH, WIDTH, heads, heads, WIDTH]
-        )
-        per_head = [one.unflatten(0, (heads, width)) for one in (q, k, v, gate)]
-        theirs.in_proj_qkvz.weight.copy_(torch.cat(per_head, 1).flatten(0, 1))
-        theirs.in_proj_ba.weight.copy_(torch.stack((write, step), 1).flatten(0, 1))
-        theirs.conv1d.weight.copy_(ours.taps.flip(0).permute(2, 1, 0))
-        theirs.dt_bias.copy_(ours.step_bias)
-        theirs.A_log.copy_(ours.log_rate)
-        theirs.norm.weight.copy_(ours.norm.weight)
-        theirs.out_proj.weight.copy_(ours.merge.weight)
-    x = tokens(length=70)
-    torch.testing.assert_close(ours(x), theirs(x), atol=1e-5, rtol=1e-4)

@@ -59,9 +59,9 @@ def test_data_is_a_path_for_all(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["mechanisms", "mechanisms-gpu"])
-def test_the_mechanisms_are_ten_models_of_one_size(name):
+def test_the_mechanisms_are_eleven_models_of_one_size(name):
     plan = parse([name])
-    assert len(plan.variants) == 10 and plan.variants[0].label == "rotary"
+    assert len(plan.variants) == 11 and plan.variants[0].label == "rotary"
     matched = match("parameters", {one.label: one.recipe for one in plan.variants})
     counts = [count(one.recipe.model) for one in matched.values()]
     assert max(counts) / min(counts) < 1.02

@@ -146,6 +146,7 @@ def test_what_no_architecture_holds_is_refused_with_the_setting(words, reason):
         ("llama", ["soft_cap=5"], "soft_cap is 5.0, and a llama model of this kind has none"),
         ("llama", ["window=9"], r"window is \[9, 9, 9\], and a llama"),
         ("mistral", ["window=9,none"], "window is"),
+        ("llama", ["positions.sections=1,1,1"], r"sections is \(1, 1, 1\), and a llama"),
         ("gpt2", [], "feedforward is swiglu, and gelu or gelu-tanh there"),
         ("gemma", [], "norm_offset is False|embedding_scale is none|feedforward is swiglu"),
     ],

@@ -89,6 +89,7 @@ def meaning(settings: TransformerSettings) -> dict[str, Any]:
             "scaling": _scalings(positions, bases, flags, settings.context),
             "temperature": positions.temperature if None in bases else None,
         }
+        made["sections"] = positions.sections or None
     if not isinstance(positions, Rotary) and made["positions"]["name"] != "learned":
         made["positions"] = dict(made["positions"])
     if made["positions"].get("name") != "learned":
