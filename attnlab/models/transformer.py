@@ -37,6 +37,7 @@ from attnlab.kernels import Segments, hardware
 from attnlab.kernels.request import check_segments
 from attnlab.models.feedforward import FeedForwardKind, make_feedforward
 from attnlab.models.initial import initialise
+from attnlab.models.loss import head_loss
 from attnlab.models.model import Decoder
 
 NormPlace = Literal["before", "after", "both"]
@@ -252,8 +253,11 @@ class Transformer(Decoder[Cache]):
         segments: Int[Tensor, "#b t"] | None = None,
         cache: Cache | None = None,
         last: bool = False,
-    ) -> Float[Tensor, "b _t v"]:
+        targets: Int[Tensor, "b t"] | None = None,
+    ) -> Float[Tensor, "b _t v"] | Float[Tensor, ""]:
         """Logits for the token after each one, or after the `last` alone.
+
+        With `targets`, the sum of their nats: for a large vocabulary, without all logits at once.
 
         All tokens attend to the first `prefix` ones of their row. `segments` numbers documents in
         a row: tokens attend to their own, and its positions begin at 0.
@@ -297,6 +301,8 @@ class Transformer(Decoder[Cache]):
             x = block(x, given, None if cache is None else cache.layers[layer])
         if cache is not None:
             cache.length += tokens.shape[1]
+        if targets is not None:
+            return head_loss(self.norm(x), self.head, targets, self.settings.logit_cap)
         return self.logits_of(x[:, -1:] if last else x)
 
     def embedded(

@@ -14,6 +14,7 @@ from attnlab.data.batches import Source
 from attnlab.data.corpora import Corpus
 from attnlab.data.tokens import Tokenizer, tokenizer_from_json
 from attnlab.memory import machine_memory
+from attnlab.models.loss import CHUNK, LARGE
 from attnlab.models.model import LanguageModel
 from attnlab.training import checkpoint
 from attnlab.training.average import weights_to_use
@@ -21,7 +22,11 @@ from attnlab.training.blocks import refuse_recompute
 from attnlab.training.opened import fingerprint, open_weights
 from attnlab.training.parallel import World, cut_for, local_processes
 from attnlab.training.recipe import Recipe
+from attnlab.training.step import in_chunks
 from attnlab.training.weights import build_model, build_shards, load_weights, refuse_other_model
+
+# in a batch of an evaluation: what keeps a GPU busy, and what stays in the caches of a CPU
+EVALUATION_TOKENS = {"cuda": 1 << 14, "cpu": 1 << 12}
 
 
 @dataclass(frozen=True)
@@ -112,7 +117,8 @@ def refuse_apart(recipe: Recipe, model: LanguageModel) -> None:
 
 def refuse_large_step(recipe: Recipe, world: World) -> None:
     """Before memory runs out."""
-    wanted, there = step_bytes(recipe, world.size), memory_of(world.device)
+    wanted = step_bytes(recipe, world.size, world.device.type)
+    there = memory_of(world.device)
     if wanted > there:
         raise ValueError(
             f"a step needs {wanted / 1e9:,.0f} GB or more and there are {there / 1e9:,.0f}; "
@@ -120,15 +126,24 @@ def refuse_large_step(recipe: Recipe, world: World) -> None:
         )
 
 
-def step_bytes(recipe: Recipe, processes: int = 1) -> float:
+def step_bytes(recipe: Recipe, processes: int = 1, device: str = "cpu") -> float:
     """What a backward pass must find again, counted low.
 
-    Logits, their softmax and its gradient; in each layer eight vectors a token.
+    Logits, their softmax and its gradient, perhaps of a chunk; in each layer eight vectors a token.
     """
     model = recipe.model
     tokens = recipe.batch * recipe.length / (recipe.accumulate * processes)
     kept = 8 * model.width * getattr(model, "depth", 1) / (1 if recipe.dtype == "float32" else 2)
-    return 4 * tokens * (3 * model.vocabulary + kept)
+    logits = 4 * tokens * model.vocabulary
+    if in_chunks(recipe, int(tokens), device):
+        logits = min(logits, CHUNK[device])
+    return 3 * logits + 4 * tokens * kept
+
+
+def evaluated_together(recipe: Recipe, device: torch.device) -> int:
+    """Samples in a batch of an evaluation, whose logits are there at once."""
+    fitting = LARGE[device.type] // (4 * recipe.model.vocabulary)
+    return max(min(EVALUATION_TOKENS[device.type], fitting) // recipe.length, 1)
 
 
 def memory_of(device: torch.device) -> int:

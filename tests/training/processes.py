@@ -150,6 +150,13 @@ def _wrong(rank):
         _at_step(6, fail)
 
 
+def _large(rank):
+    """Every vocabulary is, and a chunk of its logits has a few rows."""
+    from attnlab.models import loss
+
+    loss.LARGE["cpu"], loss.CHUNK["cpu"] = 0, 4 * 50 * 7
+
+
 def _named(rank):
     """Code of a person's own may be run."""
     from attnlab.code import consent
@@ -158,6 +165,7 @@ def _named(rank):
 
 
 ACCIDENTS = {
+    "large vocabulary": _large,
     "own code": _named,
     "no gathering": _refuse_to_gather,
     "full disk": _full_disk,
