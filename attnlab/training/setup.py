@@ -22,6 +22,7 @@ from attnlab.training.blocks import refuse_recompute
 from attnlab.training.opened import fingerprint, open_weights
 from attnlab.training.parallel import World, cut_for, local_processes
 from attnlab.training.recipe import Recipe
+from attnlab.training.start_rows import OpenedRows, open_rows
 from attnlab.training.step import in_chunks
 from attnlab.training.weights import build_model, build_shards, load_weights, refuse_other_model
 
@@ -56,15 +57,19 @@ def prepare(
     `world`: the processes that train, where they may share the weights out.
     """
     corpus = corpus or recipe.corpus.load()
-    begun, start = None, ""
+    opened, start = None, ""
+    cut = None if world is None else cut_for(recipe, world)
     if resume is not None:
         tokenizer = tokenizer_from_json(checkpoint.read_plain(resume, "tokenizer.json"))
     elif recipe.start is not None:
-        opened = open_weights(recipe.start, root)
+        if world is None or cut is None:
+            opened = open_weights(recipe.start, root)
+        else:
+            opened = open_rows(recipe.start, root, world)
         for line in opened.skipped:
             note(f"skipped: {line}")
-        begun, start = opened.kept, fingerprint(opened.folder)
-        tokenizer = tokenizer_from_json(begun.tokenizer)
+        start = fingerprint(opened.folder)
+        tokenizer = tokenizer_from_json(opened.kept.tokenizer)
     elif corpus.tokenizer is not None:
         tokenizer = corpus.tokenizer
         refuse_other_tokenizer(recipe, corpus, tokenizer)
@@ -72,25 +77,25 @@ def prepare(
         tokenizer = recipe.tokenizer.train(corpus.alphabet(), special=recipe.objective.special)
     model_settings = dataclasses.replace(recipe.model, vocabulary=tokenizer.size)
     recipe = dataclasses.replace(recipe, model=model_settings)
-    if begun is not None:
-        refuse_other_code(config.from_dict(Recipe, begun.config), recipe)
-        refuse_other_model(recipe, begun.config)
+    if opened is not None:
+        refuse_other_code(config.from_dict(Recipe, opened.kept.config), recipe)
+        refuse_other_model(recipe, opened.kept.config)
     source = recipe.objective.source(
         corpus, tokenizer, context=recipe.length, seed=recipe.seed, note=note
     )
-    cut, rows = None if world is None else cut_for(recipe, world), dict[str, torch.Tensor]()
+    rows = dict[str, torch.Tensor]()
     if cut is None:
         model = build_model(recipe)
     else:
-        fill, local = resume is None and begun is None, local_processes()
+        fill, local = resume is None and opened is None, local_processes()
         model, rows = build_shards(recipe, cut, local=local, fill=fill, note=note)
     refuse_apart(recipe, model)
     refuse_recompute(recipe, model)
-    if begun is not None:
-        weights = weights_to_use(begun)
-        load_weights(model, weights)
-        for name, one in rows.items():
-            one.copy_(weights[name][slice(*cut.rows(len(weights[name])))])  # type: ignore[union-attr]
+    if isinstance(opened, OpenedRows):
+        assert world is not None and cut is not None
+        opened.put(world, model, rows, cut)
+    elif opened is not None:
+        load_weights(model, weights_to_use(opened.kept))
     return Setup(recipe, corpus, tokenizer, source, model, start, rows)
 
 
