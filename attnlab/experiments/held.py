@@ -27,10 +27,10 @@ from attnlab.evaluate import Evaluation
 from attnlab.experiments.verdicts import Stretches
 from attnlab.generate import evaluating
 from attnlab.training import runs
-from attnlab.training.loop import EVALUATION_TOKENS
 from attnlab.training.report import Report
 from attnlab.training.runs import Run
 from attnlab.training.saved import Saved, open_saved
+from attnlab.training.setup import evaluated_together
 
 FILE = "held.json"
 SUMS = {"sums": [float], "counts": [float]}
@@ -142,9 +142,8 @@ def held_out(saved: Saved) -> tuple[Source, Iterable[Batch]]:
     source = recipe.objective.source(
         saved.load_text(), saved.tokenizer, context=recipe.length, seed=recipe.seed
     )
-    device = next(saved.model.parameters()).device
-    size = max(EVALUATION_TOKENS[device.type] // recipe.length, 1)
-    return source, source.validation(size)
+    together = evaluated_together(recipe, next(saved.model.parameters()).device)
+    return source, source.validation(together)
 
 
 def position_losses(

@@ -1,9 +1,11 @@
 """A model out of a folder of `transformers`: our settings, our weights, its tokenizer."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from attnlab.interop import tokens
@@ -11,7 +13,7 @@ from attnlab.interop.anatomy import RECORD
 from attnlab.interop.families.catalogue import family_of
 from attnlab.interop.families.family import Family
 from attnlab.interop.folder import CONFIG, TOKENIZER, FolderError, Tensors, read_object
-from attnlab.interop.weights import to_ours
+from attnlab.interop.weights import expected_shapes, to_ours
 from attnlab.models.transformer import TransformerSettings
 
 
@@ -38,18 +40,36 @@ def settings_of(folder: Path) -> tuple[Family, TransformerSettings]:
         raise FolderError(f"{folder}: {error}") from None
 
 
-def read(folder: Path) -> Read:
-    """All of it; a FolderError names what is missing, left over, or cannot be expressed."""
+def read(folder: Path, device: str = "cpu") -> Read:
+    """All of it; a FolderError names what is missing, left over, or cannot be expressed.
+
+    On "meta" no number of a weight is read: they have their shapes in the model.
+    """
     family, settings = settings_of(folder)
-    tensors = Tensors(folder)
     try:
-        weights = dict(to_ours(family, settings, tensors))
+        if device == "meta":
+            shapes = expected_shapes(settings)
+            named = [name for rule in family.rules(settings) for name in rule.ours]
+            found = {name: torch.empty(shapes[name], device=device) for name in named}
+        else:
+            found = dict(weights(folder))
         tokenizer = _tokenizer(folder, settings.vocabulary)
     except FolderError:
         raise
     except ValueError as error:
         raise FolderError(f"{folder}: {error}") from None
-    return Read(family, settings, weights, tokenizer)
+    return Read(family, settings, found, tokenizer)
+
+
+def weights(folder: Path) -> Iterator[tuple[str, Tensor]]:
+    """Its tensors under our names, those of one rule at a time."""
+    family, settings = settings_of(folder)
+    try:
+        yield from to_ours(family, settings, Tensors(folder))
+    except FolderError:
+        raise
+    except ValueError as error:
+        raise FolderError(f"{folder}: {error}") from None
 
 
 def _tokenizer(folder: Path, size: int) -> dict[str, Any]:

@@ -38,6 +38,7 @@ from attnlab.config import choice, refusal, setting, settings
 from attnlab.kernels import hardware
 from attnlab.models.feedforward import FeedForwardKind, make_feedforward
 from attnlab.models.initial import initialise
+from attnlab.models.loss import head_loss
 from attnlab.models.model import Decoder
 from attnlab.models.places import check_axes, find_places
 
@@ -277,8 +278,11 @@ class Transformer(Decoder[Cache]):
         axes: Int[Tensor, "#b a t"] | None = None,
         cache: Cache | None = None,
         last: bool = False,
-    ) -> Float[Tensor, "b _t v"]:
+        targets: Int[Tensor, "b t"] | None = None,
+    ) -> Float[Tensor, "b _t v"] | Float[Tensor, ""]:
         """Logits for the token after each one, or after the `last` alone.
+
+        With `targets`, the sum of their nats: for a large vocabulary, without all logits at once.
 
         All tokens attend to the first `prefix` ones of their row. `segments` numbers documents in
         a row: tokens attend to their own, and its positions begin at 0. `axes` are positions by
@@ -318,6 +322,8 @@ class Transformer(Decoder[Cache]):
         if cache is not None:
             cache.length = places.stop
             cache.next = places.next(key_padding, cache.next)
+        if targets is not None:
+            return head_loss(self.norm(x), self.head, targets, self.settings.logit_cap)
         return self.logits_of(x[:, -1:] if last else x)
 
     def embedded(

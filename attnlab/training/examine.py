@@ -9,8 +9,8 @@ from attnlab import config, files
 from attnlab.data.corpora import Corpus, CorpusSettings, Question
 from attnlab.evaluate import accuracy, answer_questions, validation_loss
 from attnlab.training.launch import with_data
-from attnlab.training.loop import EVALUATION_TOKENS
 from attnlab.training.saved import Saved, open_saved
+from attnlab.training.setup import evaluated_together
 from attnlab.training.text import file_of, names_text
 
 
@@ -34,8 +34,7 @@ def examine(
         corpus, saved.tokenizer, context=recipe.length, seed=recipe.seed
     )
     if source.validation_count:
-        kind = next(saved.model.parameters()).device.type
-        size = max(EVALUATION_TOKENS[kind] // recipe.length, 1)
+        size = evaluated_together(recipe, next(saved.model.parameters()).device)
         batches = source.validation(size)
         result = validation_loss(
             saved.model, batches, tick=lambda done: tick(f"{done:,} tokens evaluated")

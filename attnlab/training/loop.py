@@ -32,15 +32,13 @@ from attnlab.training.lock import FolderGone, Lock
 from attnlab.training.parallel import World
 from attnlab.training.report import Attended, Opening, Report
 from attnlab.training.resume import Resumed
-from attnlab.training.setup import Setup
+from attnlab.training.setup import Setup, evaluated_together
 from attnlab.training.state import Clock, State
 from attnlab.training.step import Outcome, Stepper, all_parts, no_garbage_walks
 from attnlab.training.text import recorded, refuse_other_text
 from attnlab.training.weights import put_rows
 
 BUNCH = 50  # steps whose losses a GPU hands over together
-# in a batch of an evaluation: what keeps a GPU busy, and what stays in the caches of a CPU
-EVALUATION_TOKENS = {"cuda": 1 << 14, "cpu": 1 << 12}
 
 
 @dataclass(frozen=True)
@@ -338,7 +336,7 @@ class Training:
         """Of so many samples of validation, always the same; None: of all."""
         recipe = self.recipe
         half = torch.bfloat16 if recipe.dtype == "bfloat16" else None
-        size = max(EVALUATION_TOKENS[self.world.device.type] // recipe.length, 1)
+        size = evaluated_together(recipe, self.world.device)
         count = self.source.validation_count if rows is None else rows
         tokens = min(count, self.source.validation_count) * recipe.length
         with self.report.waiting("evaluating", tokens) as advance:

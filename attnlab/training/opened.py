@@ -21,6 +21,8 @@ from attnlab.training.checkpoint import Checkpoint
 from attnlab.training.recipe import Recipe
 from attnlab.training.state import State
 
+PLAIN = ("config.json", "tokenizer.json", "state.json")
+
 
 @dataclass(frozen=True)
 class Opened:
@@ -37,8 +39,20 @@ def open_weights(word: str, root: Path, *, best: bool = True) -> Opened:
     return Opened(found, checkpoint.load(found, SLOT), skipped)  # the optimiser stays behind
 
 
-def imported(place: Path) -> Checkpoint:
-    read = reading.read(place)
+def find(word: str, root: Path) -> tuple[Path, list[str]]:
+    """A checkpoint all of which is right, looked at a block at a time; and what was passed over."""
+    return runs.open_checkpoint(word, root, best=True, verify=_verify)
+
+
+def _verify(folder: Path) -> None:
+    checkpoint.open_tensors(folder).verify()
+    for name in PLAIN:
+        checkpoint.read_plain(folder, name)
+
+
+def imported(place: Path, device: str = "cpu") -> Checkpoint:
+    """With weights on "meta" only their names and shapes are there."""
+    read = reading.read(place, device)
     recipe = Recipe(model=read.settings, tokenizer=HuggingFace())
     return Checkpoint(
         model=read.weights,
@@ -63,7 +77,7 @@ def fingerprint(folder: Path) -> str:
 def fingerprint_of(word: str, root: Path) -> str:
     if folders.is_one(Path(word)):
         return fingerprint(Path(word))
-    return fingerprint(runs.open_checkpoint(word, root, best=True)[0])
+    return fingerprint(find(word, root)[0])
 
 
 def with_model_of_start(recipe: Recipe, overrides: Sequence[str]) -> Recipe:

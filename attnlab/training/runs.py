@@ -258,20 +258,27 @@ def _hint(word: str, known: list[Run], root: Path) -> str:
     return f"there are no runs in {root}; begin one: attnlab train tiny"
 
 
-def open_checkpoint(word: str, root: Path, best: bool = False) -> tuple[Path, list[str]]:
+def open_checkpoint(
+    word: str,
+    root: Path,
+    best: bool = False,
+    verify: Callable[[Path], object] | None = None,
+) -> tuple[Path, list[str]]:
     """The checkpoint a word stands for: itself, or a run's best or newest good one."""
     run, folder = find(word, root)
     if folder is not None:
-        checkpoint.read_verified(folder)
+        (verify or checkpoint.read_verified)(folder)
         return folder, []
-    newest, broken = checkpoint.newest_good(run.checkpoints)
+    newest, broken = checkpoint.newest_good(run.checkpoints, verify)
     if newest is None:
         why = f": {broken[0]}" if broken else ""
         raise ValueError(f"{run.folder} has no checkpoint that can be used{why}")
-    return _best(run, newest, broken) if best else (newest, broken)
+    return _best(run, newest, broken, verify) if best else (newest, broken)
 
 
-def _best(run: Run, newest: Path, broken: list[str]) -> tuple[Path, list[str]]:
+def _best(
+    run: Run, newest: Path, broken: list[str], verify: Callable[[Path], object] | None
+) -> tuple[Path, list[str]]:
     """The checkpoint with the lowest loss, as the state of the newest one has it.
 
     The log may have lost a line. It decides where no step is known, or that one is not there.
@@ -285,7 +292,7 @@ def _best(run: Run, newest: Path, broken: list[str]) -> tuple[Path, list[str]]:
             continue
         folder = run.checkpoints / checkpoint.name_of(step)
         try:
-            checkpoint.read_verified(folder)
+            (verify or checkpoint.read_verified)(folder)
         except checkpoint.BrokenCheckpoint as error:
             if step == best and str(error) not in said:
                 there = str(error) if folder.exists() else f"{run.folder} has no {folder.name}"

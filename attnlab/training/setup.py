@@ -14,6 +14,7 @@ from attnlab.data.batches import Source
 from attnlab.data.corpora import Corpus
 from attnlab.data.tokens import Tokenizer, tokenizer_from_json
 from attnlab.memory import machine_memory
+from attnlab.models.loss import CHUNK, LARGE
 from attnlab.models.model import LanguageModel
 from attnlab.training import checkpoint
 from attnlab.training.average import weights_to_use
@@ -21,7 +22,12 @@ from attnlab.training.blocks import refuse_recompute
 from attnlab.training.opened import fingerprint, open_weights
 from attnlab.training.parallel import World, cut_for, local_processes
 from attnlab.training.recipe import Recipe
+from attnlab.training.start_rows import OpenedRows, open_rows
+from attnlab.training.step import in_chunks
 from attnlab.training.weights import build_model, build_shards, load_weights, refuse_other_model
+
+# in a batch of an evaluation: what keeps a GPU busy, and what stays in the caches of a CPU
+EVALUATION_TOKENS = {"cuda": 1 << 14, "cpu": 1 << 12}
 
 
 @dataclass(frozen=True)
@@ -51,15 +57,19 @@ def prepare(
     `world`: the processes that train, where they may share the weights out.
     """
     corpus = corpus or recipe.corpus.load()
-    begun, start = None, ""
+    opened, start = None, ""
+    cut = None if world is None else cut_for(recipe, world)
     if resume is not None:
         tokenizer = tokenizer_from_json(checkpoint.read_plain(resume, "tokenizer.json"))
     elif recipe.start is not None:
-        opened = open_weights(recipe.start, root)
+        if world is None or cut is None:
+            opened = open_weights(recipe.start, root)
+        else:
+            opened = open_rows(recipe.start, root, world)
         for line in opened.skipped:
             note(f"skipped: {line}")
-        begun, start = opened.kept, fingerprint(opened.folder)
-        tokenizer = tokenizer_from_json(begun.tokenizer)
+        start = fingerprint(opened.folder)
+        tokenizer = tokenizer_from_json(opened.kept.tokenizer)
     elif corpus.tokenizer is not None:
         tokenizer = corpus.tokenizer
         refuse_other_tokenizer(recipe, corpus, tokenizer)
@@ -67,25 +77,25 @@ def prepare(
         tokenizer = recipe.tokenizer.train(corpus.alphabet(), special=recipe.objective.special)
     model_settings = dataclasses.replace(recipe.model, vocabulary=tokenizer.size)
     recipe = dataclasses.replace(recipe, model=model_settings)
-    if begun is not None:
-        refuse_other_code(config.from_dict(Recipe, begun.config), recipe)
-        refuse_other_model(recipe, begun.config)
+    if opened is not None:
+        refuse_other_code(config.from_dict(Recipe, opened.kept.config), recipe)
+        refuse_other_model(recipe, opened.kept.config)
     source = recipe.objective.source(
         corpus, tokenizer, context=recipe.length, seed=recipe.seed, note=note
     )
-    cut, rows = None if world is None else cut_for(recipe, world), dict[str, torch.Tensor]()
+    rows = dict[str, torch.Tensor]()
     if cut is None:
         model = build_model(recipe)
     else:
-        fill, local = resume is None and begun is None, local_processes()
+        fill, local = resume is None and opened is None, local_processes()
         model, rows = build_shards(recipe, cut, local=local, fill=fill, note=note)
     refuse_apart(recipe, model)
     refuse_recompute(recipe, model)
-    if begun is not None:
-        weights = weights_to_use(begun)
-        load_weights(model, weights)
-        for name, one in rows.items():
-            one.copy_(weights[name][slice(*cut.rows(len(weights[name])))])  # type: ignore[union-attr]
+    if isinstance(opened, OpenedRows):
+        assert world is not None and cut is not None
+        opened.put(world, model, rows, cut)
+    elif opened is not None:
+        load_weights(model, weights_to_use(opened.kept))
     return Setup(recipe, corpus, tokenizer, source, model, start, rows)
 
 
@@ -112,7 +122,8 @@ def refuse_apart(recipe: Recipe, model: LanguageModel) -> None:
 
 def refuse_large_step(recipe: Recipe, world: World) -> None:
     """Before memory runs out."""
-    wanted, there = step_bytes(recipe, world.size), memory_of(world.device)
+    wanted = step_bytes(recipe, world.size, world.device.type)
+    there = memory_of(world.device)
     if wanted > there:
         raise ValueError(
             f"a step needs {wanted / 1e9:,.0f} GB or more and there are {there / 1e9:,.0f}; "
@@ -120,15 +131,24 @@ def refuse_large_step(recipe: Recipe, world: World) -> None:
         )
 
 
-def step_bytes(recipe: Recipe, processes: int = 1) -> float:
+def step_bytes(recipe: Recipe, processes: int = 1, device: str = "cpu") -> float:
     """What a backward pass must find again, counted low.
 
-    Logits, their softmax and its gradient; in each layer eight vectors a token.
+    Logits, their softmax and its gradient, perhaps of a chunk; in each layer eight vectors a token.
     """
     model = recipe.model
     tokens = recipe.batch * recipe.length / (recipe.accumulate * processes)
     kept = 8 * model.width * getattr(model, "depth", 1) / (1 if recipe.dtype == "float32" else 2)
-    return 4 * tokens * (3 * model.vocabulary + kept)
+    logits = 4 * tokens * model.vocabulary
+    if in_chunks(recipe, int(tokens), device):
+        logits = min(logits, CHUNK[device])
+    return 3 * logits + 4 * tokens * kept
+
+
+def evaluated_together(recipe: Recipe, device: torch.device) -> int:
+    """Samples in a batch of an evaluation, whose logits are there at once."""
+    fitting = LARGE[device.type] // (4 * recipe.model.vocabulary)
+    return max(min(EVALUATION_TOKENS[device.type], fitting) // recipe.length, 1)
 
 
 def memory_of(device: torch.device) -> int:

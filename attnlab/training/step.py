@@ -18,6 +18,8 @@ from attnlab import counter_rng
 from attnlab.code.own import own_parts
 from attnlab.data.batches import IGNORE, Batch, Source, batch_of
 from attnlab.kernels import hardware
+from attnlab.models.loss import is_large
+from attnlab.models.transformer import TransformerSettings
 from attnlab.training import blocks, parallel
 from attnlab.training.optim import Optimiser
 from attnlab.training.parallel import World
@@ -174,7 +176,11 @@ class Stepper:
     def _plain_loss(self, tokens: Tensor, targets: Tensor, **options: Tensor) -> Tensor:
         """Sum of the nats over all targets."""
         half = self.recipe.dtype == "bfloat16"
-        with torch.autocast(self.world.device.type, torch.bfloat16, enabled=half):
+        kind = self.world.device.type
+        with torch.autocast(kind, torch.bfloat16, enabled=half):
+            if in_chunks(self.recipe, tokens.numel(), kind):  # within the call: FSDP gathers there
+                loss: Tensor = self.spread(tokens, targets=targets, **options)
+                return loss
             logits = self.spread(tokens, **options)
         return F.cross_entropy(
             logits.flatten(0, 1).float(), targets.flatten(), ignore_index=IGNORE, reduction="sum"
@@ -212,6 +218,16 @@ class Stepper:
     def _wait(self) -> None:
         if self.asynchronous:
             torch.cuda.synchronize()
+
+
+def in_chunks(recipe: Recipe, tokens: int, device: str) -> bool:
+    """Whether the loss of so many tokens is computed without ever having all their logits.
+
+    A transformer can; another model only gives logits.
+    """
+    settings = recipe.model
+    able = isinstance(settings, TransformerSettings)
+    return able and is_large(tokens, settings.vocabulary, device)
 
 
 @contextmanager

@@ -150,6 +150,20 @@ def _wrong(rank):
         _at_step(6, fail)
 
 
+def _large(rank):
+    """Every vocabulary is, and a chunk of its logits has a few rows."""
+    from attnlab.models import loss
+
+    loss.LARGE["cpu"], loss.CHUNK["cpu"] = 0, 4 * 50 * 7
+
+
+def _no_whole_start(rank):
+    """Nobody reads a checkpoint as a whole."""
+    from attnlab.training import checkpoint
+
+    checkpoint.load = None
+
+
 def _named(rank):
     """Code of a person's own may be run."""
     from attnlab.code import consent
@@ -158,6 +172,8 @@ def _named(rank):
 
 
 ACCIDENTS = {
+    "large vocabulary": _large,
+    "no whole start": _no_whole_start,
     "own code": _named,
     "no gathering": _refuse_to_gather,
     "full disk": _full_disk,

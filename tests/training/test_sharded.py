@@ -35,6 +35,9 @@ JOBS = [
     (2, "stopped", QUIET, *WORDS, "model.dropout=0.1", "steps=4", "sample_every=4"),
     (2, "stopped", QUIET, *WORDS, "model.dropout=0.1", "steps=8", "sample_every=4"),
     (2, "recomputed", QUIET, *WORDS, "model.dropout=0.1", "steps=4", "recompute=true"),
+    (2, "vocabulary", "large vocabulary", *ADAMW, "steps=4", "recompute=true"),
+    (2, "start", "no whole start", *ADAMW, "steps=4", "start=mixed/checkpoints/step_000016"),
+    (2, "plain start", "no whole start", *ADAMW, "steps=4", "start=mixed/checkpoints/step_000012"),
     (2, "own", "own code", *ADAMW, "steps=4", f"model.attention={OWN_CODE}"),
     (2, "full", "full disk", *ADAMW, "steps=8"),
     (2, "gone", "gone", *ADAMW, "steps=8"),
@@ -113,6 +116,20 @@ def test_as_many_processes_resume_to_the_same_bits(trained):
 def test_recomputed_blocks_train_the_same_model_in_shards(trained):
     run, plain = run_of(trained, "recomputed"), run_of(trained, "plain")
     assert losses(run) == losses(plain)[:4]
+
+
+def test_logits_in_chunks_train_the_same_model_in_shards(trained, tmp_path):
+    run, (whole, _) = run_of(trained, "vocabulary"), begin(tmp_path, small(*ADAMW, "steps=4"))
+    np.testing.assert_allclose(losses(run), losses(whole), rtol=ROUNDING)
+
+
+@pytest.mark.parametrize(("name", "step"), [("start", 16), ("plain start", 12)])
+def test_shards_start_from_a_checkpoint_as_one_process_does(trained, tmp_path, name, step):
+    place = run_of(trained, "mixed").checkpoints / checkpoint.name_of(step)
+    run = run_of(trained, name)
+    whole, _ = begin(tmp_path, small(*ADAMW, "steps=4", f"start={place}"))
+    np.testing.assert_allclose(losses(run), losses(whole), rtol=ROUNDING)
+    assert run.manifest()["start"] == whole.manifest()["start"]
 
 
 def test_operations_of_code_of_ones_own_are_counted_although_its_weights_are_cut(trained, tmp_path):

@@ -1,9 +1,12 @@
-"""A step: what is left out of a batch changes nothing."""
+"""A step: what is left out of a batch changes nothing, nor does having the logits in chunks."""
 
+import pytest
 import torch
-from training.recipes import HERE, small
+from training.recipes import HERE, begin, small
 
 from attnlab.data.batches import IGNORE, Batch, batch_of
+from attnlab.models import loss
+from attnlab.models.transformer import Transformer
 from attnlab.training.setup import prepare
 from attnlab.training.step import Stepper, trim
 
@@ -37,3 +40,36 @@ def test_loss_and_gradient_are_those_of_the_whole_rows(tmp_path):
         found.append((loss.detach(), [p.grad.clone() for p in model.parameters()]))
     assert trim(part).tokens.shape[1] < part.tokens.shape[1]
     torch.testing.assert_close(found[0], found[1], rtol=1e-5, atol=1e-6)
+
+
+def losses(run):
+    return [row["loss"] for row in run.read("metrics")]
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["model.tied=false", "accumulate=2"], ["model.logit_cap=3", "recompute=true"]]
+)
+def test_a_training_with_logits_in_chunks_is_the_same(tmp_path, monkeypatch, words):
+    recipe = small("optimiser=adamw", "steps=6", "evaluate_every=3", *words)
+    plain = begin(tmp_path, recipe, "plain")[0]
+    given, forward = [], Transformer.forward
+
+    def noted(self, *args, **options):
+        given.append("targets" in options)
+        return forward(self, *args, **options)
+
+    monkeypatch.setattr(Transformer, "forward", noted)
+    monkeypatch.setitem(loss.LARGE, "cpu", 0)
+    monkeypatch.setitem(loss.CHUNK, "cpu", 4 * 50 * 7)
+    chunked = begin(tmp_path, recipe, "chunked")[0]
+    assert any(given), "no loss was computed in chunks"
+    torch.testing.assert_close(losses(chunked), losses(plain), rtol=1e-6, atol=0)
+
+
+def test_a_small_vocabulary_and_other_models_take_the_plain_way(tmp_path, monkeypatch):
+    monkeypatch.setattr(loss, "head_loss", None)
+    monkeypatch.setattr("attnlab.models.transformer.head_loss", None)
+    assert len(losses(begin(tmp_path, small("steps=2", "evaluate_every=none"))[0])) == 2
+    monkeypatch.setitem(loss.LARGE, "cpu", 0)
+    elman = small("model=elman", "model.width=8", "steps=2", "evaluate_every=none")
+    assert len(losses(begin(tmp_path, elman, "elman")[0])) == 2
