@@ -26,7 +26,7 @@ def words_of(given: Sequence[str], named: Mapping[str, Any]) -> list[str]:
     return [*given, *config.to_overrides({name: _plain(value) for name, value in named.items()})]
 
 
-def _refuse_live(value: Any) -> None:
+def _refuse_live(value: object) -> None:
     """A class or function of a notebook: a run names the file that its code is in."""
     if callable(value):
         name = getattr(value, "__name__", "Mine")
@@ -36,7 +36,7 @@ def _refuse_live(value: Any) -> None:
         )
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     if isinstance(value, Mapping):
         return {str(name): _plain(inner) for name, inner in value.items()}
     if isinstance(value, tuple | list):

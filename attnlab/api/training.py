@@ -92,7 +92,7 @@ def train(
     resume: bool | str | Path | None = None,
     config: str | Path | None = None,
     runs: str | Path = "runs",
-    **settings: Any,
+    **settings: object,
 ) -> Training:
     """Pretrain or finetune a model, as `attnlab train` does.
 

@@ -424,7 +424,7 @@ def main() -> None:
         given = json.loads(sys.stdin.buffer.read())
         secret = given.pop("secret").encode()
 
-        def say(**message: Any) -> None:
+        def say(**message: object) -> None:
             messages.write(secret + json.dumps(message, allow_nan=False).encode() + b"\n")
 
         # ends it even in compiled code, and without a parent

@@ -189,7 +189,7 @@ def progress() -> Iterator[Callable[[str], None]]:
         raise
 
 
-def print_json(value: Any) -> None:
+def print_json(value: object) -> None:
     text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
     try:
         text.encode(sys.stdout.encoding or "utf-8")

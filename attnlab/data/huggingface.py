@@ -50,7 +50,7 @@ class HuggingFace:
 
 
 class HuggingFaceTokenizer(Tokenizer):
-    def __init__(self, plain: Any, size: int) -> None:
+    def __init__(self, plain: object, size: int) -> None:
         super().__init__(special=False)
         if not isinstance(plain, dict):
             raise ValueError("a tokenizer.json holds a JSON object; this is something else")

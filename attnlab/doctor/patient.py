@@ -209,7 +209,7 @@ def patient_of(subject: Any, name: str) -> Patient:
     return Patient(name, subject)
 
 
-def made(code: Any, name: str, options: Mapping[str, Any] | None = None) -> Patient:
+def made(code: object, name: str, options: Mapping[str, Any] | None = None) -> Patient:
     """Of a module or function at hand."""
     with in_float64():
         return patient_of(subject_for(code, options or {}, name), name)

@@ -16,7 +16,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn, TypeVar
 from urllib.parse import quote
 
 from attnlab import __version__
@@ -34,6 +34,8 @@ from attnlab.page.runs import Runs
 from attnlab.page.validation import shorten, whole
 from attnlab.page.work import Work
 from attnlab.printable import distinct, one_line
+
+T = TypeVar("T")
 
 KINDS = {
     ".html": "text/html; charset=utf-8",
@@ -408,7 +410,7 @@ def application(page: Page, routes: Sequence[Route] = ROUTES) -> App:
     return app
 
 
-async def _unless_gone(answer: Awaitable[Any], request: Any) -> Any:
+async def _unless_gone(answer: Awaitable[T], request: Any) -> T:
     """The answer; whoever goes away before it is there takes the request back."""
     answering = asyncio.ensure_future(answer)
     leaving = asyncio.ensure_future(_left(request))
@@ -459,16 +461,16 @@ def parse_json(body: bytes) -> Mapping[str, Any]:
     return found
 
 
-def _no_constant(name: str) -> Any:
+def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no number of JSON")
 
 
-def _written(value: Any) -> bytes:
+def _written(value: object) -> bytes:
     return json.dumps(
         value, allow_nan=False, ensure_ascii=False, separators=(",", ":"), default=_number
     ).encode(errors="replace")
 
 
-def _number(value: Any) -> Any:
+def _number(value: Any) -> int | float:
     """NumPy's numbers are none of JSON's, but near enough."""
     return value.item()

@@ -11,12 +11,12 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
-from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from attnlab.printable import one_line
 
@@ -108,14 +108,14 @@ class Heartbeat:
     def _beats(self) -> list[str]:
         return self._said(_beat)
 
-    def _said(self, key: Any) -> list[str]:
+    def _said(self, key: Callable[[int], str]) -> list[str]:
         there = [rank for rank in range(self._size) if self._store.check([key(rank)])]
         values = self._store.multi_get([key(rank) for rank in there]) if there else []
         said = dict(zip(there, values, strict=True))
         return [said.get(rank, b"").decode() for rank in range(self._size)]
 
 
-def meet(launch: Any, rank: int, size: int, timeout: float) -> Any:
+def meet(launch: Store, rank: int, size: int, timeout: float) -> Store:
     """A fresh store for the processes of one start; Lost names those that have not come.
 
     The store of torchrun outlives a restart, with the keys of processes that are gone, and its

@@ -55,7 +55,7 @@ class Choices(TorchDispatchMode):
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+    ) -> object:
         given = [one for one in args if isinstance(one, Tensor) and one.is_floating_point()]
         kwargs, name = dict(kwargs or {}), func.__name__.partition(".")[0]
         if self._widens and given and kwargs.get("dtype") in HALVES:

@@ -7,13 +7,23 @@ map of the file; of both only the column that is asked for.
 import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, Literal
+from types import ModuleType
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from attnlab import files
 from attnlab.extras import missing
 
 ROWS = 1024  # read at once
+
+
+@runtime_checkable
+class Stream(Protocol):
+    """What is in a packed file."""
+
+    def read(self, size: int, /) -> bytes: ...
+    def close(self) -> None: ...
 
 
 def ranges(
@@ -70,7 +80,7 @@ def rows(
             raise _unreadable(path, error) from None
 
 
-def zstd_stream(file: Any) -> Any:
+def zstd_stream(file: BufferedReader) -> Stream:
     """A file of zstd as a stream of what is in it."""
     arrow = _library("zstd")
     return arrow.CompressedInputStream(arrow.PythonFile(file, mode="r"), "zstd")
@@ -163,7 +173,7 @@ def _unreadable(path: Path, error: Exception) -> ValueError:
     return ValueError(f"{path} cannot be read: {' '.join(str(error).split())[:200]}")
 
 
-def _library(what: str) -> Any:
+def _library(what: str) -> ModuleType:
     try:
         import pyarrow
         import pyarrow.ipc
