@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from attnlab import command, config, stop
-from attnlab.errors import Error, Interrupt, explain
+from attnlab.errors import MENDABLE, Error, Interrupt, explain
 from attnlab.printable import printable
 
 PAUSE = 0.2  # seconds between two lines of progress in a notebook
@@ -63,7 +63,7 @@ def calling(words: Sequence[str] = ()) -> Iterator[None]:
     except KeyboardInterrupt as stopped:
         notes = getattr(stopped, "__notes__", [])
         raise Interrupt("; ".join([stop.reason(signal.SIGINT), *notes])) from None
-    except Exception as error:
+    except MENDABLE as error:
         line = explain(error)
         if line is None:
             raise

@@ -300,7 +300,7 @@ def _live(recipe: Recipe, run: runs.Run, control: Control, mouth: int) -> None:
         status = LOST
     except BrokenPipeError:  # the check itself was killed
         pass
-    except BaseException:
+    except BaseException:  # nothing is above this process that would say it
         traceback.print_exc()
         sys.stderr.flush()
     os._exit(status)

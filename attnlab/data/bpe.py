@@ -130,7 +130,7 @@ def _in_thread(work: Callable[[], None]) -> None:
     def run() -> None:
         try:
             work()
-        except BaseException as error:
+        except BaseException as error:  # raised again by who waits for it
             raised.append(error)
 
     thread = threading.Thread(target=run, daemon=True)

@@ -23,8 +23,8 @@ def _as_value_error(what: str) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-            raise
+        if type(error) is not Exception and type(error).__name__ != "PanicException":
+            raise  # it is not of the package
         raise ValueError(f"{what}: {error}") from None
 
 

@@ -88,7 +88,9 @@ def cost_of_halves(run: Tool, x: Tensor, fine: Tensor, chosen: Choices) -> float
             wide = run(x)
     except MemoryError:  # how much there is, is our limit: nothing may pass for it
         raise
-    except Exception:  # precisions that do not go together: then roughness has to show it
+    except (
+        Exception
+    ):  # of their code, whose precisions do not go together: then roughness has to show it
         return 0.0
     return float(movement(wide, fine).amax(0).median())
 
