@@ -317,7 +317,7 @@ def allow_named(settings: object, words: Iterable[str]) -> None:
                 consent.remember(one.code)
 
 
-def refuse_unreached(model: Any, words: Iterable[str]) -> None:
+def refuse_unreached(model: object, words: Iterable[str]) -> None:
     """A ValueError for a size that a person has written and their model does not ask for."""
     if not isinstance(model, OwnCode):
         return

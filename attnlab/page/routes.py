@@ -16,7 +16,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from urllib.parse import quote
 
 from attnlab import __version__
@@ -34,6 +34,9 @@ from attnlab.page.runs import Runs
 from attnlab.page.validation import shorten, whole
 from attnlab.page.work import Work
 from attnlab.printable import distinct, one_line
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
 
 T = TypeVar("T")
 
@@ -410,7 +413,7 @@ def application(page: Page, routes: Sequence[Route] = ROUTES) -> App:
     return app
 
 
-async def _unless_gone(answer: Awaitable[T], request: Any) -> T:
+async def _unless_gone(answer: Awaitable[T], request: "Request") -> T:
     """The answer; whoever goes away before it is there takes the request back."""
     answering = asyncio.ensure_future(answer)
     leaving = asyncio.ensure_future(_left(request))
@@ -424,7 +427,7 @@ async def _unless_gone(answer: Awaitable[T], request: Any) -> T:
             task.cancel()
 
 
-async def _left(request: Any) -> None:
+async def _left(request: "Request") -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
