@@ -57,13 +57,13 @@ __all__ = sorted(name for names in _HOMES.values() for name in names)
 _MODULES = {"attention", "audit", "compare", "evaluate", "generate"}
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name in _MODULES:
         return import_module(f"{__name__}.{name}")
     return _load(name)
 
 
-def _load(name: str) -> Any:
+def _load(name: str) -> object:
     for home, names in _HOMES.items():
         if name in names:
             return getattr(import_module(f"{__name__}.{home}"), name)
@@ -79,10 +79,10 @@ class _CallableModule(ModuleType):
     """`attnlab.audit` is a package, `attnlab.audit.Certificate` a class in it; and
     `attnlab.audit(…)` is the function of `attnlab.api`."""
 
-    def __call__(self, *given: Any, **named: Any) -> Any:
+    def __call__(self, *given: Any, **named: Any) -> object:
         return self._function()(*given, **named)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         """What `help` and an editor ask for, as of the function."""
         if name in ("__signature__", "__wrapped__"):
             import inspect
@@ -96,7 +96,7 @@ class _CallableModule(ModuleType):
 
 
 class _Package(ModuleType):
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         """A module that is imported becomes an attribute of its package."""
         if name in _MODULES and isinstance(value, ModuleType):
             value.__class__ = _CallableModule

@@ -300,7 +300,7 @@ class Calls:
             error = raw.exception()
             try:
                 found.set_result(read(raw.result() if error is None else Lost(_last_line(error))))
-            except Exception as raised:
+            except Exception as raised:  # raised again where the answer is asked for
                 found.set_exception(raised)
 
         reference.future().add_done_callback(end)

@@ -6,6 +6,7 @@ A notebook shows the line alone: these exceptions ask IPython for no traceback.
 from attnlab.memory import ran_out
 from attnlab.printable import one_line, printable
 
+MENDABLE = (ValueError, OSError, MemoryError, RuntimeError)  # what `explain` may have a line for
 MEMORY = "memory ran out; use a smaller batch, context or model, or a larger accumulate"
 
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from attnlab import files
 
@@ -19,13 +19,21 @@ DEEPEST = 60  # of objects within objects
 ODD = files.ODD
 SEAL = "sha256"  # the key of the hash
 
+Json = dict[str, Any] | list[Any] | str | int | float | bool | None  # as Python reads it
 
-def as_json(value: Any, indent: int | None = 2) -> bytes:
+
+def as_json(value: object, indent: int | None = 2) -> bytes:
     """JSON for people: keys in the order given, a newline at the end; without indent, one line."""
     return (json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
-def finite(value: Any) -> Any:
+@overload
+def finite(value: Mapping[Any, Any]) -> dict[str, Any]: ...
+@overload
+def finite(value: list[Any] | tuple[Any, ...]) -> list[Any]: ...
+@overload
+def finite(value: object) -> Json: ...
+def finite(value: object) -> Json:
     """What JSON can hold: None where a number is infinite or none at all."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
@@ -42,10 +50,10 @@ def read_json(path: Path, shape: Any = None) -> Any:
     return value if shape is None else in_shape(value, shape, path)
 
 
-def parse_json(content: bytes, path: Path) -> Any:
+def parse_json(content: bytes, path: Path) -> Json:
     """JSON whose numbers are finite and whose nesting is that of people."""
     try:
-        value = json.loads(content, parse_float=_read_number, parse_constant=_read_number)
+        value: Json = json.loads(content, parse_float=_read_number, parse_constant=_read_number)
         _refuse_deep(value)
     except ValueError as error:  # also a number of more digits than Python will read
         raise ValueError(f"{path} is not JSON: {error}") from None
@@ -61,7 +69,7 @@ def _read_number(text: str) -> float:
     return number
 
 
-def _refuse_deep(value: Any) -> None:
+def _refuse_deep(value: Json) -> None:
     """What can be read may still be too deep to be printed in a message."""
     level = [value]
     for _ in range(DEEPEST):

@@ -167,7 +167,7 @@ def _certificate(answer: "Answer") -> "Certificate":
 
 
 def _audit_object(
-    code: Any,
+    code: object,
     given: Sequence[str],
     declared: Sequence[str],
     contract: str | Path | None,

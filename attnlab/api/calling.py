@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from attnlab import command, config, stop
-from attnlab.errors import Error, Interrupt, explain
+from attnlab.errors import MENDABLE, Error, Interrupt, explain
 from attnlab.printable import printable
 
 PAUSE = 0.2  # seconds between two lines of progress in a notebook
@@ -26,7 +26,7 @@ def words_of(given: Sequence[str], named: Mapping[str, Any]) -> list[str]:
     return [*given, *config.to_overrides({name: _plain(value) for name, value in named.items()})]
 
 
-def _refuse_live(value: Any) -> None:
+def _refuse_live(value: object) -> None:
     """A class or function of a notebook: a run names the file that its code is in."""
     if callable(value):
         name = getattr(value, "__name__", "Mine")
@@ -36,7 +36,7 @@ def _refuse_live(value: Any) -> None:
         )
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     if isinstance(value, Mapping):
         return {str(name): _plain(inner) for name, inner in value.items()}
     if isinstance(value, tuple | list):
@@ -63,7 +63,7 @@ def calling(words: Sequence[str] = ()) -> Iterator[None]:
     except KeyboardInterrupt as stopped:
         notes = getattr(stopped, "__notes__", [])
         raise Interrupt("; ".join([stop.reason(signal.SIGINT), *notes])) from None
-    except Exception as error:
+    except MENDABLE as error:
         line = explain(error)
         if line is None:
             raise

@@ -86,7 +86,7 @@ def compare(
     processes: int | None = None,
     again: bool = False,
     runs: str | Path = "runs",
-    **settings: Any,
+    **settings: object,
 ) -> Comparison:
     """Compare variants fairly, as `attnlab compare` does: same text, batches and budget, and seeds.
 

@@ -1,7 +1,7 @@
 """`attnlab.claim`: a sentence of the theory with its verdict, its evidence and its picture."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from attnlab.api.calling import calling, ticking, words_of
 from attnlab.api.results import Shown
@@ -64,7 +64,7 @@ class Claim(Shown):
         )
 
 
-def claim(name: str, *words: str, knob: bool = False, **settings: Any) -> Claim:
+def claim(name: str, *words: str, knob: bool = False, **settings: object) -> Claim:
     """Run a claim of the theory, as `attnlab claims NAME` does; `attnlab list claims` has all.
 
     attnlab.claim("copy", lead=3)

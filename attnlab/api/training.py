@@ -3,13 +3,16 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attnlab.api.calling import calling, interrupt, words_of
 from attnlab.api.results import Shown
 from attnlab.errors import Error
 from attnlab.printable import one_line
 from attnlab.reports.report import Cell, Plot, Section, Series, Table
+
+if TYPE_CHECKING:
+    from attnlab.training.recipe import Recipe
 
 POINTS = 100  # of the curve that is drawn; `.losses` has all
 
@@ -76,7 +79,7 @@ def _evaluation_table(evaluations: Sequence[tuple[int, float]]) -> Table:
     return Table(title="Evaluations", columns=["step", "validation loss"], rows=evaluations)
 
 
-def refuse_leak(recipe: Any) -> None:
+def refuse_leak(recipe: "Recipe") -> None:
     """Code of a person's own is looked at before it is trained."""
     from attnlab.code.own import own_parts
 
@@ -92,7 +95,7 @@ def train(
     resume: bool | str | Path | None = None,
     config: str | Path | None = None,
     runs: str | Path = "runs",
-    **settings: Any,
+    **settings: object,
 ) -> Training:
     """Pretrain or finetune a model, as `attnlab train` does.
 

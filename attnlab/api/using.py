@@ -4,7 +4,6 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from attnlab.api.calling import calling, ticking, words_of
 from attnlab.api.results import Shown
@@ -43,7 +42,7 @@ def evaluate(
     predict: str | Path | None = None,
     runs: str | Path = "runs",
     device: str = "auto",
-    **settings: Any,
+    **settings: object,
 ) -> Evaluation:
     """Measure a model on its whole validation split, as `attnlab evaluate` does.
 

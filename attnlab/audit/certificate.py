@@ -114,7 +114,7 @@ def _measurement(finding: Finding) -> str:
     return f"{measured}; declared {_text(finding.declared)}"
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     """A plain value as a person reads it."""
     if value is None:
         return "–"

@@ -40,5 +40,5 @@ def _check_words(words: Sequence[str]) -> None:
                 raise InputError(f"{name} is declared twice, {both}; declare it once")
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)

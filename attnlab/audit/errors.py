@@ -67,7 +67,7 @@ def calling(where: str, length: int | None = None) -> Iterator[None]:
         yield
     except (SubjectError, OutOfMemory):
         raise
-    except Exception as error:
+    except Exception as error:  # whatever their code raises
         if ran_out(error):
             at = "" if length is None else f" at length {length}"
             raise OutOfMemory(f"in `{where}`{at}: {error}") from error

@@ -22,7 +22,7 @@ PICTURED = 23  # positions of the influence matrix that a certificate shows
 
 
 def audit(
-    code: Any,
+    code: object,
     *,
     name: str | None = None,
     options: Mapping[str, Any] | None = None,
@@ -123,7 +123,7 @@ def _during(name: str) -> Iterator[None]:
         raise AuditError(f"attnlab itself failed during {name}: {reason}") from error
 
 
-def assert_contract(code: Any, **declared: Any) -> Certificate:
+def assert_contract(code: object, **declared: Any) -> Certificate:
     """For tests: an AssertionError, unless the certificate is a pass.
 
     It names every property that fails, or every declared field that was not established.

@@ -122,7 +122,7 @@ def audit_in_child(request: Request, limits: Limits, tick: Tick = lambda text: N
     """The audit of a file, made in a child process that ends before this returns."""
     try:
         return _audit_in_child(request, limits, tick)
-    except Exception as error:
+    except Exception as error:  # `_account` tells ours from theirs
         detail, trace = _account(error)
         return Answer(target=request.target, detail=detail, traceback=trace)
 
@@ -229,7 +229,7 @@ def with_examples(
             examples[number] = example_of(finding, subject, target, options)
         except KeyboardInterrupt:
             raise
-        except BaseException as error:
+        except BaseException as error:  # likewise
             detail, trace = _account(error)
             examples[number] = unrepeated(finding, detail)
             if trace and not known.traceback:  # the first will do
@@ -424,7 +424,7 @@ def main() -> None:
         given = json.loads(sys.stdin.buffer.read())
         secret = given.pop("secret").encode()
 
-        def say(**message: Any) -> None:
+        def say(**message: object) -> None:
             messages.write(secret + json.dumps(message, allow_nan=False).encode() + b"\n")
 
         # ends it even in compiled code, and without a parent

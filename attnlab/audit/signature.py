@@ -20,7 +20,7 @@ def signature(code: Callable[..., Any]) -> inspect.Signature:
     return inspect.signature(code)
 
 
-def annotation_of(parameter: inspect.Parameter, module: ModuleType | None) -> Any:
+def annotation_of(parameter: inspect.Parameter, module: ModuleType | None) -> object:
     """What a parameter says it takes, in its module; None where that is no Python that runs."""
     said = parameter.annotation
     if not isinstance(said, str):

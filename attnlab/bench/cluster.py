@@ -99,7 +99,7 @@ class ClusterBench:
                         }
         return report
 
-    def _train(self, place: Path, cluster: Cluster | None) -> Any:
+    def _train(self, place: Path, cluster: Cluster | None) -> object:
         words = [f"steps={self.steps}", "evaluate_every=100", "sample_every=none"]
         corpus = TextFiles(path=str(place.parent / "few.txt"))
         recipe = dataclasses.replace(config.override(presets.tiny(), words), corpus=corpus)
@@ -113,14 +113,14 @@ class ClusterBench:
         losses = [[row["loss"] for row in Run(one.folder).read("metrics")] for one in tasks]
         return endings, losses
 
-    def _sweep(self, place: Path, cluster: Cluster | None) -> Any:
+    def _sweep(self, place: Path, cluster: Cluster | None) -> object:
         jobs = [Job(request=Request(target=f"hf:{name}")) for name in self.models]
         limits = Limits()
         crew = None if cluster is None else partial(crew_on, cluster, limits)
         rows = sweep(jobs, limits=limits, crew=crew).rows
         return [{key: row[key] for key in row if key != "seconds"} for row in rows]
 
-    def _prepare(self, place: Path, cluster: Cluster | None) -> Any:
+    def _prepare(self, place: Path, cluster: Cluster | None) -> object:
         chosen = config.override(Preparation(), ["tokenizer.vocabulary=1024", "sample=1MB"])
         prepare(chosen, str(place.parent / "text.jsonl"), place, cluster=cluster)
         return {path.name: path.read_bytes() for path in place.iterdir()}

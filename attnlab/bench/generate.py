@@ -30,7 +30,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from jaxtyping import Int
@@ -47,6 +47,9 @@ from attnlab.kernels import hardware
 from attnlab.models.model import parameters
 from attnlab.models.transformer import Transformer, TransformerSettings
 from attnlab.stop import stoppable
+
+if TYPE_CHECKING:
+    from transformers import CompileConfig
 
 OURS, GREEDY, PEER, STATIC = "attnlab", "attnlab, greedy", "transformers", "static, compiled"
 EPSILON = 1e-6  # of all norms
@@ -316,7 +319,7 @@ class Pair:
         return [row[prompts.shape[1] :] for row in found.tolist()]
 
 
-def llama_of(model: Transformer) -> Any:
+def llama_of(model: Transformer) -> nn.Module:
     """Llama of transformers with the weights of our model of that shape."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     import transformers
@@ -364,7 +367,7 @@ SAME = {
 }
 
 
-def _compiler(device: torch.device) -> Any:
+def _compiler(device: torch.device) -> "CompileConfig | None":
     """By itself transformers compiles on a GPU only."""
     if device.type == "cuda":
         return None

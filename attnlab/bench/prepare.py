@@ -242,13 +242,11 @@ def _command(*words: str, quiet: bool = False) -> Iterator[subprocess.Popen[byte
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL if quiet else None,
         )
-    try:
-        with process:
+    with process:
+        try:
             yield process
+        finally:
             process.kill()
-    except BaseException:
-        process.kill()
-        raise
 
 
 @contextmanager

@@ -139,7 +139,7 @@ class TransformersBench:
                 for window in (self.window, None) if self.full else (self.window,):
                     yield Case(what=what, length=length, window=window)
 
-    def model(self, window: int | None, name: str) -> Any:
+    def model(self, window: int | None, name: str) -> nn.Module:
         """With weights that depend on the seed alone."""
         from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig
 
@@ -188,7 +188,7 @@ class TransformersBench:
         kept = self.layers if case.what == "step" else 1
         return pairs * 4 * (1 + self.heads * (1 + 2 * kept))
 
-    def _model_to_trust(self, case: "Case") -> Any:
+    def _model_to_trust(self, case: "Case") -> nn.Module:
         """The library's eager attention; in a step that it has no memory for, its sdpa."""
         whole = case.what == "step" and self.bytes_of("eager", case) > self.memory * GIB
         return self.model(case.window, "sdpa" if whole else "eager")

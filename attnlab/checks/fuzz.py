@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import quote
 
 from attnlab import config, counter_rng, files, stop
@@ -32,7 +32,7 @@ from attnlab.config import setting, settings
 from attnlab.data.biographies import Biographies
 from attnlab.data.objectives import Questions
 from attnlab.models.transformer import TransformerSettings
-from attnlab.page.guard import log
+from attnlab.page.guard import App, log
 from attnlab.page.routes import ROUTES, Call, Page, Route
 from attnlab.page.server import Server, ServerSettings
 from attnlab.printable import distinct
@@ -207,14 +207,14 @@ def make_runs(root: Path) -> list[str]:
     return [run.folder.name, "study-fuzz-0/inside", broken.name, quote(distinct(hostile.name))]
 
 
-async def _breaks(page: Page, call: Call) -> Any:
+async def _breaks(page: Page, call: Call) -> NoReturn:
     raise TypeError("a handler that breaks, as a control")
 
 
 BROKEN = Route("GET", "/api/broken", _breaks)
 
 
-def unguarded(app: Any, known: Any, slowest: float) -> Any:
+def unguarded(app: App, known: object, slowest: float) -> App:
     return app
 
 
@@ -305,7 +305,7 @@ def broken_request(server: Server, names: Sequence[str], rng: random.Random) -> 
     return whole if raw is None else raw(whole, rng)
 
 
-def other_shape(value: Any, rng: random.Random) -> Any:
+def other_shape(value: object, rng: random.Random) -> object:
     """Something in it is replaced, lost, or there twice."""
     if isinstance(value, dict) and value and rng.random() < 0.9:
         key = rng.choice(list(value))

@@ -25,6 +25,7 @@ from typing import Any, Literal
 from attnlab import config, counter_rng, stop
 from attnlab.checks import Tick
 from attnlab.config import setting, settings
+from attnlab.data.batches import Batch
 from attnlab.data.biographies import Biographies
 from attnlab.data.objectives import Questions
 from attnlab.models.transformer import TransformerSettings
@@ -299,7 +300,7 @@ def _live(recipe: Recipe, run: runs.Run, control: Control, mouth: int) -> None:
         status = LOST
     except BrokenPipeError:  # the check itself was killed
         pass
-    except BaseException:
+    except BaseException:  # nothing is above this process that would say it
         traceback.print_exc()
         sys.stderr.flush()
     os._exit(status)
@@ -322,7 +323,7 @@ def _speaking(mouth: int) -> Iterator[None]:
         plain_write(self, *arguments)
         os.write(mouth, b"e")
 
-    def batch(self: Training, step: int) -> Any:
+    def batch(self: Training, step: int) -> list[Batch]:
         os.write(mouth, b"s")
         return plain_batch(self, step)
 
@@ -344,7 +345,7 @@ def _forgetting(control: Control) -> Iterator[None]:
     if control == "position":
         batch, begun = Training._batch, []
 
-        def from_zero(self: Training, step: int) -> Any:
+        def from_zero(self: Training, step: int) -> list[Batch]:
             begun.append(step)
             return batch(self, step - begun[0])
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from attnlab import files
-from attnlab.page.guard import Guard, OneTimeTokens, Pass
+from attnlab.page.guard import Guard, Message, OneTimeTokens, Pass, Scope
 from attnlab.page.routes import ROUTES, Call, File, Page, Route
 from attnlab.page.server import Server, ServerSettings
 
@@ -195,7 +195,7 @@ class Reusable(OneTimeTokens):
 class AnyKey(Guard):
     """A control: whoever names a report gets in."""
 
-    def _arrives(self, scope: Any) -> Any:
+    def _arrives(self, scope: Scope) -> list[Message] | None:
         return None if scope["path"].startswith("/report/") else super()._arrives(scope)
 
 

@@ -15,7 +15,7 @@ from rich.markup import escape
 from attnlab import __version__, stop
 from attnlab.cli.words import Verb, alike, hint
 from attnlab.config.hints import ConfigError
-from attnlab.errors import explain
+from attnlab.errors import MENDABLE, explain
 from attnlab.files import FULL, CacheWarning, failed_write
 from attnlab.printable import json_safe, printable
 from attnlab.registry import OptionWarning
@@ -41,6 +41,10 @@ Overrides = Annotated[
     list[str] | None,
     typer.Argument(help="Settings, as key=value or --key value.", metavar="KEY=VALUE"),
 ]
+# the base of typer's errors of usage, which has no public name
+USAGE: type[Exception] = [
+    one for one in typer.BadParameter.__mro__ if hasattr(one, "format_message")
+][-1]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Runs = Annotated[Path, typer.Option("--runs", help="The folder of run folders.")]
 
@@ -55,7 +59,7 @@ def main() -> None:
     with stop.ending() as handler:
         try:
             sys.exit(_run(sys.argv[1:]))
-        except Exception as error:
+        except MENDABLE as error:
             line = None if handler.signal else explain(error)
             if line is None:
                 raise
@@ -81,9 +85,7 @@ def _run(words: list[str]) -> int:
             said = f"the output could not be written: {error.strerror}"
             raise OSError(error.errno, said) from None
         raise
-    except Exception as error:
-        if not hasattr(error, "format_message"):  # typer has no name for its errors of usage
-            raise
+    except USAGE as error:
         if type(error).__name__ != "NoArgsIsHelpError":  # which has shown the help
             _fail(_usage(error, words))
         return 2
@@ -189,7 +191,7 @@ def progress() -> Iterator[Callable[[str], None]]:
         raise
 
 
-def print_json(value: Any) -> None:
+def print_json(value: object) -> None:
     text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
     try:
         text.encode(sys.stdout.encoding or "utf-8")

@@ -221,7 +221,7 @@ def _write_page(answer: "Answer", html: Path, console: "Console") -> "Answer":
     command = shlex.join(["attnlab", *sys.argv[1:]])
     try:
         text = page(answer.certificate, answer.examples, command)
-    except Exception as error:
+    except Exception as error:  # a mistake of ours, said as one: what was found is not lost by it
         detail = f"attnlab itself failed to draw the page: {type(error).__name__}: {error}"
         return replace(answer, detail=detail, traceback=traceback.format_exc())
     files.write_whole(html.resolve(), text.encode())  # a link stays one

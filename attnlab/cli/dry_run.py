@@ -14,6 +14,7 @@ from attnlab.cli.app import errors, progress, screen
 if TYPE_CHECKING:
     from attnlab.experiments.experiment import Experiment
     from attnlab.experiments.forecast import Forecast
+    from attnlab.training.recipe import Recipe
 
 DryRun = Annotated[
     bool,
@@ -21,7 +22,7 @@ DryRun = Annotated[
 ]
 
 
-def show_training(recipe: Any, root: Path) -> None:
+def show_training(recipe: "Recipe", root: Path) -> None:
     """The settings of a training, what it needs, and how long it would take."""
     from attnlab.experiments.forecast import forecast
 

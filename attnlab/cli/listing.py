@@ -166,7 +166,7 @@ def _show_options(kinds: list[str], as_json: bool) -> None:
     screen.print(f"[dim]their settings: {commands}[/]", highlight=False)
 
 
-def _load(option: registry.Option) -> Any:
+def _load(option: registry.Option) -> object:
     if option in VERBS.values():
         module, _, name = option.target.partition(":")
         return getattr(importlib.import_module(module), name)

@@ -3,7 +3,7 @@
 import os
 import signal
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -25,6 +25,9 @@ from attnlab.cli.app import (
 from attnlab.cli.dry_run import DryRun, show_training
 from attnlab.printable import one_line, printable
 from attnlab.screen import discard_output, write_exactly
+
+if TYPE_CHECKING:
+    from attnlab.data.tokens import Tokenizer
 
 Which = Annotated[
     str, typer.Argument(help="A run (path, name, or a preset for its newest) or a checkpoint.")
@@ -245,7 +248,7 @@ def _name_skipped(broken: list[str]) -> None:
 class Stream:
     """Prints a text as its tokens come; a character of several bytes is printed once whole."""
 
-    def __init__(self, tokenizer: Any, prompt: list[int]) -> None:
+    def __init__(self, tokenizer: "Tokenizer", prompt: list[int]) -> None:
         self.tokenizer, self.tokens, self.shown = tokenizer, list(prompt), ""
 
     def __call__(self, row: int, token: int) -> None:

@@ -1,7 +1,6 @@
 """The source of a person's code, kept in a run to be read: `code/mine.py`. Nobody runs it."""
 
 from pathlib import Path
-from typing import Any
 
 from attnlab import files
 from attnlab.code.fingerprint import source
@@ -10,7 +9,7 @@ from attnlab.code.own import own_parts
 MOST = 1 << 20  # bytes; a whole package is known by its fingerprint and version
 
 
-def keep_source(settings: Any, folder: Path) -> None:
+def keep_source(settings: object, folder: Path) -> None:
     """A copy of each file that the fingerprint is of; of two with one name the last is kept."""
     kept = {name: text for one in own_parts(settings) for name, text in source(one.code).items()}
     if sum(map(len, kept.values())) > MOST:

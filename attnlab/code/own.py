@@ -120,7 +120,7 @@ class OwnCode:
         self._refuse_unknown(given, inspect.signature(found).parameters)
         return functools.partial(found, **given)
 
-    def _arguments(self, found: Any, known: Mapping[str, Any]) -> dict[str, Any]:
+    def _arguments(self, found: object, known: Mapping[str, Any]) -> dict[str, Any]:
         takes = _parameters(found, self.code)
         values = {name: known[_meaning(name)] for name in takes if _meaning(name) in known}
         given = dict(self.given)
@@ -152,7 +152,7 @@ class OwnCode:
         parameter: inspect.Parameter,
         known: Mapping[str, Any],
         given: Mapping[str, Any],
-    ) -> Any:
+    ) -> object:
         """The object that a constructor takes its settings from: of its class, or with any name."""
         kind = parameter.annotation
         if inspect.isclass(kind) and kind is not parameter.empty and kind is not dict:
@@ -249,7 +249,7 @@ def _again(cls: type[OwnCode], code: str, option: str, values: dict[str, Any]) -
 
 
 @functools.cache
-def _class_for(cls: type[OwnCode], code: str, option: str) -> Any:
+def _class_for(cls: type["OwnCode"], code: str, option: str) -> type["OwnCode"]:
     """The same class for the same code, so that equal settings are equal."""
     return dataclasses.make_dataclass(
         cls.__name__,
@@ -281,7 +281,7 @@ def _load(code: str, read: Code, folder: Path) -> Any:
     return found
 
 
-def _is_of(found: Any, module: Any) -> bool:
+def _is_of(found: object, module: Any) -> bool:
     """Whether a class or function is defined in a module, and not only imported there."""
     home = getattr(found, "__module__", None)
     return callable(found) and home == getattr(module, "__name__", "")
@@ -297,7 +297,7 @@ def _refuse_older(read: Code) -> None:
         raise InputError(f"{place.text} has changed since Python has loaded it; start Python again")
 
 
-def own_parts(value: Any) -> list[OwnCode]:
+def own_parts(value: object) -> list[OwnCode]:
     """Code of a person's own in some settings, however deep."""
     if not dataclasses.is_dataclass(value):
         return []
@@ -307,7 +307,7 @@ def own_parts(value: Any) -> list[OwnCode]:
     return found
 
 
-def allow_named(settings: Any, words: Iterable[str]) -> None:
+def allow_named(settings: object, words: Iterable[str]) -> None:
     """What a person has written as `key=file.py:Name` may be run."""
     named = {text for _, text in map(split_override, words)}
     for one in own_parts(settings):
@@ -317,7 +317,7 @@ def allow_named(settings: Any, words: Iterable[str]) -> None:
                 consent.remember(one.code)
 
 
-def refuse_unreached(model: Any, words: Iterable[str]) -> None:
+def refuse_unreached(model: object, words: Iterable[str]) -> None:
     """A ValueError for a size that a person has written and their model does not ask for."""
     if not isinstance(model, OwnCode):
         return

@@ -18,7 +18,7 @@ import hashlib
 import importlib
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
@@ -81,7 +81,7 @@ def _install(module: ModuleType, package: str) -> None:
     vars(module)["__builtins__"] = {**vars(builtins), "__import__": importer(package)}
 
 
-def importer(package: str) -> Any:
+def importer(package: str) -> Callable[..., ModuleType]:
     """Python's `__import__`, for code whose siblings are in this package."""
 
     def import_module(
@@ -90,7 +90,7 @@ def importer(package: str) -> Any:
         locals: Mapping[str, Any] | None = None,
         fromlist: Sequence[str] | None = (),
         level: int = 0,
-    ) -> Any:
+    ) -> ModuleType:
         top = name.partition(".")[0]
         if top == "importlib" and not level:
             found = builtins.__import__(name, globals, locals, fromlist or (), level)
@@ -114,7 +114,7 @@ class _Importlib(ModuleType):
         known = not name.startswith(".") and _is_sibling(name.partition(".")[0], self._siblings)
         return importlib.import_module(f"{self._siblings}.{name}" if known else name, package)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(importlib, name)
 
 

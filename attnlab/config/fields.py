@@ -121,7 +121,7 @@ def open_settings(*, about: str) -> Any:
     return dataclasses.field(default=(), metadata={"open": True, "about": about})
 
 
-def recorded(make: Callable[[], Any], *, about: str) -> Any:
+def recorded(make: Callable[[], T], *, about: str) -> T:
     """A field that is made when a person chooses; a file must have it, and it is not made then."""
     return dataclasses.field(default_factory=make, metadata={"recorded": True, "about": about})
 
@@ -173,7 +173,7 @@ def construct(make: Callable[[], T], prefix: str) -> T:
         raise ConfigError(str(error)) from None
 
 
-def option(kind: str, name: str, key: str) -> Any:
+def option(kind: str, name: str, key: str) -> type[Any]:
     """The settings class of a registered option; `key` is the setting that names it."""
     try:
         return registry.load(kind, name)

@@ -38,7 +38,7 @@ def in_words(hint: Any) -> str:
     return names.get(hint, getattr(hint, "__name__", str(hint)))
 
 
-def wrong_type(key: str, value: Any, hint: Any) -> ConfigError:
+def wrong_type(key: str, value: object, hint: Any) -> ConfigError:
     parts = [part for part in members(hint) if part is not type(None)]
     if isinstance(value, str) and all(get_origin(part) is Literal for part in parts):
         known = [str(one) for part in parts for one in get_args(part)]
@@ -48,7 +48,7 @@ def wrong_type(key: str, value: Any, hint: Any) -> ConfigError:
     return ConfigError(f"{key} is {value!r}; it must be {in_words(hint)}")
 
 
-def parse(hint: Any, text: str, key: str) -> Any:
+def parse(hint: Any, text: str, key: str) -> object:
     """A word from the command line as a value of the type."""
     origin, arguments = get_origin(hint), get_args(hint)
     if len(parts := members(hint)) > 1:
@@ -80,12 +80,12 @@ def parse(hint: Any, text: str, key: str) -> Any:
     raise wrong_type(key, text, hint)
 
 
-def parse_any(text: str) -> Any:
+def parse_any(text: str) -> object:
     """A word as the plainest value that it can be: true, none, 3, 0.5, else a text."""
     return parse(bool | None | int | float | str, text, "")  # type: ignore[arg-type]
 
 
-def accept(hint: Any, value: Any, key: str) -> Any:
+def accept(hint: Any, value: object, key: str) -> object:
     """A JSON value as a value of the type."""
     origin, arguments = get_origin(hint), get_args(hint)
     if len(parts := members(hint)) > 1:

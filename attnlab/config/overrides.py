@@ -45,7 +45,7 @@ def _named_fields(settings: Any) -> dict[str, dataclasses.Field[Any]]:
     return {field.name: field for field in every if "open" not in field.metadata}
 
 
-def to_overrides(plain: Any, prefix: str = "") -> list[str]:
+def to_overrides(plain: object, prefix: str = "") -> list[str]:
     """Settings from a file, as saved by `to_dict` or a part of that, as overrides."""
     if not isinstance(plain, dict):
         raise ConfigError(f"settings in a file are an object, not {plain!r}")
@@ -63,7 +63,7 @@ def to_overrides(plain: Any, prefix: str = "") -> list[str]:
     return overrides
 
 
-def format_value(value: Any) -> str:
+def format_value(value: object) -> str:
     """A plain JSON value as a person writes it after `key=`."""
     if isinstance(value, list):
         return ",".join(map(format_value, value))
@@ -103,7 +103,7 @@ def _apply(settings: Any, changes: list[tuple[list[str], str]], prefix: str) -> 
     return construct(lambda: dataclasses.replace(settings, **values), prefix)
 
 
-def _new_value(settings: Any, field: dataclasses.Field[Any], text: str, prefix: str) -> Any:
+def _new_value(settings: object, field: dataclasses.Field[Any], text: str, prefix: str) -> object:
     name, key = field.name, prefix + field.name
     kind, current = field.metadata.get("kind"), getattr(settings, name)
     if kind:

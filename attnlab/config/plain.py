@@ -29,14 +29,14 @@ def to_dict(settings: Any) -> dict[str, Any]:
     return plain
 
 
-def plain_value(value: Any) -> Any:
+def plain_value(value: object) -> object:
     """A path as a text, a tuple as a list."""
     if isinstance(value, tuple):
         return [plain_value(one) for one in value]
     return str(value) if isinstance(value, Path) else value
 
 
-def from_dict(cls: type[S], plain: Any, key: str = "") -> S:
+def from_dict(cls: type[S], plain: object, key: str = "") -> S:
     """The inverse of `to_dict`; missing fields take their defaults."""
     if not isinstance(plain, dict):
         raise ConfigError(f"{key or cls.__name__} is {plain!r}; it must be an object of settings")

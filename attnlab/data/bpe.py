@@ -6,6 +6,7 @@ Cost: about a microsecond a character to encode, a few to train.
 import json
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from types import ModuleType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -76,7 +77,7 @@ class BpeTokenizer(Tokenizer):
         return {"name": "bpe", "special": self.special, "tokenizers": inner}
 
 
-def bpe_from_json(plain: Any, special: bool) -> BpeTokenizer:
+def bpe_from_json(plain: object, special: bool) -> BpeTokenizer:
     """Only words and merges are taken over, so that no foreign pipeline runs."""
     parts = plain if isinstance(plain, dict) else {}
     model = parts.get("model")
@@ -110,7 +111,7 @@ def ids_of_each(inner: Any, texts: Sequence[str]) -> list[Int64[np.ndarray, " _t
     return [np.array(one.ids, dtype=np.int64) for one in found]
 
 
-def library() -> Any:
+def library() -> ModuleType:
     try:
         import tokenizers
         from tokenizers import decoders, models, pre_tokenizers, trainers  # noqa: F401
@@ -129,7 +130,7 @@ def _in_thread(work: Callable[[], None]) -> None:
     def run() -> None:
         try:
             work()
-        except BaseException as error:
+        except BaseException as error:  # raised again by who waits for it
             raised.append(error)
 
     thread = threading.Thread(target=run, daemon=True)

@@ -23,8 +23,8 @@ def _as_value_error(what: str) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-            raise
+        if type(error) is not Exception and type(error).__name__ != "PanicException":
+            raise  # it is not of the package
         raise ValueError(f"{what}: {error}") from None
 
 
@@ -50,7 +50,7 @@ class HuggingFace:
 
 
 class HuggingFaceTokenizer(Tokenizer):
-    def __init__(self, plain: Any, size: int) -> None:
+    def __init__(self, plain: object, size: int) -> None:
         super().__init__(special=False)
         if not isinstance(plain, dict):
             raise ValueError("a tokenizer.json holds a JSON object; this is something else")

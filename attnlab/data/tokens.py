@@ -163,7 +163,7 @@ class ByteTokenizer(Tokenizer):
         return {"name": "bytes", "special": self.special}
 
 
-def tokenizer_from_json(plain: Any) -> Tokenizer:
+def tokenizer_from_json(plain: object) -> Tokenizer:
     """The inverse of `to_json`; a ValueError for anything that is not its work."""
     if not isinstance(plain, dict):
         raise ValueError("a tokenizer is saved as a JSON object; this is something else")
@@ -180,7 +180,7 @@ def tokenizer_from_json(plain: Any) -> Tokenizer:
     return settings.restore(plain, special)
 
 
-def _alphabet(plain: Any, special: bool) -> list[str]:
+def _alphabet(plain: object, special: bool) -> list[str]:
     if not isinstance(plain, list):
         raise ValueError("alphabet must be a list of characters")
     seen = {PAD, MASK} if special else set()

@@ -19,7 +19,7 @@ from attnlab.audit.hf.families import with_folder
 from attnlab.audit.hf.models import subject_of
 from attnlab.audit.hf.running import in_float64
 from attnlab.audit.subject.adapters import subject_for
-from attnlab.audit.subject.base import Vectors, build_subject
+from attnlab.audit.subject.base import Subject, Vectors, build_subject
 from attnlab.audit.subject.convention import Convention, Form, Mask
 from attnlab.audit.subject.load import from_file, options_of, text_hint
 from attnlab.doctor.placing import placed
@@ -199,7 +199,7 @@ def _code(target: str, options: Sequence[str]) -> Patient:
     return patient_of(subject, target)
 
 
-def patient_of(subject: Any, name: str) -> Patient:
+def patient_of(subject: Subject, name: str) -> Patient:
     if not isinstance(subject, Vectors):
         raise InputError(
             f"{name} is a Subject of its own; give the module or function that it runs"
@@ -209,7 +209,7 @@ def patient_of(subject: Any, name: str) -> Patient:
     return Patient(name, subject)
 
 
-def made(code: Any, name: str, options: Mapping[str, Any] | None = None) -> Patient:
+def made(code: object, name: str, options: Mapping[str, Any] | None = None) -> Patient:
     """Of a module or function at hand."""
     with in_float64():
         return patient_of(subject_for(code, options or {}, name), name)

@@ -23,7 +23,7 @@ def placed(module: nn.Module | None, norms: Sequence[str], place: str) -> Iterat
     waiting: list[tuple[nn.Module, Tensor]] = []  # a norm that let its input through
     inside: dict[nn.Module, tuple[nn.Module, Tensor]] = {}  # f, and its norm
 
-    def let_through(one: nn.Module, given: Any, out: Any) -> Any:
+    def let_through(one: nn.Module, given: Any, out: Any) -> object:
         waiting[:] = [(one, given[0])]
         return given[0]
 
@@ -32,7 +32,7 @@ def placed(module: nn.Module | None, norms: Sequence[str], place: str) -> Iterat
         if waiting and first is waiting[0][1]:
             inside[one] = waiting.pop()
 
-    def leave(one: nn.Module, given: Any, named: Any, out: Any) -> Any:
+    def leave(one: nn.Module, given: Any, named: Any, out: Any) -> object:
         if one not in inside:
             return out
         norm, x = inside.pop(one)

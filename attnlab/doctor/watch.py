@@ -122,7 +122,7 @@ class Watch(TorchFunctionMode):
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+    ) -> object:
         kwargs = kwargs or {}
         handle = _HANDLERS.get(getattr(func, "__name__", ""))
         return func(*args, **kwargs) if handle is None else handle(self, func, args, kwargs)
@@ -156,7 +156,7 @@ class Watch(TorchFunctionMode):
         patch = self.patch
         return bool(patch.rotation or patch.shift or patch.stretch != 1 or patch.head_norm)
 
-    def _matmul(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def _matmul(self, func: Any, args: Any, kwargs: Any) -> object:
         number, self.counts["product"] = self.counts["product"], self.counts["product"] + 1
         if len(args) < 2 or args[0].dim() < 3 or args[1].dim() < 3 or kwargs:
             return func(*args, **kwargs)
@@ -168,7 +168,7 @@ class Watch(TorchFunctionMode):
         self._recent.append((number, q, k, out))
         return out
 
-    def _einsum(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def _einsum(self, func: Any, args: Any, kwargs: Any) -> object:
         number, self.counts["product"] = self.counts["product"], self.counts["product"] + 1
         parsed = _letters(args)
         if parsed is None:
@@ -186,7 +186,7 @@ class Watch(TorchFunctionMode):
         self._recent.append((number, q, k, out))
         return out
 
-    def _softmax(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def _softmax(self, func: Any, args: Any, kwargs: Any) -> object:
         scores = args[0]
         dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
         found = self._product_of(scores) if dim in (-1, scores.dim() - 1) else None
@@ -222,7 +222,7 @@ class Watch(TorchFunctionMode):
         distance = torch.arange(t)[:, None] + (s - t) - torch.arange(s)
         return distance >= self.patch.windows[number]
 
-    def _sdpa(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def _sdpa(self, func: Any, args: Any, kwargs: Any) -> object:
         names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
         given = dict(zip(names, args, strict=False)) | kwargs
         number, self.counts["attention"] = self.counts["attention"], self.counts["attention"] + 1
@@ -268,13 +268,13 @@ class Watch(TorchFunctionMode):
         self.met.add("epsilons")
         return self.patch.epsilons[number % len(self.patch.epsilons)]
 
-    def _layer_norm(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def _layer_norm(self, func: Any, args: Any, kwargs: Any) -> object:
         names = ("input", "normalized_shape", "weight", "bias", "eps")
         given = dict(zip(names, args, strict=False)) | kwargs
         given["eps"] = self._epsilon(given.get("eps", 1e-5))
         return func(**given)
 
-    def _rms_norm(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def _rms_norm(self, func: Any, args: Any, kwargs: Any) -> object:
         given = (
             dict(zip(("input", "normalized_shape", "weight", "eps"), args, strict=False)) | kwargs
         )
@@ -284,7 +284,7 @@ class Watch(TorchFunctionMode):
         )
         return func(**given)
 
-    def _add(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def _add(self, func: Any, args: Any, kwargs: Any) -> object:
         """A small number that is added to what has one value a row is a norm's."""
         if len(args) == 2 and isinstance(args[0], Tensor) and isinstance(args[1], float):
             x, value = args
@@ -292,7 +292,7 @@ class Watch(TorchFunctionMode):
                 return func(x, self._epsilon(value), **kwargs)
         return func(*args, **kwargs)
 
-    def _gelu(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def _gelu(self, func: Any, args: Any, kwargs: Any) -> object:
         how = kwargs.get("approximate", "none")
         self.trace.gelus.append("exact" if how == "none" else "tanh")
         if how == "none" and self.patch.gelu == "tanh":
@@ -300,7 +300,7 @@ class Watch(TorchFunctionMode):
             kwargs = {**kwargs, "approximate": "tanh"}
         return func(*args, **kwargs)
 
-    def _erf(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def _erf(self, func: Any, args: Any, kwargs: Any) -> object:
         """Of an exact gelu: erf(x/√2)."""
         self.trace.gelus.append("exact")
         if self.patch.gelu != "tanh":
@@ -309,7 +309,7 @@ class Watch(TorchFunctionMode):
         x = args[0] * math.sqrt(2)
         return torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))
 
-    def _dropout(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def _dropout(self, func: Any, args: Any, kwargs: Any) -> object:
         given = dict(zip(("input", "p", "training"), args, strict=False)) | kwargs
         if given.get("training", True) and given.get("p", 0.5) > 0:
             self.trace.drops += 1
@@ -318,7 +318,7 @@ class Watch(TorchFunctionMode):
                 return given["input"]
         return func(*args, **kwargs)
 
-    def _embedding(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def _embedding(self, func: Any, args: Any, kwargs: Any) -> object:
         out = func(*args, **kwargs)
         table = args[1] if len(args) > 1 else kwargs["weight"]
         self._embedded[id(out)] = (out, table.shape[0])
@@ -327,7 +327,7 @@ class Watch(TorchFunctionMode):
             return out * self.patch.embedding
         return out
 
-    def _scaled(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def _scaled(self, func: Any, args: Any, kwargs: Any) -> object:
         """Products with a number: of embeddings, and around the tanh of a soft cap."""
         out = func(*args, **kwargs)
         tensors = [one for one in args[:2] if isinstance(one, Tensor)]
@@ -346,7 +346,7 @@ class Watch(TorchFunctionMode):
         self._before = {id(out): (out, factor)}
         return out
 
-    def _tanh(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def _tanh(self, func: Any, args: Any, kwargs: Any) -> object:
         x, number = args[0], self.counts["tanh"]
         self.counts["tanh"] += 1
         known = self._before.get(id(x))
@@ -380,7 +380,7 @@ _HANDLERS: Mapping[str, Callable[[Watch, Any, Any, Any], Any]] = {
 }
 
 
-def _is_number(one: Any) -> bool:
+def _is_number(one: object) -> bool:
     if isinstance(one, bool):
         return False
     return isinstance(one, int | float) or (

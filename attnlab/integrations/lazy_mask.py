@@ -75,13 +75,13 @@ class LazyMask(Tensor):
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         return self.dense.clone()
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def __reduce_ex__(self, protocol: Any) -> str | tuple[Any, ...]:
         return self.dense.__reduce_ex__(protocol)
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+    ) -> object:
         if func in _SAME or (func is torch.ops.aten.slice.Tensor and _keeps_all(*args)):
             mask = args[0]
             return cls(tuple(mask.shape), mask.dtype, mask.device, mask.inside)

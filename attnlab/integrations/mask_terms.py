@@ -166,7 +166,7 @@ def _term(function: MaskFunction) -> dict[str, Any] | None:
     return {"documents": inside["packed_sequence_mask"]}
 
 
-def _is_count(value: Any, low: int) -> bool:
+def _is_count(value: object, low: int) -> bool:
     return type(value) is int and value >= low
 
 

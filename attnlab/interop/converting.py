@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from attnlab import __version__, files, json_files
 from attnlab.attention.heads import Grouped, MultiHead
 from attnlab.attention.positions import Rotary
@@ -115,7 +117,7 @@ def _config(source: Path) -> dict[str, Any]:
 
 
 def _write_tensors(temporary: Path, plan: Plan, tensors: folders.Tensors) -> None:
-    def shape(name: str) -> Any:
+    def shape(name: str) -> Tensor:
         return streaming.empty(name, tensors[name].shape, tensors[name].dtype)
 
     sizes = [path.stat().st_size for path in {one.path for one in tensors.values()}]
@@ -300,5 +302,5 @@ def _hashes(source: Path, tensors: folders.Tensors) -> dict[str, str]:
     return {path.name: folders.sha256(path) for path in sorted(paths)}
 
 
-def _put(path: Path, value: Any) -> None:
+def _put(path: Path, value: object) -> None:
     files.write_new(path, json_files.as_json(value))

@@ -8,7 +8,7 @@ that means what our models do anyway (`USUAL`), or is refused.
 
 import json
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 # no code on the way to a logit of a model in eval mode reads them, whatever they say
 HARMLESS = {
@@ -67,6 +67,7 @@ class Unsupported(ValueError):
 
 _MISSING = object()
 MOST_LAYERS = 4096  # as of our models
+T = TypeVar("T")
 LARGEST = 10**15  # no tensor has so many rows, and no text so many tokens
 
 
@@ -116,7 +117,7 @@ class Fields:
             raise self.refused("num_hidden_layers", found, f"it is at most {MOST_LAYERS:,}")
         return found
 
-    def optional(self, name: str, read: Callable[..., Any], default: Any = None) -> Any:
+    def optional(self, name: str, read: Callable[..., T], default: Any = None) -> T | None:
         """What `read` (such as `whole`) makes of a field; None where it is null or left out."""
         return None if self.take(name, default) is None else read(name, default)
 
@@ -133,7 +134,7 @@ class Fields:
             raise Unsupported(f"config.json: {name} is {value!r}; it is true or false")
         return bool(value)
 
-    def one_of(self, name: str, known: Mapping[str, Any], default: Any = _MISSING) -> Any:
+    def one_of(self, name: str, known: Mapping[str, T], default: Any = _MISSING) -> T:
         value = self.take(name, default)
         if not isinstance(value, str) or value not in known:
             raise self.refused(name, value, "attnlab has " + ", ".join(known))
@@ -144,7 +145,7 @@ class Fields:
         if value != wanted:
             raise self.refused(name, value, why or f"attnlab reads {wanted!r} only")
 
-    def refused(self, name: str, value: Any, why: str) -> Unsupported:
+    def refused(self, name: str, value: object, why: str) -> Unsupported:
         return Unsupported(
             f"config.json: {name} is {short(repr(value))} in this {self.family} model; {why}"
         )
@@ -163,6 +164,6 @@ class Fields:
                 raise self.refused(name, value, f"attnlab reads {said} only, in this model type")
 
 
-def _is_same(value: Any, other: Any) -> bool:
+def _is_same(value: object, other: object) -> bool:
     """0 and false are equal to Python, and not to a config."""
     return isinstance(value, bool) is isinstance(other, bool) and bool(value == other)

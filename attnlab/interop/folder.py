@@ -87,7 +87,7 @@ class Tensors(Mapping[str, Found]):
     def __getitem__(self, name: str) -> Found:
         return self._found[name]
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[str]:
         return iter(self._found)
 
     def __len__(self) -> int:

@@ -25,7 +25,7 @@ from torch.overrides import TorchFunctionMode
 class Float64(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+    ) -> object:
         kwargs = dict(kwargs or {})
         if func is torch.Tensor.float:
             func = torch.Tensor.double
@@ -35,7 +35,7 @@ class Float64(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def load(folder: str, trust: bool, dtype: torch.dtype) -> Any:
+def load(folder: str, trust: bool, dtype: torch.dtype) -> torch.nn.Module:
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(

@@ -110,7 +110,7 @@ def rotary(fields: Fields, given: Mapping[str, Any], context: int, size: int) ->
     return Rotary(base=base, fraction=part, scaling=scaling_of(fields, rest, context))
 
 
-def number(fields: Fields, name: str, value: Any) -> float:
+def number(fields: Fields, name: str, value: object) -> float:
     """Of `rope_parameters`."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise fields.refused(f"rope_parameters.{name}", value, "it is a number")
@@ -154,7 +154,7 @@ def scaling_of(fields: Fields, given: Mapping[str, Any], context: int) -> Scalin
     return made
 
 
-def _word(fields: Fields, ours: str, theirs: str, value: Any) -> Any:
+def _word(fields: Fields, ours: str, theirs: str, value: object) -> bool | int | float:
     """A value as our settings have it."""
     if ours in FLAGS:
         if not isinstance(value, bool):

@@ -24,9 +24,9 @@ def tokenizer_json(tokenizer: Tokenizer) -> dict[str, Any]:
     import json
 
     if isinstance(tokenizer, CharacterTokenizer):
-        found: dict[str, Any] = json.loads(_of_characters(tokenizer).to_str())
+        found: dict[str, Any] = json.loads(_of_characters(tokenizer))
     elif isinstance(tokenizer, ByteTokenizer):
-        found = json.loads(_of_bytes(tokenizer).to_str())
+        found = json.loads(_of_bytes(tokenizer))
     else:
         found = tokenizer.to_json()["tokenizers"]
     return found
@@ -66,7 +66,7 @@ def named(folder: Path) -> list[str]:
     return sorted(found - {""})
 
 
-def _collect(value: Any, found: set[str], of_tokens: bool = False) -> None:
+def _collect(value: object, found: set[str], of_tokens: bool = False) -> None:
     """Every text that is the value of a token, in any of the forms of several versions."""
     if isinstance(value, str):
         found.update({value} if of_tokens else ())
@@ -92,7 +92,7 @@ def _marks(tokenizer: Tokenizer) -> list[str]:
     return [PAD, MASK] if tokenizer.special else []
 
 
-def _of_characters(tokenizer: CharacterTokenizer) -> Any:
+def _of_characters(tokenizer: CharacterTokenizer) -> str:
     parts = library()
     words = {one: n for n, one in enumerate([*_marks(tokenizer), *tokenizer.alphabet])}
     # a character that is no word raises, as ours does, since the unknown token is none either
@@ -100,10 +100,11 @@ def _of_characters(tokenizer: CharacterTokenizer) -> Any:
     made.pre_tokenizer = parts.pre_tokenizers.Split(parts.Regex(ANY), behavior="isolated")
     made.decoder = parts.decoders.Fuse()
     made.add_special_tokens(_marks(tokenizer))
-    return made
+    written: str = made.to_str()
+    return written
 
 
-def _of_bytes(tokenizer: ByteTokenizer) -> Any:
+def _of_bytes(tokenizer: ByteTokenizer) -> str:
     parts = library()
     marks = _marks(tokenizer)
     words = {mark: n for n, mark in enumerate(marks)}
@@ -112,7 +113,8 @@ def _of_bytes(tokenizer: ByteTokenizer) -> Any:
     made.pre_tokenizer = parts.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     made.decoder = parts.decoders.ByteLevel()
     made.add_special_tokens(marks)
-    return made
+    written: str = made.to_str()
+    return written
 
 
 def byte_letters() -> list[str]:

@@ -10,13 +10,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from attnlab import config, registry
 from attnlab.audit import table
 from attnlab.audit.contract import Certificate, Contract, Finding, Verdict
+from attnlab.json_files import Json
 from attnlab.page.guard import Refused, log
 from attnlab.page.validation import shorten, text, whole
+
+if TYPE_CHECKING:
+    from attnlab.audit.subject.base import Subject
 
 WINDOW = 5
 EXAMPLES = Path(__file__).parents[2] / "examples"  # beside the package in a checkout
@@ -104,7 +108,7 @@ def _examples() -> list[Target]:
 
     options = {"width": 32}
 
-    def make(target: str, name: str) -> Any:
+    def make(target: str, name: str) -> "Subject":
         with seed_rng():
             return subject_for(from_file(target, options), options, name)
 
@@ -223,7 +227,7 @@ def read_certificate(body: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _check(one: Any) -> dict[str, Any]:
+def _check(one: object) -> dict[str, Any]:
     if not isinstance(one, Mapping):
         raise ValueError(f"a check is {shorten(one)}; it must be an object")
     name = text(one, "name", LONGEST_NAME)
@@ -242,7 +246,7 @@ def _check(one: Any) -> dict[str, Any]:
     }
 
 
-def _value(value: Any, depth: int = 0) -> Any:
+def _value(value: Any, depth: int = 0) -> Json:
     """Numbers, words, and lists and objects of them, no deeper and no longer than ours are."""
     if depth > DEEPEST:
         raise ValueError("what was measured is nested too deeply")
@@ -279,7 +283,7 @@ def _list(given: Any, most: int) -> list[Any]:
     return given
 
 
-def _example(one: Any) -> dict[str, Any]:
+def _example(one: object) -> dict[str, Any]:
     if not isinstance(one, Mapping):
         raise ValueError(f"an example is {shorten(one)}; it must be an object")
     limits = {"name": LONGEST_NAME, "sentence": LONGEST_DETAIL, "reason": LONGEST_DETAIL}

@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from attnlab import config, registry
 from attnlab.compare.parse import RECIPE, ComparisonSettings, Variant, parse
@@ -27,6 +27,7 @@ from attnlab.training.setup import memory_of, step_bytes
 from attnlab.training.text import file_of
 from attnlab.training.weights import bytes_wanted
 
+S = TypeVar("S")
 KINDS = ("train", "compare")
 MAIN = (  # what a person changes first; the others are folded away
     *("steps", "batch", "seed", "model.width", "model.depth", "model.context"),
@@ -223,7 +224,9 @@ def key_of(line: str, keys: Iterable[str]) -> str:
     return next((key for key in keys if f".{key}".endswith(f".{begun}")), "")
 
 
-def _refuse_unoffered(settings: Any, wanted: Mapping[str, str], hidden: Sequence[str] = ()) -> None:
+def _refuse_unoffered(
+    settings: object, wanted: Mapping[str, str], hidden: Sequence[str] = ()
+) -> None:
     """Before a value is used for anything: a name may be that of code somewhere else."""
     offered = _offered(settings, wanted)
     for key, value in wanted.items():
@@ -289,7 +292,7 @@ def _pairs(settings: Mapping[str, str]) -> list[str]:
     return [f"{key}={value.strip()}" for key, value in settings.items()]
 
 
-def _nearest(settings: Any, wanted: Mapping[str, str]) -> Any:
+def _nearest(settings: S, wanted: Mapping[str, str]) -> S:
     """Settings to show the fields of: with all that is wanted, or with what can be applied."""
     rest = dict(wanted)
     for _ in wanted:
@@ -314,7 +317,7 @@ def _named_by(preset: str) -> list[str]:
 
 
 def _fields(
-    settings: Any, usual: Any, main: Sequence[str], hidden: Sequence[str] = ()
+    settings: object, usual: Any, main: Sequence[str], hidden: Sequence[str] = ()
 ) -> list[dict[str, Any]]:
     """Every setting that is offered: as it is now, as it usually is, and what it may be."""
     offered = _offered(settings)

@@ -8,9 +8,16 @@ token nobody is answered for longer than it takes to refuse them.
 """
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attnlab.page.guard import HEADERS, Refused, refusal
+
+if TYPE_CHECKING:
+    import asyncio
+
+    import h11
+
+    Event = h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]
 
 LARGEST_HEAD = 16 << 10  # bytes of a request before its body: the request line and all headers
 TOO_LARGE = Refused(431, f"the head of a request has at most {LARGEST_HEAD:,} bytes; send less")
@@ -31,10 +38,10 @@ class Places:
                 self.leave(oldest)
                 oldest.transport.abort()
 
-    def leave(self, one: Any) -> None:
+    def leave(self, one: object) -> None:
         self.taken.pop(one, None)
 
-    def move_to_end(self, one: Any) -> None:
+    def move_to_end(self, one: object) -> None:
         if one in self.taken:
             self.leave(one)
             self.taken[one] = None
@@ -54,7 +61,7 @@ def strict_parser() -> Any:
     class Strict(h11.Connection):
         too_large = False
 
-        def next_event(self) -> Any:
+        def next_event(self) -> "Event":
             if self.their_state is h11.IDLE and head_size(self.trailing_data[0]) > LARGEST_HEAD:
                 self.too_large = True
                 raise h11.RemoteProtocolError(TOO_LARGE.reason, error_status_hint=TOO_LARGE.status)
@@ -63,7 +70,7 @@ def strict_parser() -> Any:
     return Strict(h11.SERVER, LARGEST_HEAD)
 
 
-def deadline_protocol(seconds: float, most: int) -> Any:
+def deadline_protocol(seconds: float, most: int) -> "type[asyncio.Protocol]":
     """uvicorn's protocol, with a deadline for what a client does: from its coming, and from when an
     answer is written, until the answer is taken and the head of the next request is there."""
     import h11

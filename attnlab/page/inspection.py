@@ -62,7 +62,7 @@ class ModelInput:
     note: str = ""  # if not all of the text is read
 
     @classmethod
-    def of_run(cls, models: OpenModels, run: Any, written: str) -> "ModelInput":
+    def of_run(cls, models: OpenModels, run: object, written: str) -> "ModelInput":
         run = text({"run": run}, "run", 300)
         saved = models.take(run)
         ids, note = cut(saved.tokenizer.prompt(written).tolist(), saved.model.longest)

@@ -16,7 +16,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from urllib.parse import quote
 
 from attnlab import __version__
@@ -34,6 +34,11 @@ from attnlab.page.runs import Runs
 from attnlab.page.validation import shorten, whole
 from attnlab.page.work import Work
 from attnlab.printable import distinct, one_line
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+T = TypeVar("T")
 
 KINDS = {
     ".html": "text/html; charset=utf-8",
@@ -408,7 +413,7 @@ def application(page: Page, routes: Sequence[Route] = ROUTES) -> App:
     return app
 
 
-async def _unless_gone(answer: Awaitable[Any], request: Any) -> Any:
+async def _unless_gone(answer: Awaitable[T], request: "Request") -> T:
     """The answer; whoever goes away before it is there takes the request back."""
     answering = asyncio.ensure_future(answer)
     leaving = asyncio.ensure_future(_left(request))
@@ -422,7 +427,7 @@ async def _unless_gone(answer: Awaitable[Any], request: Any) -> Any:
             task.cancel()
 
 
-async def _left(request: Any) -> None:
+async def _left(request: "Request") -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
@@ -459,16 +464,16 @@ def parse_json(body: bytes) -> Mapping[str, Any]:
     return found
 
 
-def _no_constant(name: str) -> Any:
+def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no number of JSON")
 
 
-def _written(value: Any) -> bytes:
+def _written(value: object) -> bytes:
     return json.dumps(
         value, allow_nan=False, ensure_ascii=False, separators=(",", ":"), default=_number
     ).encode(errors="replace")
 
 
-def _number(value: Any) -> Any:
+def _number(value: Any) -> int | float:
     """NumPy's numbers are none of JSON's, but near enough."""
     return value.item()

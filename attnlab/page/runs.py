@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from attnlab import files
-from attnlab.json_files import finite
+from attnlab.json_files import Json, finite
 from attnlab.page.guard import Refused
 from attnlab.printable import distinct
 from attnlab.training import checkpoint, logs, runs
@@ -135,7 +135,7 @@ class Runs:
             self._logs.popitem(last=False)
         return log
 
-    def _known_settings(self, run: runs.Run) -> Any:
+    def _known_settings(self, run: runs.Run) -> Json:
         """Read again only when a file of theirs has changed."""
         there = _settings_files(run)
         known = self._settings.get(run.folder)
@@ -292,14 +292,14 @@ def _rows(text: bytes) -> tuple[list[Any], int]:
     return [row for row in whole if 0 <= row["step"] < 2**53], len(lines)
 
 
-def _row(line: bytes) -> Any:
+def _row(line: bytes) -> Json:
     try:
         return json.loads(line)
     except (ValueError, RecursionError):
         return None
 
 
-def _number(value: Any) -> bool:
+def _number(value: object) -> bool:
     return type(value) is float and math.isfinite(value)
 
 
@@ -351,7 +351,7 @@ def _checkpoints(run: runs.Run) -> list[Path]:
         return []
 
 
-def _settings(run: runs.Run, note: Callable[[str], None] | None = None) -> Any:
+def _settings(run: runs.Run, note: Callable[[str], None] | None = None) -> Json:
     """As they would be used; None if they cannot be read."""
     if any(size > MOST_FILE for _, _, size in _settings_files(run)):
         return None
@@ -384,7 +384,7 @@ def _entries(folder: Path) -> list[tuple[str, int, int]]:
     return [(name, there.st_mtime_ns, there.st_size) for name, there in stats]
 
 
-def _json(path: Path) -> Any:
+def _json(path: Path) -> Json:
     """What a file of settings holds, with numbers that JSON can hold; None if that is nothing."""
     content = plain_content(path, MOST_FILE)
     try:
@@ -415,21 +415,21 @@ def _flat(settings: Any, prefix: str = "") -> Iterable[tuple[str, Any]]:
             yield prefix + name, value
 
 
-def _inside(plain: Any, name: str) -> Any:
+def _inside(plain: object, name: str) -> Json:
     return plain.get(name) if isinstance(plain, dict) else None
 
 
-def _whole(plain: Any, name: str) -> int | None:
+def _whole(plain: object, name: str) -> int | None:
     found = _inside(plain, name)
     return found if type(found) is int else None
 
 
-def _objective(settings: Any) -> Any:
+def _objective(settings: object) -> str | None:
     found = _inside(_inside(settings, "objective"), "name")
     return found if isinstance(found, str) else None
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     """As JSON can be sent: half a surrogate pair is no letter."""
     return value.encode(errors="replace").decode() if isinstance(value, str) else ""
 

@@ -30,7 +30,7 @@ def number(body: Mapping[str, Any], key: str, low: float, high: float, default: 
     return float(found)
 
 
-def shorten(value: Any) -> str:
+def shorten(value: object) -> str:
     """A value as it is named in an error; of a long one the beginning will do."""
     try:
         shown = repr(value)

@@ -11,9 +11,11 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from attnlab.page.guard import Refused, log
+
+T = TypeVar("T")
 
 MOST = 8  # jobs begun or waiting
 _END = object()
@@ -50,17 +52,19 @@ class Work:
             self._change.notify()
         self._thread.join(timeout=5)
 
-    async def answer(self, job: Callable[[], Any]) -> Any:
+    async def answer(self, job: Callable[[], T]) -> T:
         """What a function gives."""
         async with aclosing(self.stream(_once(job))) as results:
             return await anext(results)
 
-    async def last(self, steps: Iterator[Any]) -> Any:
-        """The last thing an iterator gives."""
+    async def last(self, steps: Iterator[T | None]) -> T:
+        """The last thing an iterator gives; before it, None lets others have their turn."""
         async with aclosing(self.stream(steps)) as results:
-            return [result async for result in results][-1]
+            found = [result async for result in results][-1]
+        assert found is not None
+        return found
 
-    def stream(self, steps: Iterator[Any]) -> AsyncGenerator[Any, None]:
+    def stream(self, steps: Iterator[T]) -> AsyncGenerator[T, None]:
         """What an iterator gives; whoever stops listening stops it."""
         job = _Job(steps, asyncio.get_running_loop())
         with self._change:
@@ -119,7 +123,7 @@ class Work:
         return True
 
 
-def _once(job: Callable[[], Any]) -> Iterator[Any]:
+def _once(job: Callable[[], T]) -> Iterator[T]:
     yield job()
 
 

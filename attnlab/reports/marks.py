@@ -1,7 +1,7 @@
 """The marks of one series on matplotlib's axes: a line with its band, points, bars, intervals."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -10,7 +10,8 @@ from attnlab.reports.colours import PALETTE
 from attnlab.reports.thin import Points
 from attnlab.reports.vector import INK
 
-DASHES: list[Any] = ["-", (0, (5, 2)), (0, (1.5, 1.5))]  # once the colours are used up
+Dash = Literal["-"] | tuple[float, tuple[float, float]]
+DASHES: list[Dash] = ["-", (0, (5, 2)), (0, (1.5, 1.5))]  # once the colours are used up
 MARKERS = ["o", "s", "^", "D", "v", "P"]
 FEW = 20  # points of a line, which then have a marker each
 MANY = 500  # points, which are then drawn finer
@@ -41,7 +42,7 @@ class Brush:
         return MARKERS[(self.number + self.number // len(PALETTE)) % len(MARKERS)]
 
     @property
-    def dash(self) -> Any:
+    def dash(self) -> Dash:
         return DASHES[self.number // len(PALETTE) % len(DASHES)]
 
     def aside(self, room: float) -> float:

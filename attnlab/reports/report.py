@@ -268,7 +268,7 @@ def paragraphs(text: str) -> list[str]:
     return [line for part in parts if (line := " ".join(part.split()))]
 
 
-def _check_number(value: Any, where: str, most: float = math.inf) -> None:
+def _check_number(value: object, where: str, most: float = math.inf) -> None:
     if value is None:
         return
     if not isinstance(value, Real):

@@ -9,7 +9,7 @@ A new run replaces the outcomes of the claims that were run. All others stay as 
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, TypedDict, overload
 
 from attnlab import json_files
 from attnlab.reports.report import Block, Picture, Plot, Sample, Series, Table
@@ -98,7 +98,11 @@ def _plain(block: Block) -> PlainBlock:
     return {"type": type(block).__name__, **_round_floats(dataclasses.asdict(block))}
 
 
-def _round_floats(value: Any) -> Any:
+@overload
+def _round_floats(value: dict[str, Any]) -> dict[str, Any]: ...
+@overload
+def _round_floats(value: object) -> object: ...
+def _round_floats(value: object) -> object:
     """Six digits are more than a picture shows; the last ones differ from machine to machine."""
     if isinstance(value, float):
         return float(f"{value:.6g}")

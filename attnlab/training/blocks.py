@@ -6,7 +6,7 @@ into the call, and gathers weights before a forward pass and again before its re
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -14,6 +14,8 @@ from torch.utils.checkpoint import checkpoint
 
 from attnlab import compat
 from attnlab.training.recipe import Recipe
+
+T = TypeVar("T")
 
 
 def blocks_of(model: nn.Module) -> list[nn.Module]:
@@ -46,7 +48,7 @@ def recompute_blocks(model: nn.Module, *, random: bool) -> None:
         block.forward = partial(_recomputed, block.forward, random)
 
 
-def _recomputed(forward: Callable[..., Any], random: bool, *args: Any, **options: Any) -> Any:
+def _recomputed(forward: Callable[..., T], random: bool, *args: Any, **options: Any) -> T:
     if not torch.is_grad_enabled():
         return forward(*args, **options)
     return checkpoint(forward, *args, use_reentrant=False, preserve_rng_state=random, **options)

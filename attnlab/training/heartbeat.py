@@ -11,20 +11,21 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
-from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.distributed_c10d import PrefixStore, Store
 
-from attnlab.printable import one_line
+from attnlab.printable import one_line, printable, raised
 
 PAUSE = 0.5  # seconds between two beats
 SILENT = 2.0  # seconds without a beat in which a process that runs would have given several
 LOOKS = 20  # at the others, in the time that one may be silent
 KNOCK = 0.05  # seconds between two looks at who has come
 FAILURES = 5  # beats in a row that do not reach the store, after which torchrun counts as gone
+FAILED = RuntimeError  # a call of a store, by timeout or lost connection: the base in every version
 PATIENCE = 0.9  # part of the timeout after which a silent process ends the others
 
 
@@ -49,8 +50,8 @@ class Heartbeat:
         """No more beats; what ended this process is said to the others."""
         self._ended.set()
         if error is not None:
-            with suppress(Exception):
-                self._store.set(_left(self._rank), f"{type(error).__name__}: {one_line(error)}")
+            with suppress(FAILED):
+                self._store.set(_left(self._rank), printable(one_line(raised(error))))
         self._thread.join(timeout=SILENT)
 
     def diagnose(self) -> str:
@@ -59,7 +60,7 @@ class Heartbeat:
             before = self._beats()
             time.sleep(SILENT)
             now, left = self._beats(), self._said(_left)
-        except Exception:  # the process that held the store took it along
+        except FAILED:  # the process that held the store took it along
             return f"process 0 of {self._size} cannot be reached any more"
         others = [rank for rank in range(self._size) if rank != self._rank]
         ended = [rank for rank in others if left[rank]]
@@ -77,11 +78,19 @@ class Heartbeat:
         return ""
 
     def _run(self) -> None:
+        try:
+            self._beat_on()
+        finally:
+            if not self._ended.is_set():  # nobody would stop these processes any more: save and end
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    def _beat_on(self) -> None:
+        """Until this process has ended, or the store is gone."""
         count, looked, unchanged = 0, time.monotonic(), [0] * self._size
         before, failures = [""] * self._size, 0
         while failures < FAILURES and not self._ended.wait(PAUSE):
             count, failures = count + 1, failures + 1
-            with suppress(Exception):  # the main thread hears of it too
+            with suppress(FAILED):  # the main thread hears of it too
                 self._store.set(_beat(self._rank), f"{count} {self.step}")
                 failures = 0
                 if time.monotonic() - looked >= self._timeout * PATIENCE / LOOKS:
@@ -92,8 +101,6 @@ class Heartbeat:
                     ]
                     before = now
                     self._end_if_alone([r for r in range(self._size) if unchanged[r] >= LOOKS], now)
-        if not self._ended.is_set():  # nobody would stop these processes any more: save and end
-            os.kill(os.getpid(), signal.SIGTERM)
 
     def _end_if_alone(self, silent: Sequence[int], beats: Sequence[str]) -> None:
         """The main thread may wait for them in a library, where no signal reaches it."""
@@ -108,14 +115,14 @@ class Heartbeat:
     def _beats(self) -> list[str]:
         return self._said(_beat)
 
-    def _said(self, key: Any) -> list[str]:
+    def _said(self, key: Callable[[int], str]) -> list[str]:
         there = [rank for rank in range(self._size) if self._store.check([key(rank)])]
         values = self._store.multi_get([key(rank) for rank in there]) if there else []
         said = dict(zip(there, values, strict=True))
         return [said.get(rank, b"").decode() for rank in range(self._size)]
 
 
-def meet(launch: Any, rank: int, size: int, timeout: float) -> Any:
+def meet(launch: Store, rank: int, size: int, timeout: float) -> Store:
     """A fresh store for the processes of one start; Lost names those that have not come.
 
     The store of torchrun outlives a restart, with the keys of processes that are gone, and its
@@ -130,7 +137,7 @@ def meet(launch: Any, rank: int, size: int, timeout: float) -> Any:
         else:
             launch.wait([_start(word)], timedelta(seconds=timeout))
             number = int(launch.get(_start(word)))
-    except Exception:  # of its own kind in each version
+    except FAILED:
         raise Lost(f"{_named([0], size)} {_absent(timeout)}") from None
     store = PrefixStore(f"attnlab/{number}", launch)
     store.set(_here(rank), "")
@@ -143,7 +150,7 @@ def meet(launch: Any, rank: int, size: int, timeout: float) -> Any:
                     launch.set(_start(other), str(number))
             time.sleep(KNOCK)
         else:
-            with suppress(Exception):
+            with suppress(FAILED):
                 left = max(until - time.monotonic(), KNOCK)
                 store.wait([_here(one) for one in missing], timedelta(seconds=left))
         missing = [one for one in missing if not store.check([_here(one)])]

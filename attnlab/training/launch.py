@@ -1,7 +1,7 @@
 """From a preset and some overrides to a run: a new one, or one to resume."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,7 @@ def _with_file_and_overrides(recipe: Recipe, overrides: list[str], file: Path | 
     return recipe
 
 
-def _settings_in(file: Path) -> Any:
+def _settings_in(file: Path) -> json_files.Json:
     if file.exists() and not file.is_file():  # opening a FIFO would wait for ever
         raise ValueError(f"{file} is no file; --config needs settings as JSON")
     try:
@@ -246,7 +246,7 @@ def _agree(
     return run, newest
 
 
-def _saved_settings(run: runs.Run) -> Any:
+def _saved_settings(run: runs.Run) -> dict[str, Any] | None:
     try:
         return _comparable(config.to_dict(run.recipe()))
     except (ValueError, OSError):
@@ -263,11 +263,11 @@ def text_to_resume(
     return load_text(recipe.corpus, recorded(run, State.from_json(kept)), run.folder)
 
 
-def _comparable(plain: Any) -> Any:
+def _comparable(plain: Mapping[str, Any]) -> dict[str, Any]:
     """Settings to compare: as JSON has them, without the vocabulary, which the text decides."""
-    plain = json.loads(json.dumps(plain))
-    plain["model"].pop("vocabulary", None)
-    return plain
+    copy: dict[str, Any] = json.loads(json.dumps(plain))
+    copy["model"].pop("vocabulary", None)
+    return copy
 
 
 def _changes(before: Recipe, recipe: Recipe) -> list[str]:

@@ -10,16 +10,21 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.distributed_c10d import Store
 from torch.distributed.rendezvous import rendezvous
 
 from attnlab.training.heartbeat import Heartbeat, Lost, meet
 from attnlab.training.recipe import Recipe
 from attnlab.training.shards import Cut
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy
 
 TIMEOUT = 600.0  # seconds
 REMEMBERED = "attnlab/remembered"
@@ -31,7 +36,9 @@ class World:
     size: int
     device: torch.device
     heart: Heartbeat | None = None
-    store: Any = None  # of the torchrun that has started this process; it outlives a restart
+    store: Store | None = (
+        None  # of the torchrun that has started this process; it outlives a restart
+    )
 
     @property
     def first(self) -> bool:
@@ -85,8 +92,10 @@ class World:
 
     def recall(self) -> str:
         """What was remembered before torchrun started these processes again; else empty."""
-        there = self.store is not None and self.first and self.store.check([REMEMBERED])
-        return self.broadcast(self.store.get(REMEMBERED).decode() if there else "")
+        known = ""
+        if self.store is not None and self.first and self.store.check([REMEMBERED]):
+            known = self.store.get(REMEMBERED).decode()
+        return self.broadcast(known)
 
     def reached(self, step: int) -> None:
         """Tell the others how far this process is, should it be lost."""
@@ -142,7 +151,7 @@ def world(device: str = "auto", timeout: float = TIMEOUT) -> Iterator[World]:
 COLLECTIVE = (RuntimeError, dist.DistBackendError, dist.DistNetworkError, dist.DistStoreError)
 
 
-def _store_of_torchrun(timeout: timedelta) -> Any:
+def _store_of_torchrun(timeout: timedelta) -> Store:
     """The first agent keeps it as long as it lives; without agents, the first process does."""
     return next(rendezvous("env://", timeout=timeout))[0]
 
@@ -193,7 +202,7 @@ def cut_for(recipe: Recipe, world: World) -> Cut | None:
     return Cut(shards, world.rank % shards, world.rank // shards)
 
 
-def mesh_of(recipe: Recipe, world: World) -> Any:
+def mesh_of(recipe: Recipe, world: World) -> "DeviceMesh":
     """Processes in a row, or a row of them for each copy of the weights."""
     from torch.distributed.device_mesh import init_device_mesh
 
@@ -203,7 +212,7 @@ def mesh_of(recipe: Recipe, world: World) -> Any:
     return init_device_mesh(world.device.type, shape, mesh_dim_names=("replica", "shard"))
 
 
-def precision(recipe: Recipe, device: torch.device) -> Any:
+def precision(recipe: Recipe, device: torch.device) -> "MixedPrecisionPolicy":
     """Of what FSDP sends: weights in half precision if products are, gradients in float32.
 
     On a CPU weights are sent as they are: there half precision saves no time.

@@ -175,7 +175,7 @@ def busy_message(folder: Path) -> str:
     return f"{folder} is being trained by another process; wait for it or stop it"
 
 
-def _recipe(plain: Any, path: Path) -> "Recipe":
+def _recipe(plain: object, path: Path) -> "Recipe":
     from attnlab.training.recipe import Recipe
 
     try:

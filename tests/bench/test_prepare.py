@@ -1,9 +1,13 @@
 """attnlab bench prepare, small: made-up text is a function of its size, kills change nothing."""
 
+import signal
+import time
+
+import pytest
 from rich.console import Console
 
 from attnlab.bench.made_text import made_text, words
-from attnlab.bench.prepare import PrepareBench
+from attnlab.bench.prepare import PrepareBench, _command
 
 
 def test_made_text_is_the_same_every_time_and_as_large_as_asked():
@@ -31,3 +35,12 @@ def test_a_small_run_prepares_kills_and_resumes(tmp_path, monkeypatch):
     screen = Console(record=True, width=200)
     bench.show(report, screen)
     assert "the same bytes at the end" in screen.export_text()
+
+
+def test_a_command_ends_with_what_waits_for_it():
+    """Not when it likes to: a page never does."""
+    begun = time.monotonic()
+    with pytest.raises(ZeroDivisionError), _command("page", "--no-open", "--port", "0") as process:
+        raise ZeroDivisionError
+    assert process.returncode == -signal.SIGKILL
+    assert time.monotonic() - begun < 60

@@ -105,3 +105,11 @@ def test_an_expression_that_takes_for_ever_is_refused():
     tokenizer = tokens.from_json({**plain, "pre_tokenizer": {**rule, "invert": False}}, 256)
     with pytest.raises(ValueError, match=r"cannot encode this text: .*retry-limit"):
         tokenizer.encode("a" * 200 + "!")
+
+
+def test_a_mistake_of_ours_is_not_the_tokenizer_s():
+    """The package raises Exception itself; what is more special comes of how it was called."""
+    tokenizer = tokens.from_json(tokens.tokenizer_json(trained(Bytes(), False)), 256)
+    tokenizer._inner = None
+    with pytest.raises(AttributeError):
+        tokenizer.encode("a")

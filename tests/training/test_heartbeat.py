@@ -85,10 +85,41 @@ def test_a_process_whose_torchrun_is_gone_saves_and_ends(monkeypatch):
     monkeypatch.setattr(heartbeat.os, "kill", lambda pid, number: told.set())
     store = dist.TCPStore("127.0.0.1", 0, is_master=True)
     alone = Heartbeat(store, 0, 2, 100.0)
-    alone._store = None  # whatever is asked of it fails
+    del store  # with the process that held it
+    alone.start()
+    assert told.wait(60)
+    assert alone.diagnose() == "process 0 of 2 cannot be reached any more"
+    alone.stop(ValueError("said to nobody"))
+
+
+def test_a_mistake_of_ours_in_a_beat_is_shown_and_ends_the_process(store, monkeypatch):
+    told, shown = threading.Event(), []
+    monkeypatch.setattr(heartbeat.os, "kill", lambda pid, number: told.set())
+    monkeypatch.setattr(threading, "excepthook", lambda hook: shown.append(hook.exc_type))
+    alone = Heartbeat(store, 0, 2, 100.0)
+    alone._store = None
     alone.start()
     assert told.wait(60)
     alone.stop()
+    assert shown == [AttributeError]
+
+
+class Speechless(Exception):
+    def __str__(self):
+        raise KeyError("no word")
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (Speechless(), "Speechless: it does not say what happened"),
+        (OSError("no file \udcff"), r"OSError: no file \xff"),
+    ],
+)
+def test_an_error_of_a_stranger_that_is_no_text_is_said_too(hearts, error, said):
+    beating(hearts, 0, 1, 2)
+    hearts[1].stop(error)
+    assert hearts[0].diagnose() == f"process 1 of 3 has stopped: {said}"
 
 
 def met(store, ranks, size, timeout):

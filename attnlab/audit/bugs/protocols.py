@@ -39,7 +39,9 @@ class WholeTextGpt(nn.Module):
         self.tokens, self.places = nn.Embedding(vocab_size, dim), nn.Embedding(160, dim)
         self.project, self.logits = nn.Linear(dim, 3 * dim), nn.Linear(dim, vocab_size)
 
-    def forward(self, tokens: Tensor, cache: Any = None, return_cache: bool = False) -> Any:
+    def forward(
+        self, tokens: Tensor, cache: Any = None, return_cache: bool = False
+    ) -> Tensor | tuple[Tensor, Any]:
         x = self.tokens(tokens) + self.places(torch.arange(tokens.shape[1]))
         if cache is not None:
             x = x[:, -1:]

@@ -4,7 +4,6 @@ Axes: b batch, t time, c width, v vocabulary.
 """
 
 import random
-from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -40,7 +39,9 @@ def next_token_loss(logits: Tensor, labels: Tensor) -> Tensor:
 class LabelledModel(SmallModel):
     """A model that shifts, and calls a loss that shifts."""
 
-    def forward(self, input_ids: Tensor, labels: Tensor | None = None) -> Any:
+    def forward(
+        self, input_ids: Tensor, labels: Tensor | None = None
+    ) -> Tensor | tuple[Tensor, Tensor]:
         logits = self.logits(input_ids)
         if labels is None:
             return logits
@@ -52,7 +53,7 @@ class LabelledModel(SmallModel):
 class CopyTrainer(SmallModel):
     """Its batches hold the text twice; somebody was to shift one of the two."""
 
-    def forward(self, idx: Tensor, targets: Tensor | None = None) -> Any:
+    def forward(self, idx: Tensor, targets: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
         logits = self.logits(idx)
         if targets is None:
             return logits

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,7 +22,7 @@ class _Torch(ModuleType):
 
     float32 = float = torch.float64
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         found = getattr(torch, name)
         setattr(self, name, found)  # looked up once
         return found

@@ -66,7 +66,7 @@ class Float64(TorchFunctionMode):
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+    ) -> object:
         kwargs = kwargs or {}
         if func is Tensor.float:
             func = Tensor.double
@@ -100,19 +100,19 @@ def running(model: Any) -> Iterator[None]:
         yield
 
 
-def positions_behind(padding: Any) -> Any:
+def positions_behind(padding: Tensor) -> Tensor:
     """Positions count what is not padding; those of padding do not matter, and are 0."""
     return ((~padding).long().cumsum(-1) - 1).masked_fill(padding, 0)
 
 
-def pixels(x: Any, channels: int, patch: int) -> Any:
+def pixels(x: Tensor, channels: int, patch: int) -> Tensor:
     """Patches x [b, n, c·p·p] as a square picture [b, c, h, w]: input j is patch j."""
     side = round(x.shape[1] ** 0.5)
     parts = x.reshape(len(x), side, side, channels, patch, patch)
     return parts.permute(0, 3, 1, 4, 2, 5).reshape(len(x), channels, side * patch, side * patch)
 
 
-def dynamic_cache(model: Any) -> Any:
+def dynamic_cache(model: Any) -> object:
     from transformers import DynamicCache, EncoderDecoderCache
 
     how = {"config": model.config.get_text_config(decoder=True)}
@@ -141,13 +141,13 @@ def encode(model: Any, context: Any) -> dict[str, Any]:
 
 def step_logits(
     model: Any,
-    x: Any,
+    x: Tensor,
     cache: dict[str, Any],
-    padding: Any,
+    padding: Tensor | None,
     masked: bool,
     prepares: bool,
     context: Any = None,
-) -> Any:
+) -> Tensor:
     """The logits [b, n, v] of new tokens x [b, n]; the model prepares them as for generation, if
     that works. `cache` begins with what `first_cache` gave, and then knows tokens and padding.
     With a context, the encoder's text, the tokens are the decoder's."""
@@ -182,7 +182,7 @@ def step_logits(
     return found.logits[:, -size:]
 
 
-def loop_logits(model: Any, x: Any, first: int, context: Any = None) -> Any:
+def loop_logits(model: Any, x: Tensor, first: int, context: Any = None) -> Tensor | None:
     """The logits of a plain loop: a cache is handed back, and no positions; None if none is."""
     found: Any = None
     kept: dict[str, Any] = {}
@@ -206,7 +206,7 @@ class Narrowing(TorchDispatchMode):
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+    ) -> object:
         found = func(*args, **(kwargs or {}))
         narrow = isinstance(found, Tensor) and found.dtype in NARROW
         if narrow and any(isinstance(one, Tensor) and one.dtype is torch.float64 for one in args):

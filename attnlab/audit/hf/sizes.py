@@ -256,7 +256,7 @@ def _names_of(config_class: Any) -> set[str]:
     return {name for name in names if not name.startswith("_")}
 
 
-def _small(name: str, value: Any, depth: int, kv_heads: int, family: str) -> Any:
+def _small(name: str, value: Any, depth: int, kv_heads: int, family: str) -> object:
     if name in SWITCHES:
         return SWITCHES[name]
     if name in ROLES[family]:
@@ -313,7 +313,7 @@ def _shorten(usual: Mapping[str, Any], wanted: int | None = None) -> dict[str, l
     }
 
 
-def _entry(name: str, value: Any) -> Any:
+def _entry(name: str, value: object) -> object:
     size = SIZES.get(name.removesuffix("_per_layer"))
     return value if size is None or not isinstance(value, int) else size
 

@@ -45,7 +45,7 @@ EXACT = (precision.fails,)  # what float64 is compared with
 
 def build_model(
     folder: str, name: str, sizes: dict[str, Any], auto: str, part: str, **how: Any
-) -> Any:
+) -> torch.nn.Module:
     """The model that is saved in a folder, or else a new one of this class and these sizes; of a
     model with a decoder, that part which is meant."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -67,7 +67,7 @@ def build_model(
     return getattr(model, part)() if part else model
 
 
-def as_stored(code: Any, dtype: torch.dtype) -> Any:
+def as_stored(code: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Module:
     """In evaluation mode, and with its own weights."""
     return code.eval().to(dtype)
 

@@ -88,7 +88,7 @@ class ModelConvention(Convention):
     encoder_text: Mapping[str, str] = field(default_factory=dict)  # of these, the encoder's text
     skip: int = 0  # outputs before those of the first input, such as that of a class token
 
-    def call(self, x: Tensor, padding: Tensor | None, positions: Tensor | None) -> Any:
+    def call(self, x: Tensor, padding: Tensor | None, positions: Tensor | None) -> object:
         # behind padding a text must be told where it begins, as generation does
         if padding is not None and positions is None and bool(padding[:, 0].any()):
             positions = positions_behind(padding)
@@ -98,11 +98,11 @@ class ModelConvention(Convention):
 
     def ask(
         self, code: Callable[..., Any], x: Tensor, given: Mapping[str, Any], decodes: bool = False
-    ) -> Any:
+    ) -> Tensor:
         found = first_tensor(self.forward(x, **self.constants, **given))
         return found[:, self.skip :] if self.skip else found
 
-    def forward(self, x: Tensor, **given: Any) -> Any:
+    def forward(self, x: Tensor, **given: Any) -> object:
         """What the model gives for x."""
         inputs = self.evaluate(self.inputs, x)
         with self.running(), seeded(), calling("forward", x.shape[1]):
@@ -131,7 +131,7 @@ class GuardedModel:
     def __init__(self, model: Any, length: int | None = None) -> None:
         self._model, self._length = model, length
 
-    def __call__(self, **given: Any) -> Any:
+    def __call__(self, **given: Any) -> object:
         with seeded(), calling("forward", self._length):
             return self._model(**given)
 
@@ -139,7 +139,7 @@ class GuardedModel:
         with calling("get_encoder"):
             return GuardedModel(self._model.get_encoder(), self._length)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         found = getattr(self._model, name)
         return guard_method(name, found) if callable(found) else found
 

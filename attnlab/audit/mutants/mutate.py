@@ -59,7 +59,7 @@ class Original:
         """Of these sources, with the same weights every time."""
         return subject_for(self.code(sources), self.options, self.name)
 
-    def code(self, sources: Mapping[str, str]) -> Any:
+    def code(self, sources: Mapping[str, str]) -> Callable[..., Any]:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(counter_rng.number(0, self.name))
             before = {name: sys.modules.get(name) for name in self.modules}

@@ -118,11 +118,14 @@ def audit_mutant(mutant: Mutant, blind: tuple[str, ...] = ()) -> Outcome:
     seconds = partial(_since, begin)
     properties = [one for one in all_properties() if one.name not in blind]
     with seed_rng():
-        try:
-            same = mutant == mutant.original.correct or _stands(mutant)
-        except Exception as error:  # whatever a rewritten line may raise
-            reason = f"{type(error).__name__}: {error}"
-            return Outcome(mutant, "broken", {}, reason, seconds())
+        same = mutant == mutant.original.correct
+        if not same:
+            known = _known(mutant.original)  # what the original raises is no fault of its mutant
+            try:
+                same = _stands(mutant, *known)
+            except Exception as error:  # whatever a rewritten line may raise
+                reason = f"{type(error).__name__}: {error}"
+                return Outcome(mutant, "broken", {}, reason, seconds())
         try:
             with _patience():
                 subject = mutant.subject()
@@ -160,14 +163,17 @@ def _patience() -> Iterator[None]:
 _answers: dict[str, tuple[Subject, list[Tensor]]] = {}
 
 
-def _stands(mutant: Mutant) -> bool:
-    """Whether it gives the same to the bit in its original's calls; it raises if it raises."""
-    original = mutant.original
+def _known(original: Original) -> tuple[Subject, list[Tensor]]:
+    """The original, and what it gives."""
     if original.name not in _answers:
         subject = original.subject(original.sources)
         _answers[original.name] = subject, list(answers(subject, original.calls, subject))
-    subject, wanted = _answers[original.name]
-    found = list(answers(subject, original.calls, _in_its_place(mutant, subject)))
+    return _answers[original.name]
+
+
+def _stands(mutant: Mutant, subject: Subject, wanted: Sequence[Tensor]) -> bool:
+    """Whether it gives the same to the bit in its original's calls; it raises if it raises."""
+    found = list(answers(subject, mutant.original.calls, _in_its_place(mutant, subject)))
     return len(found) == len(wanted) and all(map(_equal, found, wanted))
 
 

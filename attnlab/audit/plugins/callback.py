@@ -17,7 +17,7 @@ import functools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +28,9 @@ from attnlab.audit.probe.probe import SAFETY, apart
 from attnlab.audit.properties.causality import fails
 from attnlab.audit.subject.adapters import subject_for
 from attnlab.audit.subject.base import Subject
+
+if TYPE_CHECKING:
+    from transformers import TrainerCallback
 
 LENGTHS = (5, 33)  # odd; the second beyond a block of 32
 WRAPPED = ("module", "_orig_mod")  # of models made parallel, or compiled
@@ -77,7 +80,7 @@ class StopOnLeak:
                     )
 
 
-def trainer_callback(**settings: Any) -> Any:
+def trainer_callback(**settings: Any) -> "TrainerCallback":
     """A `transformers.TrainerCallback` that looks before training and every so many steps."""
     from transformers import TrainerCallback
 
@@ -137,7 +140,7 @@ class _Still(nn.Module):
         first = next(iter(model.parameters()), torch.zeros(0))
 
         @functools.wraps(model.forward)
-        def forward(*positional: Any, **named: Any) -> Any:
+        def forward(*positional: Any, **named: Any) -> object:
             given = {name: _place(value, first) for name, value in named.items()}
             return model(*(_place(value, first) for value in positional), **given)
 
@@ -150,7 +153,7 @@ class _Still(nn.Module):
         return iter(vars(self)["_all"])
 
 
-def _place(value: Any, like: Tensor) -> Any:
+def _place(value: object, like: Tensor) -> object:
     if not isinstance(value, Tensor):
         return value
     return value.to(like) if value.is_floating_point() else value.to(like.device)

@@ -58,7 +58,7 @@ def tool_names(fails: Callable[..., Any]) -> list[str]:
 class ProbeWatch(Watch):
     """Some kernels refuse to be watched. Without a watch the code works, so nothing is claimed."""
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(self, *error: object) -> None:
         super().__exit__(*error)
         if isinstance(error[1], SubjectError):
             kernel = error[1].kind in REFUSALS  # with an address in the message, and much more
@@ -81,7 +81,7 @@ class Tools:
     def run(self, x: Tensor, padding: Tensor | None = None, positions: Any = None) -> Tensor:
         return self._probe.run(x, **_arguments(padding, positions))
 
-    def new_cache(self, before: Any = None) -> Any:
+    def new_cache(self, before: Any = None) -> object:
         decoder: Decoder | None = getattr(self._subject, "decoder", None)
         if before is None or decoder is None:
             return self._subject.new_cache()

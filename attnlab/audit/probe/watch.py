@@ -40,7 +40,9 @@ class _Watch(TorchDispatchMode):
         self.linear_before: list[tuple[Tensor, ...]] = []
         self.mistake: Exception | None = None
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> object:
         out = func(*args, **(kwargs or {}))
         before = self.count
         try:
@@ -51,7 +53,7 @@ class _Watch(TorchDispatchMode):
             out = out + (self.gain - 1) * (args[-2] @ args[-1]) * (kwargs or {}).get("alpha", 1)
         return out
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(self, *error: object) -> None:
         super().__exit__(*error)
         if self.mistake is not None and error[0] is None:
             raise self.mistake
@@ -113,7 +115,9 @@ class Einsums(TorchFunctionMode):
         super().__init__()
         self.watch = watch
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> object:
         if func is torch.einsum and len(args) == 3 and isinstance(args[0], str):
             letters = args[0].replace(" ", "")
             plain = letters.replace(",", "").replace("->", "").isalpha() and "->" in letters
@@ -143,7 +147,7 @@ class Watch(_Watch):
         self.einsums.__enter__()
         return super().__enter__()
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(self, *error: object) -> None:
         self.einsums.__exit__(*error)
         super().__exit__(*error)
 

@@ -9,6 +9,8 @@ to the base, the scaling and the factor that are declared (`audit/probe/rates.py
 import math
 from typing import Any
 
+from torch import Tensor
+
 from attnlab.audit.contract import Contract
 from attnlab.audit.probe.identify import Turning, floor_of, forms_of, observe, turned_heads, turning
 from attnlab.audit.probe.rates import Rates, other_rates, short
@@ -46,7 +48,7 @@ def rates_fail(
 
 
 def turning_seen(
-    run: Tool, x: Any, heads: Shape | None, watch: Any, layer: int, start: int
+    run: Tool, x: Tensor, heads: Shape | None, watch: Any, layer: int, start: int
 ) -> Turning | None:
     """How the first head that turns does."""
     if heads is not None:

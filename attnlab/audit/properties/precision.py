@@ -55,7 +55,7 @@ class Choices(TorchDispatchMode):
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+    ) -> object:
         given = [one for one in args if isinstance(one, Tensor) and one.is_floating_point()]
         kwargs, name = dict(kwargs or {}), func.__name__.partition(".")[0]
         if self._widens and given and kwargs.get("dtype") in HALVES:
@@ -88,7 +88,9 @@ def cost_of_halves(run: Tool, x: Tensor, fine: Tensor, chosen: Choices) -> float
             wide = run(x)
     except MemoryError:  # how much there is, is our limit: nothing may pass for it
         raise
-    except Exception:  # precisions that do not go together: then roughness has to show it
+    except (
+        Exception
+    ):  # of their code, whose precisions do not go together: then roughness has to show it
         return 0.0
     return float(movement(wide, fine).amax(0).median())
 

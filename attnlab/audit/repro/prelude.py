@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -34,7 +35,7 @@ class NoOutputs(ValueError):
     """Nothing that the code gave can be its outputs, or its loss."""
 
 
-def load_file(folder: Path, arguments: list[str], file: str) -> Any:
+def load_file(folder: Path, arguments: list[str], file: str) -> ModuleType:
     """The file as a module: named on the command line, beside the script, or where it was."""
     places = [Path(arguments[0])] if arguments else [folder / Path(file).name, Path(file)]
     path = next((place for place in places if place.is_file()), None)
@@ -51,7 +52,7 @@ def load_file(folder: Path, arguments: list[str], file: str) -> Any:
     return module
 
 
-def load_member(arguments: list[str], file: str, name: str) -> Any:
+def load_member(arguments: list[str], file: str, name: str) -> ModuleType:
     """A file of a package as a module, by its dotted name: as given, or where it was."""
     path = Path(arguments[0] if arguments else file).resolve()
     if not path.is_file():
@@ -62,14 +63,14 @@ def load_member(arguments: list[str], file: str, name: str) -> Any:
     return load_module(name)
 
 
-def load_module(name: str) -> Any:
+def load_module(name: str) -> ModuleType:
     """A module that Python finds by its name."""
     module = importlib.import_module(name)
     torch.manual_seed(0)
     return module
 
 
-def fill_settings(settings: Any, **values: Any) -> Any:
+def fill_settings(settings: object, **values: Any) -> object:
     """An object of settings, some of them changed."""
     for name, value in values.items():
         setattr(settings, name, value)
@@ -99,12 +100,12 @@ def sample(shape: tuple[int, ...], tokens: int | None, seed: int, dtype: torch.d
     return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
 
 
-def call_on(device: str, code: Any, *inputs: Any, **more: Any) -> Any:
+def call_on(device: str, code: Callable[..., Any], *inputs: Any, **more: Any) -> object:
     """Call code with its tensors on a device; with none named they stay where they are."""
     if not device:
         return code(*inputs, **more)
 
-    def move(one: Any) -> Any:
+    def move(one: object) -> object:
         return one.to(device) if isinstance(one, Tensor) else one
 
     return code(*map(move, inputs), **{name: move(one) for name, one in more.items()})
@@ -121,7 +122,7 @@ def tensor_in(found: Any) -> Tensor:
     raise NoOutputs(f"the code gave {type(found).__name__}, not a tensor or a tuple of them")
 
 
-def scalar_in(found: Any) -> Tensor:
+def scalar_in(found: object) -> Tensor:
     """The loss among what a model gave."""
     named = found.get("loss") if isinstance(found, dict) else getattr(found, "loss", None)
     values = [named] if named is not None else found if isinstance(found, tuple) else [found]
@@ -322,7 +323,7 @@ def positions_in(padding: Tensor) -> Tensor:
     return (~padding).cumsum(1).sub(1).clamp(min=0)
 
 
-def kept_in(found: Any, word: str, parts: int = 1) -> Any:
+def kept_in(found: object, word: str, parts: int = 1) -> object:
     """The cache among what a call gave: by its name, or the first member that is no tensor.
 
     A tensor is taken only where it is alone beside the outputs: others are weights. A cache of

@@ -411,7 +411,7 @@ def for_subject(subject: Subject, target: str, options: Mapping[str, Any]) -> St
     return Stage(**common, **facts)
 
 
-def _losses(subject: Subject, code: Any) -> dict[str, Any]:
+def _losses(subject: Subject, code: object) -> dict[str, Any]:
     """How a script gets the loss, in words."""
     if method_of(subject, "loss") is not None:
         return {"loss": "code.loss" if hasattr(code, "loss") else "code.module.loss"}

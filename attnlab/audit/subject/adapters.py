@@ -52,7 +52,9 @@ WANTS_TOKENS = "Expected tensor for argument #1 'indices'"  # PyTorch, of an emb
 _prepared: "weakref.WeakSet[nn.Module]" = weakref.WeakSet()
 
 
-def subject_for(code: Any, options: Mapping[str, Any], name: str, device: str = "cpu") -> Subject:
+def subject_for(
+    code: object, options: Mapping[str, Any], name: str, device: str = "cpu"
+) -> Subject:
     """What can be audited, in the precision it can be: float64 if the code goes along."""
     place, code = device_for(device), adopt(code, options)
     if isinstance(code, Subject):

@@ -62,7 +62,7 @@ class Subject(ABC):
     ) -> Tensor:
         """The outputs [b, t, e]."""
 
-    def new_cache(self) -> Any:
+    def new_cache(self) -> object:
         raise NotImplementedError
 
     def step(self, x: Tensor, cache: Any) -> Tensor:
@@ -163,7 +163,7 @@ class Vectors(Subject):
         code = usual.code if module is None else module
         return self.with_convention(replace(usual, module=module, code=code, **changes))
 
-    def new_cache(self) -> Any:
+    def new_cache(self) -> object:
         assert self.decoder is not None
         return self.decoder.new_cache()
 

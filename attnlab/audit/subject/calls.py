@@ -96,7 +96,7 @@ def record(
     )
 
 
-def expression_of(value: Any, given: Mapping[str, Any]) -> str:
+def expression_of(value: object, given: Mapping[str, Any]) -> str:
     if isinstance(value, float) and not math.isfinite(value):
         return f"float('{value}')"
     if isinstance(value, bool | int | float | str | None | torch.dtype):
@@ -112,7 +112,7 @@ def expression_of(value: Any, given: Mapping[str, Any]) -> str:
     raise ScriptError(f"it is called with a {type(value).__name__} that a script cannot make")
 
 
-def _same(one: Any, other: Any) -> bool:
+def _same(one: object, other: object) -> bool:
     if not isinstance(one, Tensor) or not isinstance(other, Tensor):
         return False
     return one.dtype == other.dtype and one.shape == other.shape and bool((one == other).all())

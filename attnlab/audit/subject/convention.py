@@ -110,7 +110,7 @@ class Convention:
     cache_sizes: Mapping[str, int | None] = field(default_factory=dict)  # that makers ask for
     switches: Mapping[str, Any] = field(default_factory=dict)  # other paths to the same outputs
 
-    def call(self, x: Tensor, padding: Tensor | None, positions: Tensor | None) -> Any:
+    def call(self, x: Tensor, padding: Tensor | None, positions: Tensor | None) -> object:
         """What the code gives for x [b, t, …]."""
         given: dict[str, Any] = {}
         if padding is not None and self.mask is not None:
@@ -121,7 +121,7 @@ class Convention:
 
     def ask(
         self, code: Callable[..., Any], x: Tensor, given: Mapping[str, Any], decodes: bool = False
-    ) -> Any:
+    ) -> object:
         """Calls the code, or a copy of it, with what it takes besides x."""
         inputs, time = self.lay_out(x), 0 if self.layout == "tbc" else 1
         copies = dict(zip(self.parameters[1:], inputs[1:], strict=False))  # as key and value
@@ -146,7 +146,7 @@ class Convention:
         inputs: tuple[Tensor, ...],
         more: Mapping[str, Any],
         length: int,
-    ) -> Any:
+    ) -> object:
         """The one place where the person's code is called."""
         name = "forward" if isinstance(code, nn.Module) else getattr(code, "__name__", self.name)
         with seeded(), calling(name, length):
@@ -190,7 +190,7 @@ class Convention:
         """What the code takes first, with its axes as the code has them."""
         return (x.transpose(0, 1) if self.layout == "tbc" else x,) * self.copies
 
-    def outputs(self, found: Any, x: Tensor) -> Tensor:
+    def outputs(self, found: object, x: Tensor) -> Tensor:
         """The outputs [b, t, e] among what the code gave for x."""
         out = first_tensor(found)
         turned = out.transpose(0, 1) if self.layout == "tbc" and out.dim() > 1 else out
@@ -200,7 +200,7 @@ class Convention:
         """The outputs [b, n, e] for new positions x [b, t, …], as its decoder steps it."""
         assert self.decoder is not None and self.module is not None
 
-        def call(module: nn.Module, x: Tensor, given: Mapping[str, Any]) -> Any:
+        def call(module: nn.Module, x: Tensor, given: Mapping[str, Any]) -> object:
             return self.ask(module, x, given, decodes=True)
 
         x = x.to(self.device or x.device)  # what makes a cache makes it where x is
@@ -213,7 +213,7 @@ class Convention:
             outputs=self.step_outputs,
         )
 
-    def step_outputs(self, found: Any) -> Tensor:
+    def step_outputs(self, found: object) -> Tensor:
         """The outputs [b, t, e] of a step: of all new positions, or of the last only."""
         out = first_tensor(found)
         turned = out.transpose(0, 1) if self.layout == "tbc" and out.dim() > 1 else out
@@ -234,7 +234,7 @@ class AttentionConvention(Convention):
 
     def ask(
         self, code: Callable[..., Any], x: Tensor, given: Mapping[str, Any], decodes: bool = False
-    ) -> Any:
+    ) -> object:
         inputs, more = self.lay_out(x), {**self.constants, **given}
         if self.keywords:
             inputs, more = (), {**dict(zip(self.keywords, inputs, strict=True)), **more}
@@ -250,7 +250,7 @@ class AttentionConvention(Convention):
         parts = self.split(x)
         return tuple(one.transpose(1, 2) for one in parts) if self.layout == "bthd" else parts
 
-    def outputs(self, found: Any, x: Tensor) -> Tensor:
+    def outputs(self, found: object, x: Tensor) -> Tensor:
         out, time = first_tensor(found), 1 if self.layout == "bthd" else 2
         if out.dim() != 4 or out.shape[time] != x.shape[1]:
             axes = "[b, t, h, d]" if time == 1 else "[b, h, t, d]"

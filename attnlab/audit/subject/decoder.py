@@ -196,7 +196,7 @@ class Decoder:
             given[self.places] = torch.arange(begun, end).expand(len(x), -1)
         return given
 
-    def _keep(self, text: Text, found: Any) -> None:
+    def _keep(self, text: Text, found: object) -> None:
         if not self.protocol.returns:
             return
         kept = kept_in(found, self.words[0], len(self.words))

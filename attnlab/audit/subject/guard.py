@@ -43,7 +43,7 @@ class GuardedSubject(Subject):
             found = self._own.run(x, padding=padding, positions=positions)
         return sequence_in(found, x)
 
-    def new_cache(self) -> Any:
+    def new_cache(self) -> object:
         with calling("new_cache"):
             return self._own.new_cache()
 
@@ -62,7 +62,7 @@ class GuardedSubject(Subject):
             other = self._own.in_dtype(dtype)
         return GuardedSubject(other, {})
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         """What a Subject may have besides, such as `packed` or `loss`."""
         if name.startswith("_"):
             raise AttributeError(name)
@@ -77,7 +77,7 @@ def guard_method(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
     """A method whose errors are SubjectErrors; its signature can still be read."""
 
     @functools.wraps(method)
-    def call(*positional: Any, **named: Any) -> Any:
+    def call(*positional: Any, **named: Any) -> object:
         with calling(name):
             return method(*positional, **named)
 

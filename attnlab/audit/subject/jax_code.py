@@ -30,15 +30,15 @@ def from_jax(code: Any) -> Callable[..., Any]:
 
     jax.config.update("jax_enable_x64", True)  # else float64 is not what it says
 
-    def to_jax(one: Any) -> Any:
+    def to_jax(one: Any) -> object:
         tensor = isinstance(one, Tensor)
         return jax.numpy.from_dlpack(one.detach().contiguous(), copy=True) if tensor else one
 
-    def to_torch(one: Any) -> Any:
+    def to_torch(one: object) -> object:
         return from_dlpack(one) if isinstance(one, jax.Array) else one
 
     @functools.wraps(code)
-    def call(*inputs: Any, **more: Any) -> Any:
+    def call(*inputs: Any, **more: Any) -> object:
         given = {name: to_jax(one) for name, one in more.items()}
         found = jax.block_until_ready(code(*map(to_jax, inputs), **given))
         return jax.tree.map(to_torch, found)
@@ -47,7 +47,7 @@ def from_jax(code: Any) -> Callable[..., Any]:
     return call
 
 
-def is_from_jax(code: Any) -> bool:
+def is_from_jax(code: object) -> bool:
     return getattr(code, "of_jax", False) is True
 
 
@@ -69,13 +69,13 @@ class FlaxModule(nn.Module):
         self._apply_flax = apply
         signature = inspect.signature(called)
 
-        def forward(*inputs: Any, **more: Any) -> Any:
+        def forward(*inputs: Any, **more: Any) -> object:
             return from_jax(self._call)(*inputs, **more)
 
         forward.__signature__ = signature  # type: ignore[attr-defined]
         self.forward = forward  # type: ignore[method-assign]
 
-    def _call(self, *inputs: Any, **more: Any) -> Any:
+    def _call(self, *inputs: Any, **more: Any) -> object:
         import jax
 
         every = []
@@ -95,7 +95,7 @@ class FlaxModule(nn.Module):
         return other.train(self.training)
 
 
-def adopt(code: Any, options: Mapping[str, Any]) -> Any:
+def adopt(code: object, options: Mapping[str, Any]) -> Any:
     """Code as PyTorch can call it; unchanged if it is not of JAX."""
     kinds = {name.partition(".")[0] for one in type(code).__mro__ for name in (one.__module__,)}
     if "flax" in kinds:
@@ -122,7 +122,7 @@ def _names_jax(code: Any) -> bool:
     return any(home.partition(".")[0] == "jax" for home in homes)
 
 
-def _flax_module(code: Any, options: Mapping[str, Any]) -> FlaxModule:
+def _flax_module(code: object, options: Mapping[str, Any]) -> FlaxModule:
     import jax
 
     jax.config.update("jax_enable_x64", True)
@@ -133,7 +133,7 @@ def _flax_module(code: Any, options: Mapping[str, Any]) -> FlaxModule:
         graph, state = nnx.split(code)
         leaves, tree = jax.tree.flatten(state)
 
-        def merge(weights: list[Any], *inputs: Any, **more: Any) -> Any:
+        def merge(weights: list[Any], *inputs: Any, **more: Any) -> object:
             return nnx.merge(graph, jax.tree.unflatten(tree, weights))(*inputs, **more)
 
         found = FlaxModule(leaves, merge, code.__call__)
@@ -141,7 +141,7 @@ def _flax_module(code: Any, options: Mapping[str, Any]) -> FlaxModule:
         x = _example(code, options)
         leaves, tree = jax.tree.flatten(code.init(jax.random.key(0), x))
 
-        def apply(weights: list[Any], *inputs: Any, **more: Any) -> Any:
+        def apply(weights: list[Any], *inputs: Any, **more: Any) -> object:
             return code.apply(jax.tree.unflatten(tree, weights), *inputs, **more)
 
         found = FlaxModule(leaves, apply, code.__call__)
@@ -158,7 +158,7 @@ def _flax_module(code: Any, options: Mapping[str, Any]) -> FlaxModule:
     return found
 
 
-def _example(code: Any, options: Mapping[str, Any]) -> Any:
+def _example(code: object, options: Mapping[str, Any]) -> object:
     """Inputs with which a linen module makes its weights."""
     import jax
 

@@ -53,7 +53,7 @@ def options_of(texts: Sequence[str], target: str = "") -> dict[str, Any]:
     return found
 
 
-def _value(text: str) -> Any:
+def _value(text: str) -> object:
     constants = {"true": True, "false": False, "none": None}
     try:
         return constants[text.lower()] if text.lower() in constants else ast.literal_eval(text)
@@ -77,7 +77,7 @@ class _Member:
     inner: tuple[str, ...]  # names that lead on from what it makes
 
 
-def from_file(target: str, options: Mapping[str, Any]) -> Any:
+def from_file(target: str, options: Mapping[str, Any]) -> object:
     """The object that a target names: a module made with the options, or a function."""
     where, name = parts_of(target)
     if not where or not name:
@@ -182,7 +182,7 @@ def is_attention(names: Sequence[str]) -> bool:
     return [name[:1] for name in names[:3]] == ["q", "k", "v"]
 
 
-def make(factory: Any, options: Mapping[str, Any], what: str) -> Any:
+def make(factory: Any, options: Mapping[str, Any], what: str) -> object:
     takes = _signature(factory)
     if not takes:  # built-in classes need not say what they take
         with theirs(f"{what} cannot be made"):
@@ -261,7 +261,7 @@ def _member(module: Any, where: str, name: str) -> _Member:
     return _Member(module=module, found=found, outer=tuple(names), inner=())
 
 
-def _made_first(holder: Any, name: str) -> bool:
+def _made_first(holder: object, name: str) -> bool:
     """Whether a name is one of what a class or a function makes, not of the class itself."""
     if inspect.isclass(holder):
         own = inspect.getattr_static(holder, name, None)
@@ -269,7 +269,7 @@ def _made_first(holder: Any, name: str) -> bool:
     return inspect.isfunction(holder) and not hasattr(holder, name)
 
 
-def _attribute(holder: Any, name: str, where: str) -> Any:
+def _attribute(holder: Any, name: str, where: str) -> object:
     with suppress(IndexError, TypeError, KeyError):
         if name.isdigit():
             return holder[int(name)]

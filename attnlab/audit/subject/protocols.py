@@ -308,7 +308,7 @@ class WithRoom:
     module: nn.Module
     decoder: Decoder
 
-    def __call__(self, *inputs: Tensor, **more: Any) -> Any:
+    def __call__(self, *inputs: Tensor, **more: Any) -> object:
         text, weights = self.decoder.new_cache(), next(self.module.parameters())
         self.decoder.begin(text, inputs[0], self.module, weights.dtype)
         assert text.module is not None

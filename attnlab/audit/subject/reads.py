@@ -8,7 +8,7 @@ from collections.abc import Set
 from typing import Any
 
 
-def read_names(code: Any, called: Set[str]) -> list[str]:
+def read_names(code: object, called: Set[str]) -> list[str]:
     """Names that code reads of its settings, which it calls by one of these names.
 
     Classes and functions of the same module that it names are looked at too: a model is made of

@@ -95,7 +95,7 @@ class Settings:
         """Names that its constructor needs and that are not among the options."""
         return required_names(_parameters(self.base), options) if self.form == "call" else []
 
-    def make(self, options: Mapping[str, Any]) -> Any:
+    def make(self, options: Mapping[str, Any]) -> object:
         if self.form == "dict":
             return {**self.base, **options}
         if self.form == "fill":
@@ -208,7 +208,7 @@ def _settings_of(
     return Settings(parameter=name, form="call", base=kind, place=_place(kind, module))
 
 
-def _of_object(parameter: str, found: Any, place: str) -> Settings | None:
+def _of_object(parameter: str, found: object, place: str) -> Settings | None:
     """Settings that the person named: a class of the file, a dict, or any other object."""
     if inspect.isclass(found):
         return Settings(parameter=parameter, form="call", base=found, place=place)
@@ -219,7 +219,7 @@ def _of_object(parameter: str, found: Any, place: str) -> Settings | None:
     return None
 
 
-def _annotated_class(parameter: inspect.Parameter, module: ModuleType | None) -> Any:
+def _annotated_class(parameter: inspect.Parameter, module: ModuleType | None) -> type | None:
     """The class that a parameter says it takes, `Config | None` included; None if it says none."""
     said = annotation_of(parameter, module)
     if said is None:
@@ -239,7 +239,7 @@ def _annotated_class(parameter: inspect.Parameter, module: ModuleType | None) ->
 
 def _class_beside(
     factory: Any, module: ModuleType | None, by_name: bool, strange: Sequence[str]
-) -> Any:
+) -> type | None:
     """The class of settings in the code's module: the one that its name tells, or the only one."""
     home, owner = getattr(factory, "__module__", ""), getattr(factory, "__name__", "")
     every = [one for one in vars(module).values() if inspect.isclass(one)] if module else []
@@ -264,7 +264,7 @@ def _is_pretrained(kind: Any) -> bool:
     return any(base.__name__ in PRETRAINED for base in kind.__mro__)
 
 
-def _public(holder: Any) -> dict[str, Any]:
+def _public(holder: object) -> dict[str, Any]:
     """Values that a class or an object holds under a plain name, inherited ones included."""
     kinds = holder.__mro__ if inspect.isclass(holder) else type(holder).__mro__
     found: dict[str, Any] = {}
@@ -356,7 +356,7 @@ def _read_in_vain(error: BaseException, made: Any) -> dict[str, str]:
 
 
 def check_options_are_read(
-    options: Mapping[str, Any], what: str, settings: Settings, factory: Any, code: Any
+    options: Mapping[str, Any], what: str, settings: Settings, factory: Any, code: object
 ) -> None:
     """An InputError for an option that settings took in, though nothing names it: a slip."""
     own, _ = settings.names()
@@ -379,7 +379,7 @@ def check_options_are_read(
             )
 
 
-def advice(name: str, value: Any, known: list[str]) -> str:
+def advice(name: str, value: object, known: list[str]) -> str:
     """What to do with an option that the code does not take."""
     if name in DECLARED:
         text = str(value).lower() if value is None or isinstance(value, bool) else value

@@ -3,8 +3,6 @@
 Axes: b batch, t time, e width of the outputs.
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -17,7 +15,7 @@ def normal(seed: int, *shape: int) -> Tensor:
     return sample(shape, None, seed, torch.float64)
 
 
-def first_tensor(found: Any) -> Tensor:
+def first_tensor(found: object) -> Tensor:
     """The outputs, of a tensor, a tuple or something with logits."""
     try:
         return tensor_in(found)
@@ -25,7 +23,7 @@ def first_tensor(found: Any) -> Tensor:
         raise SubjectError(str(error)) from None
 
 
-def sequence_in(found: Any, x: Tensor) -> Tensor:
+def sequence_in(found: object, x: Tensor) -> Tensor:
     """The outputs [b, t, e], checked to have the batch and the length of x."""
     out = first_tensor(found)
     if out.dim() < 3 or out.shape[:2] != x.shape[:2]:
@@ -38,7 +36,7 @@ def sequence_in(found: Any, x: Tensor) -> Tensor:
     return out.flatten(2)
 
 
-def step_in(found: Any) -> Tensor:
+def step_in(found: object) -> Tensor:
     """The outputs [b, n, e] of a step: of all new positions, or of the last only."""
     out = first_tensor(found)
     if out.dim() < 3:
@@ -48,7 +46,7 @@ def step_in(found: Any) -> Tensor:
     return out.flatten(2)
 
 
-def loss_in(found: Any) -> Tensor:
+def loss_in(found: object) -> Tensor:
     """The loss among what a model gave."""
     try:
         return scalar_in(found)

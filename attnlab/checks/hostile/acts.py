@@ -3,7 +3,7 @@
 import os
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ def make_template(folder: Path) -> None:
     use_workspace(place)
 
 
-def tokens() -> Any:
+def tokens() -> Iterator[np.ndarray]:
     return iter(np.array_split(np.arange(TOKENS) % 251, 7))
 
 

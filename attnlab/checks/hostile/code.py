@@ -140,7 +140,7 @@ SETTINGS = command("train", "tiny", "--config", "given.json", "--runs", "new", "
 def naming(at: str) -> Callable[[Any], Any]:
     """Settings in which the file stands at this place, with its fingerprint."""
 
-    def edit(plain: Any) -> Any:
+    def edit(plain: Any) -> object:
         *above, last = at.split(".")
         found = plain
         for key in above:

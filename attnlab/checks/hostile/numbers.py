@@ -39,7 +39,7 @@ LOSSES: list[Any] = [None, "x", [], {}, True, 1e308, -1e308]
 def inside(*names: str, value: Any) -> Callable[[Any], Any]:
     """The same with another value at a place."""
 
-    def edit(plain: Any) -> Any:
+    def edit(plain: Any) -> object:
         if not names:
             return value
         found = plain

@@ -224,7 +224,7 @@ def _be_attacked(trial: Trial, place: Place) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (ROOM, ROOM))
         signal.signal(signal.SIGINT, signal.default_int_handler)
         code = _exit_code(trial, place)
-    except BaseException:
+    except BaseException:  # nothing is above this process that would say it
         traceback.print_exc()
     with contextlib.suppress(BaseException):
         sys.stdout.flush()

@@ -70,7 +70,7 @@ def setting(at: str, value: Any) -> Plant:
     def plant(place: Place) -> None:
         (place.run / "result.json").unlink()
 
-        def edit(plain: Any) -> Any:
+        def edit(plain: Any) -> object:
             plain[at] = filled(value, place)
             return plain
 
@@ -80,7 +80,7 @@ def setting(at: str, value: Any) -> Plant:
     return plant
 
 
-def filled(value: Any, place: Place) -> Any:
+def filled(value: object, place: Place) -> object:
     if isinstance(value, dict):
         return {name: filled(one, place) for name, one in value.items()}
     return fill(value, place) if isinstance(value, str) else value

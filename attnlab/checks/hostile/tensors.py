@@ -2,6 +2,7 @@
 
 import json
 import struct
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from attnlab.checks.hostile.forge import content_of, edited, tensors
 from attnlab.checks.hostile.trial import EITHER, GENERATE, RESUME, Act, Family, Place, Plant, Trial
 
+Edit = Callable[[dict[str, Any], bytes], dict[str, Any] | bytes]  # of a header and what follows it
 MODEL = "checkpoint/model.safetensors"
 
 
@@ -16,7 +18,7 @@ def entry(begin: int, end: int, shape: Any = (2,), dtype: Any = "F32") -> dict[s
     return {"dtype": dtype, "shape": list(shape), "data_offsets": [begin, end]}
 
 
-def changed(edit: Any) -> Plant:
+def changed(edit: Edit) -> Plant:
     """The good file, with another header."""
 
     def plant(place: Place) -> None:
@@ -33,7 +35,7 @@ def first(header: dict[str, Any]) -> str:
     return next(name for name in header if name != "__metadata__")
 
 
-def with_first(**fields: Any) -> Any:
+def with_first(**fields: Any) -> Edit:
     def edit(header: dict[str, Any], data: bytes) -> dict[str, Any]:
         name = first(header)
         return {**header, name: {**header[name], **fields}}

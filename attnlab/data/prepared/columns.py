@@ -7,13 +7,23 @@ map of the file; of both only the column that is asked for.
 import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, Literal
+from types import ModuleType
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from attnlab import files
 from attnlab.extras import missing
 
 ROWS = 1024  # read at once
+
+
+@runtime_checkable
+class Stream(Protocol):
+    """What is in a packed file."""
+
+    def read(self, size: int, /) -> bytes: ...
+    def close(self) -> None: ...
 
 
 def ranges(
@@ -57,7 +67,7 @@ def rows(
                 before.append(place)
             place += count
         row = before[0] if before else 0
-        try:
+        with _reading(path):
             for batch in file.iter_batches(ROWS, row_groups=wanted, columns=[field]):
                 first, last = max(start - row, 0), min(stop - row, len(batch))
                 if first < last:
@@ -66,11 +76,9 @@ def rows(
                 row += len(batch)
                 if row >= stop:
                     return
-        except Exception as error:
-            raise _unreadable(path, error) from None
 
 
-def zstd_stream(file: Any) -> Any:
+def zstd_stream(file: BufferedReader) -> Stream:
     """A file of zstd as a stream of what is in it."""
     arrow = _library("zstd")
     return arrow.CompressedInputStream(arrow.PythonFile(file, mode="r"), "zstd")
@@ -82,10 +90,8 @@ def _parquet(path: Path, field: str) -> Iterator[Any]:
     import pyarrow.parquet as parquet
 
     with files.open_plain(path) as opened:
-        try:
+        with _reading(path):
             file = parquet.ParquetFile(arrow.PythonFile(opened, mode="r"))
-        except Exception as error:
-            raise _unreadable(path, error) from None
         _refuse_other_field(path, file.schema_arrow, field)
         yield file
 
@@ -94,7 +100,7 @@ def _open_arrow(path: Path, field: str) -> Any:
     """The batches of a file that `datasets` has saved, a stream, or of one with an index."""
     arrow = _library("Arrow")
     files.open_plain(path).close()  # refuses links and what is no plain file
-    try:
+    with _reading(path):
         mapped = arrow.memory_map(str(path))
         try:
             reader = arrow.ipc.open_stream(mapped)
@@ -103,19 +109,15 @@ def _open_arrow(path: Path, field: str) -> Any:
             reader = arrow.RecordBatchReader.from_batches(
                 inside.schema, (inside.get_batch(n) for n in range(inside.num_record_batches))
             )
-    except Exception as error:
-        raise _unreadable(path, error) from None
     _refuse_other_field(path, reader.schema, field)
     return reader
 
 
 def _read_batches(path: Path, field: str) -> Iterator[Any]:
     reader = _open_arrow(path, field)
-    try:
+    with _reading(path):
         for batch in reader:
             yield batch.column(reader.schema.get_field_index(field))
-    except Exception as error:
-        raise _unreadable(path, error) from None
 
 
 def _batches(path: Path, field: str, size: int) -> list[tuple[int, int, int]]:
@@ -140,7 +142,8 @@ def _rows_of_batches(
             return
         if number >= start:
             for first in range(0, len(column), ROWS):
-                texts = column.slice(first, ROWS).to_pylist()
+                with _reading(path):
+                    texts = column.slice(first, ROWS).to_pylist()
                 yield from zip(range(row + first, row + first + len(texts)), texts, strict=True)
         row += len(column)
 
@@ -157,13 +160,19 @@ def _refuse_other_field(path: Path, schema: Any, field: str) -> None:
         raise ValueError(f"{path}: the column {field} is {kind}, not text{advice}")
 
 
-def _unreadable(path: Path, error: Exception) -> ValueError:
-    if isinstance(error, ValueError) and str(error).startswith(str(path)):
-        return error
-    return ValueError(f"{path} cannot be read: {' '.join(str(error).split())[:200]}")
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Around what pyarrow reads: a file that is damaged is one line that names it."""
+    arrow = _library("Arrow")
+    try:
+        yield
+    # the last is Python's own, of a text whose length is below zero
+    except (arrow.ArrowException, OSError, ValueError, SystemError) as error:
+        said = " ".join(str(error).split())[:200]
+        raise ValueError(f"{path} cannot be read: {said}") from None
 
 
-def _library(what: str) -> Any:
+def _library(what: str) -> ModuleType:
     try:
         import pyarrow
         import pyarrow.ipc

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from io import BufferedReader
-from typing import Any, Literal
+from typing import Literal
 
 from attnlab import files
 from attnlab.data.prepared import columns
@@ -159,11 +159,11 @@ def _opened(file: File) -> BufferedReader:
         raise ValueError(f"{file.path} cannot be read: {error.strerror or error}") from None
 
 
-def _unpacked(opened: BufferedReader, file: File) -> Any:
+def _unpacked(opened: BufferedReader, file: File) -> columns.Stream:
     return gzip.GzipFile(fileobj=opened) if file.packed == ".gz" else columns.zstd_stream(opened)
 
 
-def _read(stream: Any, file: File) -> bytes:
+def _read(stream: columns.Stream, file: File) -> bytes:
     try:
         return stream.read(READ)
     except (OSError, EOFError, ValueError, zlib.error) as error:

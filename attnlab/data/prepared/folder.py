@@ -162,7 +162,11 @@ def done_parts(folder: Path, plan: str, width: int, workers: int) -> dict[str, R
 
 
 def _faults(
-    folder: Path, records: Sequence[Record], width: int, workers: int, tick: Any = None
+    folder: Path,
+    records: Sequence[Record],
+    width: int,
+    workers: int,
+    tick: Callable[[str], None] | None = None,
 ) -> list[str]:
     """What is wrong with each of these parts, by their hashes; empty where nothing is."""
     with ThreadPoolExecutor(max(workers, 1)) as pool:  # hashing gives way to other threads

@@ -53,7 +53,7 @@ class Family:
         return made
 
 
-def _said(value: Any) -> str:
+def _said(value: object) -> str:
     return short("none" if value is None else str(value))
 
 
@@ -105,7 +105,7 @@ def meaning(settings: TransformerSettings) -> dict[str, Any]:
 
 def _scalings(
     positions: Rotary, bases: Sequence[float | None], flags: Sequence[bool], context: int
-) -> Any:
+) -> list[dict[str, Any] | None]:
     plain = config.to_dict(replace(positions))["scaling"]
     if "original" in plain and plain["original"] is None:
         plain = {**plain, "original": context / plain.get("factor", 1.0)}

@@ -11,10 +11,13 @@ from attnlab.interop.families import llama
 from attnlab.interop.families.family import Family, expansion, heads_of, inner_width, split
 from attnlab.interop.fields import Fields, Unsupported
 from attnlab.interop.rules import Rule, biased, same, transposed
+from attnlab.models.feedforward import FeedForwardKind
 from attnlab.models.transformer import TransformerSettings
 
-TANH = dict.fromkeys(("gelu_new", "gelu_pytorch_tanh", "gelu_fast"), "gelu-tanh")
-ACTIVATIONS = {"gelu": "gelu", **TANH}
+TANH: dict[str, FeedForwardKind] = dict.fromkeys(
+    ("gelu_new", "gelu_pytorch_tanh", "gelu_fast"), "gelu-tanh"
+)
+ACTIVATIONS: dict[str, FeedForwardKind] = {"gelu": "gelu", **TANH}
 WRITTEN = {"gelu": "gelu", "gelu-tanh": "gelu_new"}
 
 

@@ -99,7 +99,7 @@ class RecurrentStudy(LanguageStudy):
         }
         return {name: self._recipe(model) for name, model in models.items()}
 
-    def _recipe(self, model: Any) -> Recipe:
+    def _recipe(self, model: ModelSettings) -> Recipe:
         on_cuda = torch_device("auto").type == "cuda"
         return Recipe(
             corpus=self.corpus,

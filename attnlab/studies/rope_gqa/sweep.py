@@ -119,7 +119,7 @@ class _Fused(TorchDispatchMode):
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    ) -> object:
         name = func.overloadpacket.__name__
         assert name != "scaled_dot_product_attention", "its kernel is hidden: use no_grad"
         if name == "_safe_softmax":  # in none but the one made of plain products

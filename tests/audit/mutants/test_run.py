@@ -63,6 +63,16 @@ def test_a_mutant_that_raises_in_its_originals_calls_is_broken():
     assert run.audit_mutant(raising).end == "broken"
 
 
+def test_a_mistake_of_ours_breaks_no_mutant(monkeypatch):
+    def fails(*given):
+        raise ZeroDivisionError("ours")
+
+    monkeypatch.setattr(run, "_answers", {})
+    monkeypatch.setattr(run, "answers", fails)
+    with pytest.raises(ZeroDivisionError):
+        run.audit_mutant(chosen("tril()", "tril(1)"))
+
+
 def test_an_audit_that_looks_at_less_finds_less():
     one = chosen("tril()", "tril(1)")
     names = ("causality", "weights", "heads", "prefix", "positions", "scale", "window")

@@ -87,3 +87,19 @@ def test_rows_without_a_text_are_counted(tmp_path):
     [part] = sources.parts_of(found.files, 1000, "text")
     faults = [one.fault for one in documents.documents_of(part, found.files, "text", "auto")]
     assert faults == ["", "empty", "empty", ""]
+
+
+def test_a_file_whose_texts_have_no_ends_is_one_line(tmp_path):
+    """What it holds is only looked at when its texts are read."""
+    ends = pyarrow.array([0, 10, 5], pyarrow.int32()).buffers()[1]
+    texts = pyarrow.StringArray.from_buffers(2, ends, pyarrow.py_buffer(b"too few letters"))
+    table = pyarrow.table({"text": texts})
+    with pyarrow.ipc.new_file(str(tmp_path / "a.arrow"), table.schema) as writer:
+        writer.write_table(table)
+    with pytest.raises(ValueError, match=r"a\.arrow cannot be read: "):
+        list(columns.rows(tmp_path / "a.arrow", "arrow", "text", 0, 1))
+
+
+def test_a_mistake_of_ours_is_not_the_file_s(tmp_path):
+    with pytest.raises(TypeError), columns._reading(tmp_path / "a.parquet"):
+        raise TypeError("ours")
