@@ -1,7 +1,6 @@
 """attnlab bench prepare, small: made-up text is a function of its size, kills change nothing."""
 
 import signal
-import time
 
 import pytest
 from rich.console import Console
@@ -39,8 +38,6 @@ def test_a_small_run_prepares_kills_and_resumes(tmp_path, monkeypatch):
 
 def test_a_command_ends_with_what_waits_for_it():
     """Not when it likes to: a page never does."""
-    begun = time.monotonic()
     with pytest.raises(ZeroDivisionError), _command("page", "--no-open", "--port", "0") as process:
         raise ZeroDivisionError
     assert process.returncode == -signal.SIGKILL
-    assert time.monotonic() - begun < 60
