@@ -2,7 +2,8 @@
 
 The peer is that recipe, a plain GPT in nothing but PyTorch's own layers; its steps and ours are
 timed in turns in the same run. How good the peer becomes, and in how many steps, is published with
-the recipe; `full=yes` trains it here too.
+the recipe; `full=yes` trains it here too. With `sizes=` steps of models of real sizes are timed
+(bench/train_sizes.py), and nothing is trained.
 """
 
 import dataclasses
@@ -14,18 +15,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from rich.console import Console
 from rich.table import Table
-from torch import Tensor, nn
 
 from attnlab import stop
+from attnlab.bench import train_sizes
 from attnlab.bench.measure import Timing, take_turns
-from attnlab.config import setting, settings
-from attnlab.data.batches import batch_of
+from attnlab.bench.plain_gpt import Peer, PlainTraining
+from attnlab.config import refusal, setting, settings
+from attnlab.data.batches import Source, batch_of
 from attnlab.evaluate import validation_loss
 from attnlab.training import launch, runs
-from attnlab.training.optim import Schedule
 from attnlab.training.parallel import World
 from attnlab.training.report import Report
 from attnlab.training.setup import Setup, prepare
@@ -33,23 +33,15 @@ from attnlab.training.step import Stepper
 
 
 @dataclass(frozen=True, kw_only=True)
-class Peer:
+class Published(Peer):
     """A recipe for character Shakespeare, and the validation loss it is known to reach."""
 
-    width: int
-    depth: int
-    heads: int
-    context: int
-    batch: int
-    steps: int
-    rate: float
-    dropout: float
     loss: float
 
 
 # nanoGPT's recipes for a CPU and for a GPU; the losses are those of the whole validation split
 PEERS = {
-    "cpu": Peer(
+    "cpu": Published(
         width=128,
         depth=4,
         heads=4,
@@ -60,7 +52,7 @@ PEERS = {
         dropout=0.0,
         loss=1.886,
     ),
-    "cuda": Peer(
+    "cuda": Published(
         width=384,
         depth=6,
         heads=6,
@@ -73,6 +65,9 @@ PEERS = {
     ),
 }
 
+# of the steps of `sizes`: on a GPU, and elsewhere
+USUAL = {"context": (1024, 32), "batch": (16, 2), "vocabulary": (50_304, 65)}
+
 
 @settings
 class TrainBench:
@@ -83,8 +78,30 @@ class TrainBench:
     turns: int = setting(30, low=1, about="timings of a step of each")
     seed: int = setting(0, about="random seed of our training")
     full: bool = setting(False, about="train the peer to its end as well")
+    sizes: tuple[str, ...] = setting(
+        (),
+        choices=tuple(train_sizes.SIZES),
+        about="models whose steps are timed, of about so many parameters besides the table; empty: "
+        "the time to a loss is measured",
+    )
+    context: int | None = setting(
+        None, low=1, none="1,024 on a GPU, else 32", about="with sizes: tokens of a sample"
+    )
+    batch: int | None = setting(
+        None, low=1, none="16 on a GPU, else 2", about="with sizes: samples of a step"
+    )
+    vocabulary: int | None = setting(
+        None, low=1, none="50,304 on a GPU, else 65", about="with sizes: distinct tokens"
+    )
+
+    def check(self) -> None:
+        for name in USUAL:
+            if not self.sizes and getattr(self, name) is not None:
+                raise refusal(self, name, "it is of the steps that sizes= names; name some")
 
     def run(self, tick: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
+        if self.sizes:
+            return self._sizes(tick)
         if not self.data:
             raise ValueError("no text is named; write data=PATH with the text of Shakespeare")
         kind = "cuda" if torch.cuda.is_available() else "cpu"
@@ -119,6 +136,9 @@ class TrainBench:
         }
 
     def show(self, report: dict[str, Any], screen: Console) -> None:
+        if "sizes" in report:
+            train_sizes.show(report, screen)
+            return
         peer, ours = report["peer"], report["ours"]
         its, own = peer["step_ms"]["median"], ours["step_ms"]["median"]
         screen.print(
@@ -139,96 +159,54 @@ class TrainBench:
             screen.print(f"the peer here: {here['loss']:.4f} after {here['seconds']:.1f} s")
 
     def passed(self, report: dict[str, Any]) -> bool:
-        return all(row["step"] is not None for row in report["rows"])
+        return "sizes" in report or all(row["step"] is not None for row in report["rows"])
 
-    def _steps(self, peer: Peer, setup: Setup, device: torch.device) -> dict[str, Timing]:
+    def _sizes(self, tick: Callable[[str], None]) -> dict[str, Any]:
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        given = {
+            name: getattr(self, name) or values[device.type == "cpu"]
+            for name, values in USUAL.items()
+        }
+        problems = [train_sizes.Problem(size=size, device=device, **given) for size in self.sizes]
+        found = [train_sizes.measure(problem, self.turns, tick) for problem in problems]
+        return {"device": device.type, **given, "sizes": found}
+
+    def _steps(self, peer: Published, setup: Setup, device: torch.device) -> dict[str, Timing]:
         recipe = setup.recipe
         world = World(0, 1, device)
         model = setup.model.to(device)
         stepper = Stepper(model, recipe.optimiser.build(model), recipe, world)
         batch = [batch_of(setup.source, seed=self.seed, step=0, size=recipe.batch)]
         stepper.rehearse(batch)
-        plain = PlainTraining(peer, setup, device)
+        plain, source = PlainTraining(peer, setup.tokenizer.size, device), source_of(peer, setup)
         return take_turns(
-            {"ours": lambda: stepper.take(0, batch), "peer": lambda: plain.step(0)},
+            {
+                "ours": lambda: stepper.take(0, batch),
+                "peer": lambda: plain.step(0, batch_of(source, seed=0, step=0, size=peer.batch)),
+            },
             device,
             self.turns,
             patience=60,
         )
 
     def _whole_peer(
-        self, peer: Peer, setup: Setup, device: torch.device, tick: Callable[[str], None]
+        self, peer: Published, setup: Setup, device: torch.device, tick: Callable[[str], None]
     ) -> dict[str, Any]:
-        plain = PlainTraining(peer, setup, device)
+        plain, source = PlainTraining(peer, setup.tokenizer.size, device), source_of(peer, setup)
         begin = time.perf_counter()
         for step in range(peer.steps):
-            plain.step(step)
+            plain.step(step, batch_of(source, seed=0, step=step, size=peer.batch))
             if step % 100 == 99:
                 tick(f"the peer's step {step + 1:,} of {peer.steps:,}")
         seconds = time.perf_counter() - begin
-        loss = validation_loss(plain.model, plain.source.validation(64), device=device).loss
+        loss = validation_loss(plain.model, source.validation(64), device=device).loss
         return {"loss": loss, "seconds": seconds}
 
 
-class PlainTraining:
-    """The peer: AdamW, cosine schedule, clipping, batches of random windows."""
-
-    def __init__(self, peer: Peer, setup: Setup, device: torch.device) -> None:
-        self.peer, self.device = peer, device
-        self.source = setup.recipe.objective.source(
-            setup.corpus, setup.tokenizer, context=peer.context, seed=0
-        )
-        with torch.random.fork_rng():
-            torch.manual_seed(0)
-            self.model = PlainGpt(peer, setup.tokenizer.size).to(device)
-        self.optimiser = torch.optim.AdamW(
-            self.model.parameters(), lr=peer.rate, betas=(0.9, 0.99), weight_decay=0.1, fused=True
-        )
-        self.schedule = Schedule(warmup=100, final=0.1)
-
-    def step(self, number: int) -> None:
-        batch = batch_of(self.source, seed=0, step=number, size=self.peer.batch)
-        for group in self.optimiser.param_groups:
-            group["lr"] = self.peer.rate * self.schedule.factor(number, self.peer.steps)
-        half = self.device.type == "cuda"
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=half):
-            logits = self.model(batch.tokens.to(self.device))
-            loss = F.cross_entropy(
-                logits.flatten(0, 1).float(), batch.targets.to(self.device).flatten()
-            )
-        self.optimiser.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        self.optimiser.step()
-
-
-class PlainGpt(nn.Module):
-    def __init__(self, peer: Peer, vocabulary: int) -> None:
-        super().__init__()
-        self.embed = nn.Embedding(vocabulary, peer.width)
-        self.positions = nn.Embedding(peer.context, peer.width)
-        layer = nn.TransformerEncoderLayer(
-            peer.width,
-            peer.heads,
-            4 * peer.width,
-            dropout=peer.dropout,
-            activation="gelu",
-            batch_first=True,
-            norm_first=True,
-            bias=False,
-        )
-        self.layers = nn.TransformerEncoder(layer, peer.depth, enable_nested_tensor=False)
-        self.norm = nn.LayerNorm(peer.width, bias=False)
-        self.head = nn.Linear(peer.width, vocabulary, bias=False)
-        self.head.weight = self.embed.weight
-        nn.init.normal_(self.embed.weight, std=0.02)
-        nn.init.normal_(self.positions.weight, std=0.02)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        length = tokens.shape[1]
-        x = self.embed(tokens) + self.positions.weight[:length]
-        mask = nn.Transformer.generate_square_subsequent_mask(length, device=tokens.device)
-        return self.head(self.norm(self.layers(x, mask=mask, is_causal=True)))
+def source_of(peer: Published, setup: Setup) -> Source:
+    return setup.recipe.objective.source(
+        setup.corpus, setup.tokenizer, context=peer.context, seed=0
+    )
 
 
 def first_below(run: runs.Run, loss: float) -> dict[str, Any]:
