@@ -55,6 +55,7 @@ VARIANTS = {
     ],
     "gains of shared keys": ["shared_kv=false,false,true", "norm_heads=true", "head_gains=true"],
 }
+LENGTH = 19  # a ring of 5 keys and a chunk of 7 begin anew, twice and more
 WINDOWS = ["window=none", "window=5", "window=5,none"]
 # of what stands beside a variant: each changes the scores in its own way
 BESIDE = [
@@ -76,7 +77,7 @@ def build(name, *words):
     return model
 
 
-def text(batch=2, length=27, seed=0):
+def text(batch=2, length=LENGTH, seed=0):
     return torch.randint(13, (batch, length), generator=torch.Generator().manual_seed(seed))
 
 
@@ -104,7 +105,7 @@ def decode(model, tokens, sizes, cache, padding=None):
 def test_decoding_in_pieces_is_the_full_forward_pass(name, window, words):
     model, tokens = build(name, window, *words), text()
     cache, whole = model.new_cache(), model(tokens)
-    for sizes in ([1], [3, 1, 11], [2, 7], [27]):
+    for sizes in ([1], [3, 1, 11], [2, 7], [LENGTH]):
         cache.reset()
         got = decode(model, tokens, sizes, cache)
         torch.testing.assert_close(got, whole, atol=1e-9, rtol=0)  # float64: rounding of sums
@@ -116,7 +117,7 @@ def test_decoding_in_pieces_is_the_full_forward_pass(name, window, words):
 @torch.no_grad()
 def test_a_row_padded_on_the_left_is_decoded_as_if_alone(name, window, words):
     model, tokens = build(name, window, *words), text(3)
-    padding = torch.arange(27)[None] < torch.tensor([[6], [0], [1]])
+    padding = torch.arange(LENGTH)[None] < torch.tensor([[6], [0], [1]])
     for sizes in ([1], [9, 1, 17]):
         got = decode(model, tokens, sizes, model.new_cache(), padding)
         for row, pad in enumerate(padding.sum(1).tolist()):
