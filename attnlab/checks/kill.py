@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -36,6 +36,7 @@ from attnlab.training.optim import Muon, Optimiser
 from attnlab.training.recipe import Recipe
 from attnlab.training.report import Report
 from attnlab.training.setup import prepare
+from attnlab.training.writer import Save
 
 Control = Literal["none", "optimiser", "random", "position"]
 CONTROLS: tuple[Control, ...] = ("optimiser", "random", "position")
@@ -315,18 +316,23 @@ def _hush_libraries() -> None:
 @contextlib.contextmanager
 def _speaking(mouth: int) -> Iterator[None]:
     """An "s" before each step; a save and what is deleted after it between a "b" and an "e"."""
-    plain_write, plain_batch = Training._write, Training._batch
+    plain_batch = Training._batch
 
-    def write(self: Training, *arguments: Any) -> None:
-        os.write(mouth, b"b")
-        plain_write(self, *arguments)
-        os.write(mouth, b"e")
+    def told(write: Callable[..., Any]) -> Callable[..., Any]:
+        def act(*given: Any) -> Any:
+            os.write(mouth, b"b")
+            found = write(*given)
+            os.write(mouth, b"e")
+            return found
+
+        return act
 
     def batch(self: Training, step: int) -> Any:
         os.write(mouth, b"s")
         return plain_batch(self, step)
 
-    Training._write = write  # type: ignore[method-assign, assignment]
+    Save.write = told(Save.write)  # type: ignore[method-assign]  # beside the steps, in its thread
+    sharded.save = told(sharded.save)
     Training._batch = batch  # type: ignore[method-assign]
     yield
 

@@ -17,6 +17,7 @@ import hashlib
 import itertools
 import os
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,17 +66,20 @@ def step_of(folder: Path) -> int:
     return int(found.group(1))
 
 
-def save(parent: Path, step: int, checkpoint: Checkpoint) -> Path:
+def save(
+    parent: Path, step: int, checkpoint: Checkpoint, heed: Callable[[], None] = lambda: None
+) -> Path:
     """Write checkpoints/step_…; afterwards it is there whole, or nothing has changed.
 
     One that is there already with the same tensors is left: going on from it leads to the same run.
+    `heed` is called now and then, and may raise an OSError to end it.
     """
     folder = parent / name_of(step)
     for kind, tensors in (("weights", checkpoint.model), ("optimiser", checkpoint.optimiser)):
         refuse_not_finite(step, kind, tensors)
     contents: dict[str, bytes | TensorFile] = {
-        "model.safetensors": TensorFile(checkpoint.model),
-        "optimiser.safetensors": TensorFile(checkpoint.optimiser),
+        "model.safetensors": TensorFile(checkpoint.model, heed),
+        "optimiser.safetensors": TensorFile(checkpoint.optimiser, heed),
         **plain_files(checkpoint),
     }
     if folder.exists() and _same_tensors(folder, contents):
