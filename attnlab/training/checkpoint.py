@@ -116,7 +116,7 @@ def plain_files(checkpoint: Checkpoint) -> dict[str, bytes]:
 
 def begin(folder: Path) -> Path:
     """A new empty folder, to be filled and put in the place of a checkpoint."""
-    temporary = folder.parent / f".{folder.name}.{os.getpid()}.tmp"
+    temporary = _temporary(folder)
     files.make_folder(folder.parent)
     files.remove_folder(temporary)
     temporary.mkdir()
@@ -133,9 +133,17 @@ def put_in_place(temporary: Path, folder: Path) -> None:
     files.sync_folder(folder.parent)
 
 
+def remove_unfinished(folder: Path) -> None:
+    files.remove_folder(_temporary(folder))
+
+
+def _temporary(folder: Path) -> Path:
+    return folder.parent / f".{folder.name}.{os.getpid()}.tmp"
+
+
 def not_written(folder: Path, error: OSError, size: str = "") -> OSError:
     """The error to raise, once what was written of it is removed again."""
-    files.remove_folder(folder.parent / f".{folder.name}.{os.getpid()}.tmp")
+    remove_unfinished(folder)
     return OSError(
         error.errno,
         f"no checkpoint could be written to {folder}{size}: "

@@ -32,11 +32,12 @@ from attnlab.training.parallel import World
 from attnlab.training.report import Attended, Opening, Report
 from attnlab.training.resume import Resumed
 from attnlab.training.setup import Setup
+from attnlab.training.shard_writer import ShardWriter
 from attnlab.training.state import Clock, State
 from attnlab.training.step import Stepper, all_parts, no_garbage_walks, what_broke
 from attnlab.training.text import recorded, refuse_other_text
 from attnlab.training.weights import put_rows
-from attnlab.training.writer import LOGS, Save, Writer
+from attnlab.training.writer import Save, Writer
 
 BUNCH = 50  # steps whose losses a GPU hands over together
 # in a batch of an evaluation: what keeps a GPU busy, and what stays in the caches of a CPU
@@ -104,7 +105,8 @@ class Training:
         self.state = State()
         self.average: Average | None = None
         self._ahead: Ahead | None = None
-        self.writer = Writer()
+        self.together = parallel.cut_for(self.recipe, world) is not None  # each saves its shard
+        self.writer = ShardWriter(world) if self.together else Writer()
 
     def go(self, resume: Path | None) -> Result:
         recipe, world = self.recipe, self.world
@@ -385,8 +387,7 @@ class Training:
         try:
             ask()
         except OSError:
-            self._find_folder()
-            if not self.writer.again(self.run):
+            if not self.writer.again(self._folder_now()):
                 raise
             ask()
 
@@ -406,19 +407,12 @@ class Training:
             tokenizer=self.tokenizer.to_json(),
             state=dataclasses.asdict(state),
         )
-        if sharded.in_shards(kept):
-            best = {state.best_step} if state.best_step is not None else set[int]()
-            place = Path(sharded.of_first(world, self._ready_to_save))
-            sharded.save(world, place, state.step, kept, self.recipe.keep, best)
-            if world.first and state.step > self.began:
-                self.run.forget_result()
-        elif world.first:
+        if world.first or self.together:
             self._saves(lambda: self.writer.put(self._save_of(kept, due)))
 
     def _save_of(self, kept: Checkpoint, due: bool) -> Save:
-        self._find_folder()
         return Save(
-            run=self.run,
+            run=self._folder_now(),
             kept=kept,
             keep=self.recipe.keep,
             due=due,
@@ -426,12 +420,17 @@ class Training:
             lock=None if self.gone else self.lock,
         )
 
-    def _ready_to_save(self) -> str:
-        """The folder of checkpoints, with every line of the logs on the disk before it."""
-        self._find_folder()
-        for name in LOGS:
-            files.sync(self.run.log(name))
-        return str(self.run.checkpoints)
+    def _folder_now(self) -> runs.Run:
+        """Only the first process knows whether it was moved."""
+        if not self.together:
+            self._find_folder()
+            return self.run
+
+        def found() -> str:
+            self._find_folder()
+            return str(self.run.folder)
+
+        return runs.Run(Path(sharded.of_first(self.world, found)))
 
     def _end(self, ending: str) -> Result:
         state = self.state

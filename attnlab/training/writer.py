@@ -20,6 +20,7 @@ import errno
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -76,19 +77,37 @@ class Save:
 
     def write(self, heed: Callable[[], None]) -> None:
         """All that belongs to it, in the order in which a kill at any moment does no harm."""
+        self.ready()
+        checkpoint.save(self.run.checkpoints, self.step, self.kept, heed)
+        if self.later:  # now, and not before: the run goes on from where it had ended
+            self.run.forget_result()
+        checkpoint.retain(self.run.checkpoints, self.keep, self._protected())
+
+    def ready(self) -> None:
+        """The folder is where it was, and every line of the logs is on the disk."""
         if self.lock is not None and not self.lock.in_place():
             raise FileNotFoundError(errno.ENOENT, f"{self.run.folder} is not where it was")
         for name in LOGS:
             files.sync(self.run.log(name))
-        checkpoint.save(self.run.checkpoints, self.step, self.kept, heed)
-        if self.later:  # now, and not before: the run goes on from where it had ended
-            self.run.forget_result()
-        best = set[int]() if self.best is None else {self.best}
-        checkpoint.retain(self.run.checkpoints, self.keep, best)
+
+    def outdated(self) -> list[Path]:
+        """Checkpoints that may go once this one is there."""
+        return checkpoint.outdated(self.run.checkpoints, self.keep, self._protected())
+
+    def _protected(self) -> set[int]:
+        return set() if self.best is None else {self.best}
 
 
-def _fits(size: int) -> bool:
-    return size <= PART * free_memory()
+def copy_of(save: Save, processes: int = 1) -> Save | None:
+    """None: there is no memory for it, where so many processes of this machine take one each."""
+    if processes * save.size > PART * free_memory():
+        return None
+    try:
+        return save.copied()
+    except Exception as error:
+        if not ran_out(error):
+            raise
+        return None
 
 
 def _copied(tensors: "dict[str, Tensor]") -> "dict[str, Tensor]":
@@ -108,9 +127,11 @@ class Writer:
     def put(self, save: Save) -> None:
         """Its tensors may change once this returns."""
         self._make_room(save)
-        copy = self._copy(save)
+        copy = copy_of(save)
         if copy is None:
-            self.wait()
+            self.wait()  # and the other copies go
+            copy = copy_of(save)
+        if copy is None:
             save.write(self._heed)
             return
         with self._changed:
@@ -153,6 +174,8 @@ class Writer:
         try:
             self._end()
         except KeyboardInterrupt:
+            if self._given_up:  # a third signal: as a kill would
+                raise
             self._given_up = True
             self._end()
             raise
@@ -174,17 +197,6 @@ class Writer:
             if len(self._saves) == 2 and self._error is None and save.outdates(self._saves[1]):
                 self._saves.pop()
         self._wait_for(lambda: len(self._saves) < 2)
-
-    def _copy(self, save: Save) -> Save | None:
-        """None: there is no memory for it."""
-        if not _fits(save.size):
-            self.wait()  # and the other copies go
-        try:
-            return save.copied() if _fits(save.size) else None
-        except Exception as error:
-            if not ran_out(error):
-                raise
-            return None
 
     def _wait_for(self, done: Callable[[], bool]) -> None:
         with self._changed:

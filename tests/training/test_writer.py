@@ -22,6 +22,14 @@ from attnlab.training.writer import Save, Writer
 
 LONG = 60.0  # seconds, which no test takes: a wait that ends there has failed
 DUE = ["evaluate_every=none", "save_every=4", "keep=9"]
+# (step, best step, whether it is due) of a save that waits and of a newer one: what is written
+RULES = [
+    ((2, 2, False), (3, 3, False), [1, 3]),  # a better best
+    ((2, 2, False), (3, 3, True), [1, 3]),  # which is due besides
+    ((2, 2, False), (3, 2, True), [1, 2, 3]),  # it names the best that waits
+    ((2, 2, True), (3, 3, False), [1, 2, 3]),  # what is due is never skipped
+    ((2, 1, True), (3, 1, True), [1, 2, 3]),
+]
 
 
 class Reached(Report):
@@ -106,16 +114,7 @@ def a_save(step, best, *, due, run=None):
     return Save(run=run or runs.Run(Path("nowhere")), kept=kept, keep=2, due=due)
 
 
-@pytest.mark.parametrize(
-    ("waiting", "newer", "written"),
-    [
-        ((2, 2, False), (3, 3, False), [1, 3]),  # a better best
-        ((2, 2, False), (3, 3, True), [1, 3]),  # which is due besides
-        ((2, 2, False), (3, 2, True), [1, 2, 3]),  # it names the best that waits
-        ((2, 2, True), (3, 3, False), [1, 2, 3]),  # what is due is never skipped
-        ((2, 1, True), (3, 1, True), [1, 2, 3]),
-    ],
-)
+@pytest.mark.parametrize(("waiting", "newer", "written"), RULES)
 def test_only_a_best_that_is_outdated_before_it_is_written_is_skipped(
     monkeypatch, waiting, newer, written
 ):
