@@ -25,3 +25,24 @@ def machine_memory() -> int:
     limit = Path("/sys/fs/cgroup/memory.max")
     text = limit.read_text().strip() if limit.is_file() else ""
     return min(there, int(text)) if text.isdigit() else there
+
+
+def free_memory() -> int:
+    """Bytes that a process here can still have; where nobody says, half of the machine's."""
+    there = Path("/proc/meminfo")
+    named = _numbers(there, ":") if there.is_file() else {}
+    free = named.get("MemAvailable", machine_memory() // 2048) * 1024
+    group = Path("/sys/fs/cgroup")
+    limit, used = group / "memory.max", group / "memory.current"
+    if limit.is_file() and used.is_file() and limit.read_text().strip().isdigit():
+        cached = _numbers(group / "memory.stat").get("inactive_file", 0)  # files, to be dropped
+        free = min(free, int(limit.read_text()) - int(used.read_text()) + cached)
+    return max(free, 0)
+
+
+def _numbers(path: Path, after: str = "") -> dict[str, int]:
+    """Lines of a name and a number."""
+    rows = [line.split() for line in path.read_text().splitlines()]
+    return {
+        row[0].removesuffix(after): int(row[1]) for row in rows if row[1:2] and row[1].isdigit()
+    }

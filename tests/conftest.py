@@ -115,6 +115,7 @@ SLOW = [
     "training/test_parallel.py",
     "training/test_setup.py",
     "training/test_sharded.py",
+    "training/test_writer.py",
 ]
 TESTS = Path(__file__).parent
 

@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -37,6 +37,7 @@ from attnlab.training.optim import Muon, Optimiser
 from attnlab.training.recipe import Recipe
 from attnlab.training.report import Report
 from attnlab.training.setup import prepare
+from attnlab.training.writer import Save
 
 Control = Literal["none", "optimiser", "random", "position"]
 CONTROLS: tuple[Control, ...] = ("optimiser", "random", "position")
@@ -316,18 +317,30 @@ def _hush_libraries() -> None:
 @contextlib.contextmanager
 def _speaking(mouth: int) -> Iterator[None]:
     """An "s" before each step; a save and what is deleted after it between a "b" and an "e"."""
-    plain_write, plain_batch = Training._write, Training._batch
+    plain_batch = Training._batch
 
-    def write(self: Training, *arguments: Any) -> None:
+    def told(write: Callable[..., Any]) -> Callable[..., Any]:
+        def act(*given: Any) -> Any:
+            os.write(mouth, b"b")
+            found = write(*given)
+            os.write(mouth, b"e")
+            return found
+
+        return act
+
+    plain_saving = sharded.saving
+
+    def told_together(*given: Any) -> sharded.Work[None]:
         os.write(mouth, b"b")
-        plain_write(self, *arguments)
+        yield from plain_saving(*given)
         os.write(mouth, b"e")
 
     def batch(self: Training, step: int) -> list[Batch]:
         os.write(mouth, b"s")
         return plain_batch(self, step)
 
-    Training._write = write  # type: ignore[method-assign, assignment]
+    Save.write = told(Save.write)  # type: ignore[method-assign]  # beside the steps, in its thread
+    sharded.saving = told_together  # type: ignore[assignment]
     Training._batch = batch  # type: ignore[method-assign]
     yield
 

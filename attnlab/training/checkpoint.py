@@ -66,17 +66,20 @@ def step_of(folder: Path) -> int:
     return int(found.group(1))
 
 
-def save(parent: Path, step: int, checkpoint: Checkpoint) -> Path:
+def save(
+    parent: Path, step: int, checkpoint: Checkpoint, heed: Callable[[], None] = lambda: None
+) -> Path:
     """Write checkpoints/step_…; afterwards it is there whole, or nothing has changed.
 
     One that is there already with the same tensors is left: going on from it leads to the same run.
+    `heed` is called now and then, and may raise an OSError to end it.
     """
     folder = parent / name_of(step)
     for kind, tensors in (("weights", checkpoint.model), ("optimiser", checkpoint.optimiser)):
         refuse_not_finite(step, kind, tensors)
     contents: dict[str, bytes | TensorFile] = {
-        "model.safetensors": TensorFile(checkpoint.model),
-        "optimiser.safetensors": TensorFile(checkpoint.optimiser),
+        "model.safetensors": TensorFile(checkpoint.model, heed),
+        "optimiser.safetensors": TensorFile(checkpoint.optimiser, heed),
         **plain_files(checkpoint),
     }
     if folder.exists() and _same_tensors(folder, contents):
@@ -113,7 +116,7 @@ def plain_files(checkpoint: Checkpoint) -> dict[str, bytes]:
 
 def begin(folder: Path) -> Path:
     """A new empty folder, to be filled and put in the place of a checkpoint."""
-    temporary = folder.parent / f".{folder.name}.{os.getpid()}.tmp"
+    temporary = _temporary(folder)
     files.make_folder(folder.parent)
     files.remove_folder(temporary)
     temporary.mkdir()
@@ -130,9 +133,17 @@ def put_in_place(temporary: Path, folder: Path) -> None:
     files.sync_folder(folder.parent)
 
 
+def remove_unfinished(folder: Path) -> None:
+    files.remove_folder(_temporary(folder))
+
+
+def _temporary(folder: Path) -> Path:
+    return folder.parent / f".{folder.name}.{os.getpid()}.tmp"
+
+
 def not_written(folder: Path, error: OSError, size: str = "") -> OSError:
     """The error to raise, once what was written of it is removed again."""
-    files.remove_folder(folder.parent / f".{folder.name}.{os.getpid()}.tmp")
+    remove_unfinished(folder)
     return OSError(
         error.errno,
         f"no checkpoint could be written to {folder}{size}: "

@@ -8,7 +8,6 @@ the same bits.
 """
 
 import dataclasses
-import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext, suppress
@@ -18,8 +17,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from attnlab import command, config, counter_rng, files, json_files
-from attnlab.data.batches import Batch, rows_of
+from attnlab import config, counter_rng, files, json_files
+from attnlab.data.batches import Batch
 from attnlab.evaluate import Evaluation, validation_loss
 from attnlab.generate import Sampling, generate
 from attnlab.kernels import dispatch, hardware
@@ -33,10 +32,12 @@ from attnlab.training.parallel import World
 from attnlab.training.report import Attended, Opening, Report
 from attnlab.training.resume import Resumed
 from attnlab.training.setup import Setup, evaluated_together
+from attnlab.training.shard_writer import ShardWriter
 from attnlab.training.state import Clock, State
-from attnlab.training.step import Outcome, Stepper, all_parts, no_garbage_walks
+from attnlab.training.step import Stepper, all_parts, no_garbage_walks, what_broke
 from attnlab.training.text import recorded, refuse_other_text
 from attnlab.training.weights import put_rows
+from attnlab.training.writer import Save, Writer
 
 BUNCH = 50  # steps whose losses a GPU hands over together
 
@@ -102,6 +103,8 @@ class Training:
         self.state = State()
         self.average: Average | None = None
         self._ahead: Ahead | None = None
+        self.together = parallel.cut_for(self.recipe, world) is not None  # each saves its shard
+        self.writer = ShardWriter(world) if self.together else Writer()
 
     def go(self, resume: Path | None) -> Result:
         recipe, world = self.recipe, self.world
@@ -118,14 +121,17 @@ class Training:
         self.opening = opening
         with self.report.training(opening, self.state.step, recipe.batch * recipe.length):
             with torch.random.fork_rng(devices=self._cuda()), no_garbage_walks():
-                with self._making_ahead() as self._ahead:
+                with self._making_ahead() as self._ahead, self.writer:
                     return self._steps()
 
     def _steps(self) -> Result:
         recipe, state = self.recipe, self.state
         while True:
+            self._saves(self.writer.check)
             ending = self._between_steps()
             if ending is not None:
+                with self.clock.aside():
+                    self._saves(self.writer.wait)
                 return self._end(ending)
             self.stepper.take(state.step, self._batch(state.step))
             state.step += 1
@@ -150,9 +156,10 @@ class Training:
                     self._evaluate()
             except StopNow:
                 received = self.world.all_reduce_max(self.stop.signal)
+            wanted = last or due(recipe.save_every, state.step)
             best = recipe.save_best and state.best_step == state.step
-            if not received and (last or best or due(recipe.save_every, state.step)):
-                self._save()
+            if not received and (wanted or best):
+                self._save(due=wanted)
         if not received and due(recipe.sample_every, state.step):
             with self.clock.aside(), self._weights_to_use(), suppress(StopNow):
                 self._sample()
@@ -217,10 +224,7 @@ class Training:
         # a sample due at this very step is written again
         self.run.cut_logs({"metrics": done, "eval": self.state.evaluated, "samples": done - 1})
         if self.run.finished and self.run.result()["step"] > done:
-            self._forget_result()
-
-    def _forget_result(self) -> None:
-        (self.run.folder / "result.json").unlink(missing_ok=True)
+            self.run.forget_result()
 
     def _rehearsal(self) -> Opening:
         recipe, world = self.recipe, self.world
@@ -242,7 +246,7 @@ class Training:
         )
         if world.first:
             manifest = {
-                **facts(world),
+                **parallel.facts(world),
                 **dataclasses.asdict(opening),
                 "corpus": self.corpus.fingerprint,
                 **({"start": self.start} if self.start else {}),
@@ -280,24 +284,17 @@ class Training:
         for step, outcome in enumerate(outcomes, start=first + 1):
             if not outcome.finite:
                 self._append("metrics", rows)
-                raise NotFinite(self._what_broke(step, outcome))
+                self._saves(self.writer.wait)
+                newest = next(iter(checkpoint.all_in(self.run.checkpoints)), None)
+                raise NotFinite(
+                    what_broke(self.source, self.recipe, step, outcome)
+                    + (f"; {newest.name} is kept" if newest else "")
+                )
             rows.append({"step": step, "loss": outcome.loss, "norm": outcome.norm})
         self._append("metrics", rows)
         if outcomes:
             factor = self.recipe.schedule.factor(self.state.step, self.recipe.steps)
             self.report.stepped(self.state.step, outcomes[-1].loss, factor)
-
-    def _what_broke(self, step: int, outcome: Outcome) -> str:
-        recipe = self.recipe
-        epochs, samples = rows_of(self.source, seed=recipe.seed, step=step - 1, size=recipe.batch)
-        named = ", ".join(map(str, samples[:8])) + (" …" if len(samples) > 8 else "")
-        newest = next(iter(checkpoint.all_in(self.run.checkpoints)), None)
-        kept = f"; {newest.name} is kept" if newest else ""
-        return (
-            f"step {step}: loss {outcome.loss}, gradient norm {outcome.norm}: not finite; stopped "
-            f"before the update{kept}. Its batch: samples {named} of epoch {epochs[0]}. "
-            "A lower optimiser.rate, clip=1 or dtype=float32 may help"
-        )
 
     def _evaluate(self) -> None:
         state, recipe = self.state, self.recipe
@@ -307,6 +304,7 @@ class Training:
         in_steps = self.clock.step_seconds  # before the evaluation, whose seconds are no step's
         found = self._validation_loss(recipe.evaluated_rows)
         if not np.isfinite(found.loss):
+            self._saves(self.writer.wait)
             raise NotFinite(f"step {state.step}: the validation loss is {found.loss}")
         state.evaluated = state.step
         better = state.best_loss is None or found.loss < state.best_loss
@@ -378,14 +376,23 @@ class Training:
         self._append("samples", [{"step": self.state.step, "prompt": before, "text": text}])
         self.report.sampled(self.state.step, before, text)
 
-    def _save(self) -> None:
+    def _save(self, *, due: bool = True) -> None:
         with self.clock.aside():
-            self._write()
+            self._write(due)
+
+    def _saves(self, ask: Callable[[], None]) -> None:
+        """Ask the writer; what it could not write where the folder was, it writes where it is."""
+        try:
+            ask()
+        except OSError:
+            if not self.writer.again(self._folder_now()):
+                raise
+            ask()
 
     def _weights_to_use(self) -> AbstractContextManager[None]:
         return nullcontext() if self.average is None else self.average.in_place()
 
-    def _write(self) -> None:
+    def _write(self, due: bool) -> None:
         """Every process writes its shards; where all have the same weights, the first does."""
         state, world = self.state, self.world
         state.seconds, state.step_seconds = self.clock.seconds, self.clock.step_seconds
@@ -398,26 +405,30 @@ class Training:
             tokenizer=self.tokenizer.to_json(),
             state=dataclasses.asdict(state),
         )
-        best = {state.best_step} if state.best_step is not None else set[int]()
-        if sharded.in_shards(kept):
-            place = Path(sharded.of_first(world, self._ready_to_save))
-            sharded.save(world, place, state.step, kept, self.recipe.keep, best)
-        elif world.first:
-            place = Path(self._ready_to_save())
-            checkpoint.save(place, state.step, kept)
-        if not world.first:
-            return
-        if state.step > self.began:  # now, and not before: it goes on from where it had ended
-            self._forget_result()
-        if not sharded.in_shards(kept):
-            checkpoint.retain(self.run.checkpoints, self.recipe.keep, best)
+        if world.first or self.together:
+            self._saves(lambda: self.writer.put(self._save_of(kept, due)))
 
-    def _ready_to_save(self) -> str:
-        """The folder of checkpoints, with every line of the logs on the disk before it."""
-        self._find_folder()
-        for name in ("metrics", "eval", "samples"):  # a resume expects every line up to its step
-            files.sync(self.run.log(name))
-        return str(self.run.checkpoints)
+    def _save_of(self, kept: Checkpoint, due: bool) -> Save:
+        return Save(
+            run=self._folder_now(),
+            kept=kept,
+            keep=self.recipe.keep,
+            due=due,
+            later=self.state.step > self.began,
+            lock=None if self.gone else self.lock,
+        )
+
+    def _folder_now(self) -> runs.Run:
+        """Only the first process knows whether it was moved."""
+        if not self.together:
+            self._find_folder()
+            return self.run
+
+        def found() -> str:
+            self._find_folder()
+            return str(self.run.folder)
+
+        return runs.Run(Path(sharded.of_first(self.world, found)))
 
     def _end(self, ending: str) -> Result:
         state = self.state
@@ -479,13 +490,3 @@ class Training:
 
 def due(every: int | None, step: int) -> bool:
     return every is not None and step > 0 and step % every == 0
-
-
-def facts(world: World) -> dict[str, str | int]:
-    """The machine, the processes and the command of a run."""
-    return {
-        **hardware.machine(world.device),
-        "processes": world.size,
-        "pid": os.getpid(),
-        "command": command.line(),
-    }

@@ -18,6 +18,8 @@ from torch import Tensor, nn
 from torch.distributed.distributed_c10d import Store
 from torch.distributed.rendezvous import rendezvous
 
+from attnlab import command
+from attnlab.kernels import hardware
 from attnlab.training.heartbeat import Heartbeat, Lost, meet
 from attnlab.training.recipe import Recipe
 from attnlab.training.shards import Cut
@@ -101,6 +103,16 @@ class World:
         """Tell the others how far this process is, should it be lost."""
         if self.heart is not None:
             self.heart.step = step
+
+
+def facts(world: World) -> dict[str, str | int]:
+    """The machine, the processes and the command of a run."""
+    return {
+        **hardware.machine(world.device),
+        "processes": world.size,
+        "pid": os.getpid(),
+        "command": command.line(),
+    }
 
 
 def processes() -> int:

@@ -135,6 +135,10 @@ class Run:
         found: dict[str, Any] = json_files.read_json(self.folder / "result.json", RESULT)
         return found
 
+    def forget_result(self) -> None:
+        """It goes on from where it had ended."""
+        (self.folder / "result.json").unlink(missing_ok=True)
+
     @contextmanager
     def locked(self) -> Iterator[Lock]:
         """One process writes in a run folder; the lock goes with the process, however it ends."""

@@ -5,10 +5,16 @@ there, forces it to the disk and tells sizes and hashes; when all have, the firs
 tensor, the manifest last, and renames. Where one fails, all raise its error and nothing has
 changed. A process that is lost takes the others along (heartbeat.py), and what it was writing has
 no manifest.
+
+What is done together is a generator, `Work`: it yields what each process does by itself, and is
+sent what all of them answer. So it can be done at once, or beside the steps (shard_writer.py).
 """
 
+import dataclasses
+import errno
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -22,11 +28,15 @@ from attnlab.training.shard_files import Spec
 from attnlab.training.shards import Cut, cut_of, is_sharded, join, own
 from attnlab.training.tensor_file import TensorFile
 from attnlab.training.verified_file import BrokenCheckpoint, Described
+from attnlab.training.writer import Save
 
 if TYPE_CHECKING:
     from attnlab.training.parallel import World
 
 T = TypeVar("T")
+Act = Callable[[], str]  # of one process, which waits for no other
+Work = Generator[Act, list[str], T]
+Heed = Callable[[], None]
 ERRORS: dict[str, Callable[[str], Exception]] = {
     "NotFinite": NotFinite,
     "BrokenCheckpoint": BrokenCheckpoint,
@@ -34,8 +44,13 @@ ERRORS: dict[str, Callable[[str], Exception]] = {
 }
 
 
-def together(world: "World", act: Callable[[], str]) -> list[str]:
+def together(world: "World", act: Act) -> list[str]:
     """What each process answers; where one raised, all raise the first of these errors."""
+    return heard(world.gather(answer(act)))
+
+
+def answer(act: Act) -> str:
+    """What an act says or raises, to be told to the others."""
     try:
         said = {"said": act()}
     except (OSError, NotFinite, ValueError) as error:
@@ -46,7 +61,11 @@ def together(world: "World", act: Callable[[], str]) -> list[str]:
                 "error": error.strerror or str(error),
                 "code": str(error.errno or 0),
             }
-    answers = [json.loads(one) for one in world.gather(json.dumps(said))]
+    return json.dumps(said)
+
+
+def heard(said: list[str]) -> list[str]:
+    answers = [json.loads(one) for one in said]
     for one in answers:
         if "error" in one:
             if one["kind"] == "":
@@ -55,47 +74,97 @@ def together(world: "World", act: Callable[[], str]) -> list[str]:
     return [one["said"] for one in answers]
 
 
-def of_first(world: "World", act: Callable[[], str]) -> str:
+def advance(work: Work[T], said: list[str]) -> Act:
+    """What comes next; a StopIteration with the result at the end."""
+    try:
+        answers = heard(said)
+    except (OSError, NotFinite, ValueError) as error:
+        return work.throw(error)
+    return work.send(answers)
+
+
+def at_once(world: "World", work: Work[T]) -> T:
+    """All processes wait for each other."""
+    try:
+        act = next(work)
+        while True:
+            act = advance(work, world.gather(answer(act)))
+    except StopIteration as end:
+        found: T = end.value
+        return found
+
+
+def of_first(world: "World", act: Act) -> str:
     """What the first process answers, heard by all; its error is raised by all."""
-    return together(world, lambda: act() if world.first else "")[0]
+    return together(world, _first(world, act))[0]
 
 
-def in_shards(kept: Checkpoint) -> bool:
-    return any(map(is_sharded, kept.model.values()))
+def _first(world: "World", act: Act) -> Act:
+    return lambda: act() if world.first else ""
 
 
-def save(
-    world: "World", parent: Path, step: int, kept: Checkpoint, keep: int, protected: set[int]
-) -> Path:
-    """As checkpoint.save and then checkpoint.retain; every process calls it with its rows."""
-    cut = next(cut_of(one) for one in kept.model.values() if is_sharded(one))
-    tensors = {"model": kept.model, "optimiser": kept.optimiser}
-    specs = {
-        kind: {name: Spec.of(one, cut.shards, cut=is_sharded(one)) for name, one in some.items()}
-        for kind, some in tensors.items()
-    }
-    folder = parent / checkpoint.name_of(step)
+@dataclass(frozen=True)
+class Shard:
+    """What this process has of a save: its own rows, where no other copy of them is written."""
 
-    def refuse_not_finite() -> str:
-        for kind, word in (("model", "weights"), ("optimiser", "optimiser")):
-            some = {name: own(one) for name, one in tensors[kind].items()}
-            checkpoint.refuse_not_finite(step, word, some)
-        return ""
+    save: Save
+    cut: Cut
+    specs: shard_files.Index
 
-    together(world, refuse_not_finite)
-    temporary = Path(of_first(world, lambda: str(checkpoint.begin(folder))))
+    @staticmethod
+    def of(save: Save) -> "Shard":
+        kept = save.kept
+        cut = next(cut_of(one) for one in kept.model.values() if is_sharded(one))
+        tensors = {"model": kept.model, "optimiser": kept.optimiser}
+        specs = {
+            kind: {
+                name: Spec.of(one, cut.shards, cut=is_sharded(one)) for name, one in some.items()
+            }
+            for kind, some in tensors.items()
+        }
+        mine = {
+            kind: {} if cut.copy else {name: own(one) for name, one in some.items()}
+            for kind, some in tensors.items()
+        }
+        return Shard(dataclasses.replace(save, kept=dataclasses.replace(kept, **mine)), cut, specs)
+
+
+def saving(world: "World", shard: Shard, heed: Heed = lambda: None) -> Work[None]:
+    """As Save.write."""
+    save, kept, cut = shard.save, shard.save.kept, shard.cut
+    folder = save.run.checkpoints / checkpoint.name_of(save.step)
+
+    def begin() -> str:
+        checkpoint.refuse_not_finite(save.step, "weights", kept.model)
+        checkpoint.refuse_not_finite(save.step, "optimiser", kept.optimiser)
+        if not world.first:
+            return ""
+        save.ready()
+        return str(checkpoint.begin(folder))
 
     def write() -> str:
-        return "" if cut.copy else json.dumps(write_shard(temporary, cut, tensors, specs))
+        tensors = {"model": kept.model, "optimiser": kept.optimiser}
+        if cut.copy:
+            return "{}"
+        return json.dumps(write_shard(temporary, cut, tensors, shard.specs, heed))
+
+    def end() -> str:
+        finish(temporary, folder, save.step, kept, entries, shard.specs)
+        if save.later:
+            save.run.forget_result()
+        return ""
 
     try:
-        written = together(world, write)
-        entries = {name: one for said in written if said for name, one in json.loads(said).items()}
-        of_first(world, lambda: finish(temporary, folder, step, kept, entries, specs))
+        temporary = Path((yield begin)[0])
+        written = yield write
+        entries = {name: one for said in written for name, one in json.loads(said).items()}
+        yield _first(world, end)
     except OSError as error:
         raise checkpoint.not_written(folder, error) from None
-    _retain(world, parent, keep, protected)
-    return folder
+    except NotFinite:
+        checkpoint.remove_unfinished(folder)
+        raise
+    yield from _retaining(world, save)
 
 
 def write_shard(
@@ -103,12 +172,13 @@ def write_shard(
     cut: Cut,
     tensors: Mapping[str, Mapping[str, Tensor]],
     specs: shard_files.Index,
+    heed: Heed = lambda: None,
 ) -> dict[str, object]:
     """Write the files of one shard, and describe them for the manifest."""
     entries: dict[str, object] = {}
     for kind, some in tensors.items():
-        mine = {name: own(one) for name, one in some.items()}
-        content = Described(TensorFile(shard_files.held_by(mine, specs[kind], cut.shard)))
+        held = shard_files.held_by(some, specs[kind], cut.shard)
+        content = Described(TensorFile(held, heed))
         name = shard_files.name_of(kind, cut.shard, cut.shards)
         files.write_new(temporary / name, content)
         entries[name] = content.entry()
@@ -124,6 +194,8 @@ def finish(
     specs: shard_files.Index,
 ) -> str:
     """With all shards on the disk: what is no tensor, the manifest, and the new name."""
+    if not temporary.is_dir():
+        raise FileNotFoundError(errno.ENOENT, f"{temporary} is gone")
     missing = [name for name in entries if not (temporary / name).is_file()]
     if missing:
         raise ValueError(
@@ -140,16 +212,17 @@ def finish(
     return folder.name
 
 
-def _retain(world: "World", parent: Path, keep: int, protected: set[int]) -> None:
+def _retaining(world: "World", save: Save) -> Work[None]:
     """Delete what is outdated, once all have read back what is newer."""
+    parent = save.run.checkpoints
 
     def outdated() -> str:
-        return json.dumps([str(one) for one in checkpoint.outdated(parent, keep, protected)])
+        return json.dumps([str(one) for one in save.outdated()])
 
-    old = [Path(one) for one in json.loads(of_first(world, outdated))]
+    old = [Path(one) for one in json.loads((yield _first(world, outdated))[0])]
     if not old:
         return
-    good = newest_good(world, parent)[0]
+    good = (yield from _newest(world, parent))[0]
 
     def discard() -> str:
         for folder in old:
@@ -157,18 +230,24 @@ def _retain(world: "World", parent: Path, keep: int, protected: set[int]) -> Non
                 checkpoint.discard(folder)
         return ""
 
-    of_first(world, discard)
+    yield _first(world, discard)
 
 
 def newest_good(world: "World", parent: Path) -> tuple[Path | None, list[str]]:
     """As checkpoint.newest_good; processes share out what is to be read."""
     if world.size == 1:
         return checkpoint.newest_good(parent)
-    listed = of_first(world, lambda: json.dumps([str(one) for one in checkpoint.all_in(parent)]))
+    return at_once(world, _newest(world, parent))
+
+
+def _newest(world: "World", parent: Path) -> Work[tuple[Path | None, list[str]]]:
+    def every() -> str:
+        return json.dumps([str(one) for one in checkpoint.all_in(parent)])
+
     broken = []
-    for folder in map(Path, json.loads(listed)):
+    for folder in map(Path, json.loads((yield _first(world, every))[0])):
         try:
-            together(world, lambda folder=folder: verify(folder, world))  # type: ignore[misc]
+            yield lambda folder=folder: verify(folder, world)  # type: ignore[misc]
         except BrokenCheckpoint as error:
             broken.append(str(error))
         else:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from attnlab import counter_rng
 from attnlab.code.own import own_parts
-from attnlab.data.batches import IGNORE, Batch, Source, batch_of
+from attnlab.data.batches import IGNORE, Batch, Source, batch_of, rows_of
 from attnlab.kernels import hardware
 from attnlab.models.loss import is_large
 from attnlab.models.transformer import TransformerSettings
@@ -228,6 +228,17 @@ def in_chunks(recipe: Recipe, tokens: int, device: str) -> bool:
     settings = recipe.model
     able = isinstance(settings, TransformerSettings)
     return able and is_large(tokens, settings.vocabulary, device)
+
+
+def what_broke(source: Source, recipe: Recipe, step: int, outcome: Outcome) -> str:
+    """Of a loss or a norm that is not finite: in which step, and on which samples."""
+    epochs, samples = rows_of(source, seed=recipe.seed, step=step - 1, size=recipe.batch)
+    named = ", ".join(map(str, samples[:8])) + (" …" if len(samples) > 8 else "")
+    return (
+        f"step {step}: loss {outcome.loss}, gradient norm {outcome.norm}: not finite; stopped "
+        f"before the update. Its batch: samples {named} of epoch {epochs[0]}. "
+        "A lower optimiser.rate, clip=1 or dtype=float32 may help"
+    )
 
 
 @contextmanager

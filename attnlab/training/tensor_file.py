@@ -6,7 +6,7 @@ here a checkpoint takes no more memory than the model has.
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -29,7 +29,12 @@ NAMES = {
 
 
 class TensorFile:
-    def __init__(self, tensors: Mapping[str, "Tensor"]) -> None:
+    """`heed` is called before each tensor: it may raise, where writing is to end."""
+
+    def __init__(
+        self, tensors: Mapping[str, "Tensor"], heed: Callable[[], None] = lambda: None
+    ) -> None:
+        self._heed = heed
         order = list(NAMES)
         for name, tensor in tensors.items():
             if _dtype(tensor) not in NAMES:
@@ -61,6 +66,7 @@ class TensorFile:
 
         yield memoryview(self._head)
         for tensor in self._tensors:
+            self._heed()
             flat = tensor.detach().cpu().contiguous().reshape(-1)
             yield flat.view(torch.uint8).numpy().data
 

@@ -109,22 +109,77 @@ def _full_disk(rank):
     files.write_new = write_new
 
 
-def _at_step(step, act):
+def _once_saved(act):
+    """After a checkpoint, which is written beside the steps."""
     from attnlab.training.loop import Training
 
     plain = Training._batch
 
     def batch(self, number):
-        if number == step and self.state.step == step:
+        if number > 5 and (self.run.checkpoints / "step_000004").exists():
             act()
         return plain(self, number)
 
     Training._batch = batch
 
 
+def _beside(rank):
+    """Shards of step 4 are written when the last process has taken step 6."""
+    import threading
+
+    from attnlab.training import sharded
+    from attnlab.training.loop import Training
+
+    there, plain, batch = threading.Event(), sharded.write_shard, Training._batch
+
+    def write_shard(temporary, *more):
+        if rank == 1 and "step_000004" in str(temporary):
+            assert there.wait(60), "the training waits for its checkpoint"
+        return plain(temporary, *more)
+
+    def noted(self, number):
+        if number == 6:
+            there.set()
+        return batch(self, number)
+
+    sharded.write_shard, Training._batch = write_shard, noted
+
+
+def _short_of_memory(rank):
+    """The last process: then none writes in a thread."""
+    import threading
+
+    from attnlab.training import sharded, writer
+
+    plain = sharded.write_shard
+
+    def write_shard(*given):
+        assert threading.current_thread() is threading.main_thread()
+        return plain(*given)
+
+    sharded.write_shard = write_shard
+    if rank == 1:
+        writer.free_memory = lambda: 0
+
+
+def _moved(rank):
+    """By somebody, while the last checkpoint is written."""
+    from attnlab.training import sharded
+
+    plain = sharded.finish
+
+    def finish(temporary, folder, step, *more):
+        run = folder.parent.parent
+        if step == 8 and run.name == "moved":
+            run.rename(run.with_name("elsewhere"))
+        return plain(temporary, folder, step, *more)
+
+    sharded.finish = finish
+
+
 def _gone(rank):
     if rank == 1:
-        _at_step(6, lambda: os._exit(9))
+        _once_saved(lambda: os._exit(9))
 
 
 def _hanging(rank):
@@ -139,7 +194,7 @@ def _hanging(rank):
         os._exit(0)
 
     if rank == 1:
-        _at_step(6, hang)
+        _once_saved(hang)
 
 
 def _wrong(rank):
@@ -147,7 +202,7 @@ def _wrong(rank):
         raise ValueError("the text ends here")
 
     if rank == 1:
-        _at_step(6, fail)
+        _once_saved(fail)
 
 
 def _large(rank):
@@ -177,6 +232,9 @@ ACCIDENTS = {
     "own code": _named,
     "no gathering": _refuse_to_gather,
     "full disk": _full_disk,
+    "beside": _beside,
+    "short of memory": _short_of_memory,
+    "moved": _moved,
     "gone": _gone,
     "hanging": _hanging,
     "wrong": _wrong,

@@ -406,7 +406,7 @@ def test_a_result_stays_until_a_later_step_is_saved(place, monkeypatch):
     run, _ = go(place)
     save = checkpoint.save
 
-    def full(parent, step, kept):
+    def full(*given):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch, pytest.raises(OSError, match="No space left"):

@@ -39,10 +39,13 @@ JOBS = [
     (2, "start", "no whole start", *ADAMW, "steps=4", "start=mixed/checkpoints/step_000016"),
     (2, "plain start", "no whole start", *ADAMW, "steps=4", "start=mixed/checkpoints/step_000012"),
     (2, "own", "own code", *ADAMW, "steps=4", f"model.attention={OWN_CODE}"),
+    (2, "beside", "beside", *WORDS, "model.dropout=0.1", "steps=8", "sample_every=4"),
+    (2, "short", "short of memory", *WORDS, "model.dropout=0.1", "steps=4", "sample_every=4"),
+    (2, "moved", "moved", *ADAMW, "steps=8"),
     (2, "full", "full disk", *ADAMW, "steps=8"),
-    (2, "gone", "gone", *ADAMW, "steps=8"),
-    (2, "hanging", "hanging", *ADAMW, "steps=8", "timeout=3"),
-    (2, "wrong", "wrong", *ADAMW, "steps=8"),
+    (2, "gone", "gone", *ADAMW, "steps=400"),
+    (2, "hanging", "hanging", *ADAMW, "steps=400", "timeout=3"),
+    (2, "wrong", "wrong", *ADAMW, "steps=400"),
 ]
 
 
@@ -113,6 +116,21 @@ def test_as_many_processes_resume_to_the_same_bits(trained):
         assert (stopped.checkpoints / "step_000008" / path.name).read_bytes() == path.read_bytes()
 
 
+@pytest.mark.parametrize(("name", "steps"), [("beside", (4, 8)), ("short", (4,))])
+def test_shards_written_beside_the_steps_or_not_are_the_same(trained, name, steps):
+    plain, other = run_of(trained, "plain"), run_of(trained, name)
+    for step in map(checkpoint.name_of, steps):
+        for path in sorted((plain.checkpoints / step).glob("*.safetensors")):
+            assert (other.checkpoints / step / path.name).read_bytes() == path.read_bytes()
+
+
+def test_a_folder_that_is_moved_while_shards_are_written_costs_nothing(trained):
+    folder, ended = trained
+    assert "FolderGone" in ended["moved"][0][0] and "step 8 is saved there" in ended["moved"][0][0]
+    newest, broken = checkpoint.newest_good(runs.Run(folder / "elsewhere").checkpoints)
+    assert newest.name == "step_000008" and not broken and not (folder / "moved").exists()
+
+
 def test_recomputed_blocks_train_the_same_model_in_shards(trained):
     run, plain = run_of(trained, "recomputed"), run_of(trained, "plain")
     assert losses(run) == losses(plain)[:4]
@@ -175,7 +193,7 @@ def test_a_process_that_is_missing_is_named(trained, name, message):
     said = ended[name][0]
     assert message in said[0] and "--resume" in said[0]
     newest, broken = checkpoint.newest_good(runs.Run(folder / name).checkpoints)
-    assert newest.name == "step_000004" and not broken
+    assert checkpoint.step_of(newest) >= 4 and not broken
 
 
 def test_copies_that_do_not_divide_the_processes_are_refused():

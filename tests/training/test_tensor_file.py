@@ -49,6 +49,21 @@ def test_pieces_are_the_tensors_themselves():
     assert bytes(piece[12:16]) == torch.ones(1).numpy().tobytes()
 
 
+def test_writing_ends_between_two_tensors_when_it_is_told_to():
+    tensors, calls = {name: torch.ones(2) for name in "abc"}, []
+
+    def heed():
+        calls.append(1)
+        if len(calls) == 2:
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        list(TensorFile(tensors, heed))
+    with pytest.raises(InterruptedError):
+        calls.clear()
+        TensorFile(tensors, heed).sha256()
+
+
 def test_a_dtype_that_no_file_of_ours_has_is_named():
     with pytest.raises(ValueError, match="'spectrum' has dtype complex64, which"):
         TensorFile({"spectrum": torch.zeros(2, dtype=torch.complex64)})
