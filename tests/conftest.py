@@ -124,6 +124,14 @@ def pytest_addoption(parser):
     parser.addoption("--quick", action="store_true", help="leave out what is slow")
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers():
+    """One more than cores: tests wait for processes that they start, and cores need not."""
+    if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
+        return None  # xdist reads it
+    return (os.cpu_count() or 1) + 1
+
+
 def pytest_configure(config):
     missing = [name for name in SLOW if not (TESTS / name).exists()]
     if missing:
