@@ -25,7 +25,7 @@ except ImportError:  # the first thing of ours that Windows does not have
 
 NAMED = 64 * 2**20  # bytes; what people write by hand is smaller
 LOG = 2**30  # bytes; the log of ten million steps is smaller
-ODD = "it is damaged, or not written by attnlab; remove it or bring it back"
+ODD = "it is damaged, or not written by attnlab; remove it or restore it"
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 APPENDING = os.O_WRONLY | os.O_APPEND | os.O_CREAT
 

@@ -344,5 +344,5 @@ def refuse_other_code(before: Any, after: Any) -> None:
 def _changed(code: str, old: str, now: str) -> str:
     return (
         f"{code} has changed since this model was made ({old[:SHOWN]}, now {now[:SHOWN]}); "
-        "bring the old code back (the run has a copy of it, in its folder code), or train anew"
+        "restore it (the run has a copy, in its folder code) or start a new run"
     )

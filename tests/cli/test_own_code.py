@@ -51,7 +51,7 @@ def test_it_is_trained_generates_and_is_not_resumed_with_other_code(attnlab, min
         code, _, err = attnlab(*again, "--resume", run, "steps=4")
         assert code == 2 and "mine.py:Mine has changed since" in err
     code, _, err = attnlab("evaluate", run)
-    assert code == 2 and "bring the old code back (the run has a copy of it" in err
+    assert code == 2 and "restore it (the run has a copy" in err
     code, out, _ = attnlab("runs", "--json")
     assert code == 0 and json.loads(out)[0]["step"] == 2
     mine.write_text(CODE)

@@ -157,7 +157,7 @@ def test_other_code_is_refused(mine):
     mine.write_text(CODE + "# changed\n")
     with pytest.raises(ValueError, match=r"mine.py:Asks has changed since this model was made"):
         before.build()
-    with pytest.raises(ValueError, match=r"bring the old code back .* or train anew"):
+    with pytest.raises(ValueError, match=r"restore it \(the run has a copy.* or start a new run"):
         refuse_other_code(before, own("attention=mine.py:Asks"))
     own("attention=mine.py:Asks").build()
     refuse_other_code(before, before)

@@ -41,7 +41,7 @@ class File:
     def refuse_change(self) -> None:
         if state_of(self.path) != (self.size, self.changed):
             raise ValueError(
-                f"{self.path} has changed since the preparation began; bring it back, or prepare "
+                f"{self.path} has changed since the preparation began; restore it, or prepare "
                 "it as it is now into a new folder"
             )
 
