@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable
+from contextlib import suppress
 
 import torch
 from torch import nn
@@ -151,11 +152,21 @@ def _half_of(weights: dict[str, torch.Tensor], device: torch.device) -> torch.dt
     return dtype if device.type != "cpu" or cpu_multiplies(name) else None
 
 
+def _settings_in(saved: dict[str, object]) -> dict[str, object]:
+    """Of the model; what was no setting yet when they were saved has its default."""
+    theirs = saved.get("model")
+    if not isinstance(theirs, dict):
+        return {}
+    if "name" in theirs:
+        with suppress(ValueError):  # else as they are: the difference is said
+            theirs = config.to_dict(config.from_dict(Recipe, {"model": theirs}))["model"]
+    return config.flat(theirs)
+
+
 def refuse_other_model(recipe: Recipe, saved: dict[str, object]) -> None:
     """Weights mean something only in the architecture they were trained in."""
     here = config.flat(config.to_dict(recipe)["model"])
-    theirs = saved.get("model")
-    there = config.flat(theirs) if isinstance(theirs, dict) else {}
+    there = _settings_in(saved)
     free = {"dropout", "attention_dropout"}
     if here.get("positions.name") != "learned":
         free.add("context")  # any length will do

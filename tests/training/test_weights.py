@@ -91,6 +91,21 @@ def test_the_context_may_not_differ_where_positions_are_learned():
         refuse_other_model(config.override(learned, ["model.context=9"]), config.to_dict(learned))
 
 
+@pytest.mark.parametrize("words", [(), ("model.attention=gated-delta", "model.positions=none")])
+def test_a_setting_that_an_older_checkpoint_knows_nothing_of_has_its_default(words):
+    """Sections of rotary positions and hybrids came later than either."""
+    recipe, older = small(*words), config.to_dict(small(*words))
+    for part, names in (("positions", ("sections", "alternate")), ("attention", ("full_every",))):
+        for name in names:
+            older["model"][part].pop(name, None)
+    older["model"]["attention"].pop("full", None)
+    assert older != config.to_dict(recipe)
+    refuse_other_model(recipe, older)
+    other = "model.attention.full_every=2" if words else "model.positions.sections=1,1"
+    with pytest.raises(ValueError, match=rf"{other.split('=')[0]} is \S+ in the checkpoint"):
+        refuse_other_model(config.override(recipe, [other]), older)
+
+
 @pytest.mark.parametrize("model", [None, "x", [1], {}, 5])
 def test_a_hostile_config_is_refused(model):
     with pytest.raises(ValueError, match=r"model\.name is not set in the checkpoint"):
