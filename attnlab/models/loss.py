@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from attnlab.data.batches import IGNORE
 
@@ -41,15 +42,37 @@ def head_loss(
     targets: Int[Tensor, "*n"],
     cap: float | None = None,
 ) -> Float[Tensor, ""]:
-    """Sum of the nats over all targets that are not IGNORE."""
+    """Sum of the nats over all targets that are not IGNORE.
+
+    By the plain definition where the head is another class, or somebody has hooks on it.
+    """
+    if targets.shape != x.shape[:-1]:
+        raise ValueError(
+            f"targets have shape {list(targets.shape)}; there is one for each row of logits: "
+            f"{list(x.shape[:-1])}"
+        )
     kind = x.device.type
-    if torch.is_autocast_enabled(kind):
+    if not (kind in CHUNK and _is_plain(head)):
+        return _at_once(head(x), targets, cap)
+    if torch.is_autocast_enabled(kind) and x.dtype != torch.float64:  # which it leaves alone
         x = x.to(torch.get_autocast_dtype(kind))
     rows = max(CHUNK[kind] // (4 * head.out_features), 1)
     compiled = torch.compiler.is_compiling()
     flat, chosen = x.flatten(0, -2), targets.flatten()
     loss: Tensor = _chunked(flat, head.weight, head.bias, chosen, cap, rows, compiled)[0]
     return loss
+
+
+def _is_plain(head: nn.Linear) -> bool:
+    hooks = (head._forward_hooks, head._forward_pre_hooks, head._backward_hooks)
+    return type(head) is nn.Linear and not any((*hooks, head._backward_pre_hooks))
+
+
+def _at_once(logits: Tensor, targets: Tensor, cap: float | None) -> Tensor:
+    if cap is not None:
+        logits = cap * torch.tanh(logits / cap)
+    wide = logits.to(_wide(logits)).flatten(0, -2)
+    return F.cross_entropy(wide, targets.flatten(), ignore_index=IGNORE, reduction="sum")
 
 
 @torch.library.custom_op("attnlab::head_loss", mutates_args=())
@@ -132,6 +155,7 @@ def _save(ctx, inputs, output):  # type: ignore[no-untyped-def]
     ctx.save_for_backward(*gradients)
 
 
+@once_differentiable  # type: ignore[untyped-decorator]
 def _differentiate(ctx, grad, *_):  # type: ignore[no-untyped-def]
     of_x, of_weight, of_bias = (grad * one for one in ctx.saved_tensors)
     return of_x, of_weight, of_bias if ctx.biased else None, None, None, None, None

@@ -278,7 +278,7 @@ class Transformer(Decoder[Cache]):
         axes: Int[Tensor, "#b a t"] | None = None,
         cache: Cache | None = None,
         last: bool = False,
-        targets: Int[Tensor, "b t"] | None = None,
+        targets: Int[Tensor, "b _t"] | None = None,
     ) -> Float[Tensor, "b _t v"] | Float[Tensor, ""]:
         """Logits for the token after each one, or after the `last` alone.
 
@@ -322,9 +322,10 @@ class Transformer(Decoder[Cache]):
         if cache is not None:
             cache.length = places.stop
             cache.next = places.next(key_padding, cache.next)
+        x = x[:, -1:] if last else x
         if targets is not None:
             return head_loss(self.norm(x), self.head, targets, self.settings.logit_cap)
-        return self.logits_of(x[:, -1:] if last else x)
+        return self.logits_of(x)
 
     def embedded(
         self, tokens: Int[Tensor, "b t"], positions: Int[Tensor, "#b t"]

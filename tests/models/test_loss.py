@@ -170,3 +170,57 @@ def test_a_transformer_with_targets_gives_their_loss(words, rows):
 def test_what_is_large_depends_on_the_logits_alone():
     assert not loss.is_large(4096, 8192, "cpu") and loss.is_large(4097, 8192, "cpu")
     assert not loss.is_large(4096, 50_304, "cuda") and loss.is_large(16_384, 50_304, "cuda")
+
+
+class Adapted(nn.Linear):
+    def forward(self, x):
+        return super().forward(x) + x.sum(-1, keepdim=True) * torch.arange(VOCABULARY)
+
+
+@pytest.mark.parametrize("cap", CAPS)
+@pytest.mark.parametrize("kind", ["a class of its own", "a hook"])
+def test_a_head_that_does_more_than_a_product_does_it_here_too(kind, cap):
+    x, head, targets = problem()
+    if kind == "a hook":
+        head.register_forward_hook(lambda module, given, found: 3 * found)
+    else:
+        adapted = Adapted(WIDTH, VOCABULARY, bias=False)
+        adapted.weight, head = head.weight, adapted
+    mine, theirs = loss.head_loss(x, head, targets, cap), plain(x, head, targets, cap)
+    torch.testing.assert_close(mine, theirs)
+    torch.testing.assert_close(gradients(mine, x, head), gradients(theirs, x, head))
+
+
+@pytest.mark.parametrize("shape", [(5,), (3, 1), (5, 3)])
+def test_targets_of_another_shape_are_refused(shape, unchecked_shapes):
+    x, head, _ = problem()
+    with pytest.raises(ValueError, match=r"targets have shape .*there is one for each row .*3, 5"):
+        loss.head_loss(x, head, torch.zeros(shape, dtype=torch.long))
+
+
+def test_a_second_derivative_is_an_error():
+    x, head, targets = problem()
+    (once,) = torch.autograd.grad(loss.head_loss(x, head, targets) ** 2, x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        once.sum().backward()
+
+
+def test_autocast_leaves_float64_alone():
+    x, head, targets = problem()
+    with torch.autocast("cpu", torch.bfloat16):
+        mine = loss.head_loss(x, head, targets)
+    torch.testing.assert_close(mine, plain(x, head, targets))
+
+
+def test_the_loss_of_the_last_token_alone_is_of_its_logits():
+    model = config.override(
+        TransformerSettings(vocabulary=VOCABULARY, context=16, width=8, depth=1),
+        ["attention.heads=2"],
+    ).build()
+    tokens = torch.arange(8)[None]
+    last = model(tokens, last=True, targets=tokens[:, :1])
+    torch.testing.assert_close(last, plain_of(model(tokens, last=True), tokens[:, :1]))
+
+
+def plain_of(logits, targets):
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
