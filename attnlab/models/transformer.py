@@ -40,7 +40,7 @@ from attnlab.models.feedforward import FeedForwardKind, make_feedforward
 from attnlab.models.initial import initialise
 from attnlab.models.loss import head_loss
 from attnlab.models.model import Decoder
-from attnlab.models.places import check_axes, find_places
+from attnlab.models.token_positions import check_axes, find_positions
 
 NormPlace = Literal["before", "after", "both"]
 
@@ -291,22 +291,24 @@ class Transformer(Decoder[Cache]):
         hardware.require(self.embed.weight.dtype, tokens.device)
         if axes is not None:
             check_axes(axes, tokens, self.positions.of_layers())
-        places = find_places(tokens, positions=positions, axes=axes, segments=segments, cache=cache)
+        found = find_positions(
+            tokens, positions=positions, axes=axes, segments=segments, cache=cache
+        )
         if positions is None:
-            self._refuse_past_the_end(places.end)
+            found.refuse_past(self.longest)
         if isinstance(prefix, int):
             prefix = torch.full((tokens.shape[0],), prefix, device=tokens.device)
-        x = self.drop(self.embedded(tokens, places.positions))
+        x = self.drop(self.embedded(tokens, found.positions))
         first = list[Tensor]()
         shared: dict[int, Cached | None] = dict.fromkeys(self.shared)
         options = [
             AttentionOptions(
-                rotary=places.rotation(scheme, x.dtype),
-                bias=scheme.bias(places.positions, places.stop),
-                temperature=scheme.temperature(places.positions, x.dtype),
+                rotary=found.rotation(scheme, x.dtype),
+                bias=scheme.bias(found.positions, found.stop),
+                temperature=scheme.temperature(found.positions, x.dtype),
                 key_padding=key_padding,
                 prefix=prefix,
-                segments=places.documents,
+                segments=found.documents,
                 tokens=tokens,
                 first_values=first,
                 shared=shared,
@@ -320,8 +322,8 @@ class Transformer(Decoder[Cache]):
             given = options[self.option[layer]]
             x = block(x, given, None if cache is None else cache.layers[layer])
         if cache is not None:
-            cache.length = places.stop
-            cache.next = places.next(key_padding, cache.next)
+            cache.length = found.stop
+            cache.next = found.next(key_padding, cache.next)
         if targets is not None:
             return head_loss(self.norm(x), self.head, targets, self.settings.logit_cap)
         return self.logits_of(x[:, -1:] if last else x)
@@ -399,14 +401,6 @@ class Transformer(Decoder[Cache]):
                     f"shared_kv: layer {layer} would read keys of layer {source}, which are turned "
                     "by other positions; let both lists repeat alike, or leave out one"
                 )
-
-    def _refuse_past_the_end(self, stop: int) -> None:
-        longest = self.longest
-        if longest is not None and stop > longest:
-            raise ValueError(
-                f"{stop} tokens are more than the {longest} learned positions; give fewer tokens, "
-                "raise context, or use positions that are not learned"
-            )
 
 
 class Block(nn.Module):
