@@ -187,7 +187,7 @@ class TransformerSettings:
     def check(self) -> None:
         for attention in (self.attention, self.keyed):
             head_width(attention, self.width)  # refuses heads that do not divide
-        if self.keyed is not self.attention:
+        if self.is_hybrid:
             check_hybrid(self)
         if self.head_gains and not self.norm_heads:
             raise refusal(self, "head_gains", "no query or key is normed; set norm_heads=true")
@@ -203,17 +203,19 @@ class TransformerSettings:
 
     @property
     def keyed(self) -> HeadSettings:
-        """The attention of layers with keys: other layers of a hybrid have a state."""
+        """The attention of a hybrid's layers with keys; of any other model, of all layers."""
         return self.attention.keyed if isinstance(self.attention, GatedDelta) else self.attention
 
+    @property
+    def is_hybrid(self) -> bool:
+        return self.keyed is not self.attention
+
     def attention_of(self, layer: int) -> HeadSettings:
-        """`keyed`, or that with a state."""
         own = self.attention
         return own.of_layer(layer) if isinstance(own, GatedDelta) else own
 
     def has_state(self, layer: int) -> bool:
-        """Of a hybrid, whose other layers have keys."""
-        return self.attention_of(layer) is not self.keyed
+        return isinstance(self.attention_of(layer), GatedDelta)
 
     def window_of(self, layer: int) -> int | None:
         return self.window[layer % len(self.window)]
@@ -228,7 +230,7 @@ class TransformerSettings:
         window, chunk = self.window_of(layer), self.chunk_of(layer)
         for earlier in reversed(range(layer)):
             alike = (self.window_of(earlier), self.chunk_of(earlier)) == (window, chunk)
-            if alike and not self._shares(earlier) and not self.has_state(earlier):
+            if alike and not self._shares(earlier) and self.attention_of(earlier) is self.keyed:
                 return earlier
         seen = f"window={window or 'none'} and chunk={chunk or 'none'}"
         raise ValueError(
@@ -248,7 +250,7 @@ class Transformer(Decoder[Cache]):
         self.settings = settings
         self.embed = nn.Embedding(settings.vocabulary, settings.width)
         self.positions: Positions = settings.positions.build(_shape(settings))
-        # of those that a call makes, the last for layers with a state in a hybrid
+        # of those that a call makes, the last for layers with a state
         self.option = [
             -1 if settings.has_state(layer) else self.positions.number(layer)
             for layer in range(settings.depth)
@@ -434,7 +436,7 @@ class Block(nn.Module):
 def make_attention(settings: TransformerSettings, layer: int) -> nn.Module:
     """Of one layer: ours, or code of a person's own."""
     attention = settings.attention_of(layer)
-    if isinstance(attention, GatedDelta) and settings.has_state(layer):
+    if settings.is_hybrid and isinstance(attention, GatedDelta):
         return attention.build(Layer(width=settings.width, linear_bias=settings.bias))
     facts = Layer(
         width=settings.width,

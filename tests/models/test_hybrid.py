@@ -49,6 +49,12 @@ def test_the_last_of_so_many_layers_has_keys():
     assert kinds("attention.full=latent") == [state, latent] * 2
     settings = settings_of("depth=24", "attention.full_every=4")
     assert [layer for layer in range(24) if not settings.has_state(layer)] == [3, 7, 11, 15, 19, 23]
+    states = config.override(SMALL, ["attention=gated-delta", "positions=none"])
+    found = [
+        (one.is_hybrid, one.has_state(0), one.has_state(1))
+        for one in (SMALL, settings_of(), states)
+    ]
+    assert found == [(False, False, False), (True, True, False), (False, True, True)]
 
 
 @torch.no_grad()
