@@ -250,9 +250,8 @@ class Transformer(Decoder[Cache]):
         self.settings = settings
         self.embed = nn.Embedding(settings.vocabulary, settings.width)
         self.positions: Positions = settings.positions.build(_shape(settings))
-        # of those that a call makes, the last for layers with a state
-        self.option = [
-            -1 if settings.has_state(layer) else self.positions.number(layer)
+        self.scheme = [  # of each layer; None: a state, which knows the order of tokens by itself
+            None if settings.has_state(layer) else self.positions.number(layer)
             for layer in range(settings.depth)
         ]
         self.drop = nn.Dropout(settings.dropout)
@@ -317,11 +316,13 @@ class Transformer(Decoder[Cache]):
             )
             for scheme in self.positions.of_layers()
         ]
-        if -1 in self.option:  # a state knows the order of tokens by itself
-            options.append(replace(options[0], rotary=None, bias=None, temperature=None))
+        of_state = options[0]
+        if None in self.scheme:
+            of_state = replace(of_state, rotary=None, bias=None, temperature=None)
         self._check(options, tokens, cache)
         for layer, block in enumerate(self.blocks):
-            given = options[self.option[layer]]
+            number = self.scheme[layer]
+            given = of_state if number is None else options[number]
             x = block(x, given, None if cache is None else cache.layers[layer])
         if cache is not None:
             cache.length = found.stop
