@@ -13,6 +13,7 @@ Axes: b batch, t time, c model width, h heads, d head width, m coordinates of al
 Cost: O(t) time. The cache holds h · d² numbers for the state, and a few projected tokens.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar, Protocol, runtime_checkable
 
@@ -111,6 +112,8 @@ class Hybrid(Protocol):
     def depth(self) -> int: ...
     @property
     def value_residual(self) -> object: ...
+    @property
+    def positions(self) -> object: ...
     def has_state(self, layer: int) -> bool: ...
 
 
@@ -120,6 +123,7 @@ def check_hybrid(model: Hybrid) -> None:
     A single value is for the layers with keys alone; a list counts all layers.
     """
     states = [layer for layer in range(model.depth) if model.has_state(layer)]
+    keyed = sorted({*range(model.depth)} - {*states})
     if len(states) == model.depth:
         fewer = f"use attention.full_every={model.depth} or fewer"
         advice = fewer if model.depth > 1 else "a hybrid has 2 layers or more"
@@ -127,15 +131,33 @@ def check_hybrid(model: Hybrid) -> None:
     if model.value_residual is not None:
         raise refusal(model, "value_residual", "the first layer keeps a state; write none")
     for name in BY_LAYER:
-        values = getattr(model, name)
-        lost = [layer for layer in states if len(values) > 1 and values[layer % len(values)]]
-        if lost:
-            raise refusal(
-                model,
-                name,
-                f"layer {lost[0]} keeps a state and has no keys; a list counts all layers, and a "
-                "single value is for those with keys",
-            )
+        if lost := _lost(getattr(model, name), states):
+            raise refusal(model, name, lost)
+    positions = model.positions
+    if not isinstance(positions, Rotary):
+        return
+    for name, values in (("base", positions.bases), ("scaled", positions.scaled)):
+        if lost := _lost(values, states):
+            raise refusal(positions, name, lost).at("positions.")
+    bases = {positions.bases[layer % len(positions.bases)] for layer in keyed}
+    if positions.temperature is not None and None not in bases:
+        advice = "it is for layers without rotation, and each with keys has one; leave it out"
+        raise refusal(positions, "temperature", advice).at("positions.")
+
+
+def _lost(values: Sequence[object], states: Sequence[int]) -> str | None:
+    """Why a list is refused that has something for a layer with a state."""
+    if len(values) == 1:
+        return None
+    return next(
+        (
+            f"layer {layer} keeps a state and has no keys; a list counts all layers, and a single "
+            "value is for those with keys"
+            for layer in states
+            if values[layer % len(values)]
+        ),
+        None,
+    )
 
 
 def refuse_positions(name: str) -> ValueError:

@@ -40,7 +40,7 @@ from attnlab.models.feedforward import FeedForwardKind, make_feedforward
 from attnlab.models.initial import initialise
 from attnlab.models.loss import head_loss
 from attnlab.models.model import Decoder
-from attnlab.models.places import check_axes, find_places
+from attnlab.models.token_positions import check_axes, find_positions
 
 NormPlace = Literal["before", "after", "both"]
 
@@ -187,7 +187,7 @@ class TransformerSettings:
     def check(self) -> None:
         for attention in (self.attention, self.keyed):
             head_width(attention, self.width)  # refuses heads that do not divide
-        if self.keyed is not self.attention:
+        if self.is_hybrid:
             check_hybrid(self)
         if self.head_gains and not self.norm_heads:
             raise refusal(self, "head_gains", "no query or key is normed; set norm_heads=true")
@@ -203,17 +203,19 @@ class TransformerSettings:
 
     @property
     def keyed(self) -> HeadSettings:
-        """The attention of layers with keys: other layers of a hybrid have a state."""
+        """The attention of a hybrid's layers with keys; of any other model, of all layers."""
         return self.attention.keyed if isinstance(self.attention, GatedDelta) else self.attention
 
+    @property
+    def is_hybrid(self) -> bool:
+        return self.keyed is not self.attention
+
     def attention_of(self, layer: int) -> HeadSettings:
-        """`keyed`, or that with a state."""
         own = self.attention
         return own.of_layer(layer) if isinstance(own, GatedDelta) else own
 
     def has_state(self, layer: int) -> bool:
-        """Of a hybrid, whose other layers have keys."""
-        return self.attention_of(layer) is not self.keyed
+        return isinstance(self.attention_of(layer), GatedDelta)
 
     def window_of(self, layer: int) -> int | None:
         return self.window[layer % len(self.window)]
@@ -228,7 +230,7 @@ class TransformerSettings:
         window, chunk = self.window_of(layer), self.chunk_of(layer)
         for earlier in reversed(range(layer)):
             alike = (self.window_of(earlier), self.chunk_of(earlier)) == (window, chunk)
-            if alike and not self._shares(earlier) and not self.has_state(earlier):
+            if alike and not self._shares(earlier) and self.attention_of(earlier) is self.keyed:
                 return earlier
         seen = f"window={window or 'none'} and chunk={chunk or 'none'}"
         raise ValueError(
@@ -248,9 +250,8 @@ class Transformer(Decoder[Cache]):
         self.settings = settings
         self.embed = nn.Embedding(settings.vocabulary, settings.width)
         self.positions: Positions = settings.positions.build(_shape(settings))
-        # of those that a call makes, the last for layers with a state in a hybrid
-        self.option = [
-            -1 if settings.has_state(layer) else self.positions.number(layer)
+        self.scheme = [  # of each layer; None: a state, which knows the order of tokens by itself
+            None if settings.has_state(layer) else self.positions.number(layer)
             for layer in range(settings.depth)
         ]
         self.drop = nn.Dropout(settings.dropout)
@@ -291,37 +292,41 @@ class Transformer(Decoder[Cache]):
         hardware.require(self.embed.weight.dtype, tokens.device)
         if axes is not None:
             check_axes(axes, tokens, self.positions.of_layers())
-        places = find_places(tokens, positions=positions, axes=axes, segments=segments, cache=cache)
+        found = find_positions(
+            tokens, positions=positions, axes=axes, segments=segments, cache=cache
+        )
         if positions is None:
-            self._refuse_past_the_end(places.end)
+            found.refuse_past(self.longest)
         if isinstance(prefix, int):
             prefix = torch.full((tokens.shape[0],), prefix, device=tokens.device)
-        x = self.drop(self.embedded(tokens, places.positions))
+        x = self.drop(self.embedded(tokens, found.positions))
         first = list[Tensor]()
         shared: dict[int, Cached | None] = dict.fromkeys(self.shared)
         options = [
             AttentionOptions(
-                rotary=places.rotation(scheme, x.dtype),
-                bias=scheme.bias(places.positions, places.stop),
-                temperature=scheme.temperature(places.positions, x.dtype),
+                rotary=found.rotation(scheme, x.dtype),
+                bias=scheme.bias(found.positions, found.stop),
+                temperature=scheme.temperature(found.positions, x.dtype),
                 key_padding=key_padding,
                 prefix=prefix,
-                segments=places.documents,
+                segments=found.documents,
                 tokens=tokens,
                 first_values=first,
                 shared=shared,
             )
             for scheme in self.positions.of_layers()
         ]
-        if -1 in self.option:  # a state knows the order of tokens by itself
-            options.append(replace(options[0], rotary=None, bias=None, temperature=None))
+        of_state = options[0]
+        if None in self.scheme:
+            of_state = replace(of_state, rotary=None, bias=None, temperature=None)
         self._check(options, tokens, cache)
         for layer, block in enumerate(self.blocks):
-            given = options[self.option[layer]]
+            number = self.scheme[layer]
+            given = of_state if number is None else options[number]
             x = block(x, given, None if cache is None else cache.layers[layer])
         if cache is not None:
-            cache.length = places.stop
-            cache.next = places.next(key_padding, cache.next)
+            cache.length = found.stop
+            cache.next = found.next(key_padding, cache.next)
         x = x[:, -1:] if last else x
         if targets is not None:
             return head_loss(self.norm(x), self.head, targets, self.settings.logit_cap)
@@ -401,14 +406,6 @@ class Transformer(Decoder[Cache]):
                     "by other positions; let both lists repeat alike, or leave out one"
                 )
 
-    def _refuse_past_the_end(self, stop: int) -> None:
-        longest = self.longest
-        if longest is not None and stop > longest:
-            raise ValueError(
-                f"{stop} tokens are more than the {longest} learned positions; give fewer tokens, "
-                "raise context, or use positions that are not learned"
-            )
-
 
 class Block(nn.Module):
     def __init__(self, settings: TransformerSettings, layer: int) -> None:
@@ -441,7 +438,7 @@ class Block(nn.Module):
 def make_attention(settings: TransformerSettings, layer: int) -> nn.Module:
     """Of one layer: ours, or code of a person's own."""
     attention = settings.attention_of(layer)
-    if isinstance(attention, GatedDelta) and settings.has_state(layer):
+    if settings.is_hybrid and isinstance(attention, GatedDelta):
         return attention.build(Layer(width=settings.width, linear_bias=settings.bias))
     facts = Layer(
         width=settings.width,

@@ -11,7 +11,7 @@ from attnlab.attention import positions as schemes
 from attnlab.attention.mistakes import HeadRotary
 from attnlab.attention.positions import Shape, alibi_slopes, sinusoids
 from attnlab.kernels import rotate
-from attnlab.models.places import Places
+from attnlab.models.token_positions import TokenPositions
 
 SHAPE = Shape(width=12, heads=4, head_width=8, context=16)
 T = torch.arange(5)[None]
@@ -120,8 +120,8 @@ def test_text_after_a_picture_goes_on_where_that_of_qwen2_vl_does():
     grid = torch.tensor([[1, 4, 10]])
     axes, further = code.Qwen2VLModel.get_rope_index(model, kinds, kinds, grid)
     axes = axes.transpose(0, 1)
-    places = Places(positions=axes[:, 0], start=0, stop=14, axes=axes)
-    assert places.next(None, None).tolist() == [14 + int(further)] == [9]
+    found = TokenPositions(positions=axes[:, 0], start=0, stop=14, axes=axes)
+    assert found.next(None, None).tolist() == [14 + int(further)] == [9]
 
 
 @pytest.mark.parametrize(

@@ -146,7 +146,7 @@ def test_what_no_architecture_holds_is_refused_with_the_setting(words, reason):
         ("llama", ["soft_cap=5"], "soft_cap is 5.0, and a llama model of this kind has none"),
         ("llama", ["window=9"], r"window is \[9, 9, 9\], and a llama"),
         ("mistral", ["window=9,none"], "window is"),
-        ("llama", ["positions.sections=1,1,1"], r"sections is \(1, 1, 1\), and a llama"),
+        ("llama", ["positions.sections=1,1,1"], r"^positions.sections is \(1, 1, 1\), and a"),
         ("gpt2", [], "feedforward is swiglu, and gelu or gelu-tanh there"),
         ("gemma", [], "norm_offset is False|embedding_scale is none|feedforward is swiglu"),
     ],
@@ -163,6 +163,9 @@ def test_settings_that_are_the_same_function_mean_the_same():
     assert meaning(plain) == meaning(small("attention=grouped", "attention.kv_heads=4"))
     for words in (["bias=true"], ["window=9"], ["positions.base=500"], ["norm_epsilon=1e-3"]):
         assert meaning(plain) != meaning(small(*words))
+    blocks = small("positions.sections=1,1,1")
+    turns = small("positions.sections=1,1,1", "positions.alternate=true")
+    assert len({str(meaning(one)) for one in (plain, blocks, turns)}) == 3
 
 
 OLD = {  # as versions 3 and 4 wrote them

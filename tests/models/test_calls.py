@@ -54,6 +54,8 @@ def test_documents_are_checked_and_only_their_own_length_counts():
     torch.testing.assert_close(packed, torch.cat((model(TOKENS[:1]), model(TOKENS[1:])), 1))
     with pytest.raises(ValueError, match="24 tokens are more than the 16 learned positions"):
         model(row)
+    with pytest.raises(ValueError, match="20 tokens are more than the 16 learned positions"):
+        model(row, segments=(torch.arange(24) >= 20).long()[None])
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,12 @@ def test_the_last_of_so_many_layers_has_keys():
     assert kinds("attention.full=latent") == [state, latent] * 2
     settings = settings_of("depth=24", "attention.full_every=4")
     assert [layer for layer in range(24) if not settings.has_state(layer)] == [3, 7, 11, 15, 19, 23]
+    states = config.override(SMALL, ["attention=gated-delta", "positions=none"])
+    found = [
+        (one.is_hybrid, one.has_state(0), one.has_state(1))
+        for one in (SMALL, settings_of(), states)
+    ]
+    assert found == [(False, False, False), (True, True, False), (False, True, True)]
 
 
 @torch.no_grad()
@@ -137,8 +143,24 @@ def test_a_single_value_is_for_layers_with_keys_and_a_list_counts_all():
     def windows(*words):
         return [getattr(block.attention, "window", None) for block in build(*words).blocks]
 
+    def rotations(*words):
+        model, given = build(*words), []
+        for block in model.blocks[1::2]:
+            block.attention.register_forward_pre_hook(
+                lambda _, x, named: given.append(named["options"].rotary),
+                with_kwargs=True,
+            )
+        model(TOKENS)
+        return given
+
     assert windows("window=5") == [None, 5, None, 5]
     assert windows("window=none,5,none,none") == [None, 5, None, None]
+    alone, listed = rotations("positions.base=100"), rotations("positions.base=none,100")
+    assert all(torch.equal(one.cos, two.cos) for one, two in zip(alone, listed, strict=True))
+    first, second = rotations("positions.base=none,100,none,none")
+    assert first is not None and second is None
+    first, second = rotations("positions.scaling=linear", "positions.scaled=false,false,false,true")
+    assert not torch.equal(first.cos, second.cos)
     assert build("value_embedding=true").blocks[1].attention.embedding is not None
 
 
@@ -160,6 +182,19 @@ def test_a_single_value_is_for_layers_with_keys_and_a_list_counts_all():
         (["chunk=none,none,7,none"], "layer 2 keeps a state and has no keys"),
         (["value_embedding=true,false"], "layer 0 keeps a state and has no keys"),
         (["shared_kv=false,false,true"], "layer 2 keeps a state and has no keys"),
+        (
+            ["positions.base=10000,none"],
+            r"positions.base is \(10000.0, None\); layer 0 keeps a state and has no keys; a list",
+        ),
+        (["positions.base=none,100,1000,none"], "positions.base .* layer 2 keeps a state"),
+        (
+            ["positions.scaling=linear", "positions.scaled=true,false"],
+            r"positions.scaled is \(True, False\); layer 0 keeps a state and has no keys; a list",
+        ),
+        (
+            ["positions.base=none,10000", "positions.temperature=0.1"],
+            "positions.temperature is 0.1; it is for .* each with keys has one; leave it out",
+        ),
         (["shared_kv=false,true"], "layer 1 has no keys and values to share"),
         (
             ["value_residual=first"],

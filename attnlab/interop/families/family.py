@@ -43,7 +43,7 @@ class Family:
         """A config.json; Unsupported names what of our settings this family has not."""
         made = {"model_type": self.model_type, "architectures": [self.architecture]}
         made |= self.write(settings)
-        wanted, found = meaning(settings), meaning(self.settings(made))
+        wanted, found = (_by_key(meaning(one)) for one in (settings, self.settings(made)))
         for name in {**wanted, **found}:
             if wanted.get(name) != found.get(name):
                 raise Unsupported(
@@ -51,6 +51,15 @@ class Family:
                     f"kind has {_said(found.get(name))}"
                 )
         return made
+
+
+def _by_key(made: dict[str, Any]) -> dict[str, Any]:
+    """Named as in settings: `positions.sections`."""
+    keys: dict[str, Any] = {}
+    for name, value in made.items():
+        inner = value.items() if isinstance(value, dict) else ()
+        keys |= {f"{name}.{key}": one for key, one in inner} or {name: value}
+    return keys
 
 
 def _said(value: object) -> str:
@@ -88,8 +97,9 @@ def meaning(settings: TransformerSettings) -> dict[str, Any]:
             "pairs": int(width * positions.fraction) // 2,
             "scaling": _scalings(positions, bases, flags, settings.context),
             "temperature": positions.temperature if None in bases else None,
+            "sections": positions.sections or None,
+            "alternate": positions.alternate,
         }
-        made["sections"] = positions.sections or None
     if not isinstance(positions, Rotary) and made["positions"]["name"] != "learned":
         made["positions"] = dict(made["positions"])
     if made["positions"].get("name") != "learned":

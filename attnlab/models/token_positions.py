@@ -21,7 +21,7 @@ from attnlab.kernels.request import check_segments
 
 
 @dataclass(frozen=True, kw_only=True)
-class Places:
+class TokenPositions:
     positions: Int[Tensor, "#b t"]
     start: int  # tokens that the cache has read
     stop: int
@@ -29,12 +29,18 @@ class Places:
     axes: Int[Tensor, "#b a t"] | None = None
     counted: bool = False  # positions are start … stop - 1 in every row
 
-    @property
-    def end(self) -> int:
-        """One more than the last position."""
-        if self.documents is None:
-            return self.stop
-        return int(self.positions.max()) + 1 if self.positions.numel() else 0
+    def refuse_past(self, longest: int | None) -> None:
+        """For positions that nobody gave: in documents each is counted from its first token."""
+        if longest is None:
+            return
+        count = self.stop
+        if self.documents is not None:
+            count = int(self.positions.max()) + 1 if self.positions.numel() else 0
+        if count > longest:
+            raise ValueError(
+                f"{count} tokens are more than the {longest} learned positions; give fewer tokens, "
+                "raise context, or use positions that are not learned"
+            )
 
     def rotation(self, scheme: Positions, dtype: torch.dtype) -> Rotation | None:
         if self.axes is not None:
@@ -58,14 +64,14 @@ class Places:
         return before
 
 
-def find_places(
+def find_positions(
     tokens: Int[Tensor, "b t"],
     *,
     positions: Int[Tensor, "#b t"] | None,
     axes: Int[Tensor, "#b a t"] | None,
     segments: Int[Tensor, "#b t"] | None,
     cache: Cache | None,
-) -> Places:
+) -> TokenPositions:
     start = 0 if cache is None else cache.length
     stop = start + tokens.shape[1]
     documents = _documents(segments, tokens, cache)
@@ -76,7 +82,7 @@ def find_places(
         positions = torch.arange(start, stop, device=tokens.device)[None]
         if axes is None and cache is not None and cache.next is not None:
             axes = (cache.next[:, None] + positions - start)[:, None]
-    return Places(
+    return TokenPositions(
         positions=positions,
         start=start,
         stop=stop,
