@@ -98,6 +98,9 @@ class TrainBench:
         for name in USUAL:
             if not self.sizes and getattr(self, name) is not None:
                 raise refusal(self, name, "it is of the steps that sizes= names; name some")
+        for name, usual in (("data", ""), ("losses", ()), ("full", False), ("seed", 0)):
+            if self.sizes and getattr(self, name) != usual:
+                raise refusal(self, name, "with sizes= nothing is trained; leave it out")
 
     def run(self, tick: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
         if self.sizes:

@@ -1,4 +1,4 @@
-"""`attnlab bench train sizes=10M,85M,350M`: what a training step costs, beside a plain GPT's.
+"""`attnlab bench train sizes=10M,85M,300M`: what a training step costs, beside a plain GPT's.
 
 The peer is a GPT in nothing but PyTorch's own layers, with the step that is usual for it: on CUDA
 compiled, with fused AdamW and bfloat16 autocast. Ours has the same shape, with AdamW and with Muon,
@@ -28,12 +28,12 @@ from attnlab.training.parallel import World
 from attnlab.training.recipe import Recipe
 from attnlab.training.step import Stepper
 
-SIZES = {"tiny": (2, 32, 2), "10M": (6, 384, 6), "85M": (12, 768, 12), "350M": (24, 1024, 16)}
+SIZES = {"tiny": (2, 32, 2), "10M": (6, 384, 6), "85M": (12, 768, 12), "300M": (24, 1024, 16)}
 SHAPE = ["positions=learned", "norm=layer"]  # as the peer's, whose head is tied to the table too
 RATE = 3e-4  # low enough for the largest; the same for both AdamW
 APART = 0.05  # by which the counts of parameters may differ
 PATIENCE = 120.0  # seconds of steps of each
-WARM = 2  # steps before a peak of memory is taken
+STEPS = 2  # in a peak of memory: from the second on the optimiser has its state
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class Problem:
     device: torch.device
 
     @property
-    def half(self) -> bool:
+    def on_gpu(self) -> bool:
         return self.device.type == "cuda"
 
     @property
@@ -66,7 +66,7 @@ class Problem:
 
 class Ours:
     def __init__(self, problem: Problem, optimiser: OptimiserSettings) -> None:
-        settings, on_gpu = problem.settings, problem.half
+        settings, on_gpu = problem.settings, problem.on_gpu
         recipe = Recipe(
             model=settings,
             optimiser=optimiser,
@@ -104,7 +104,7 @@ class Theirs:
             dropout=0.0,
         )
         self.training = PlainTraining(
-            peer, problem.vocabulary, problem.device, compiled=problem.half
+            peer, problem.vocabulary, problem.device, compiled=problem.on_gpu
         )
         self.model, self.batch = self.training.model, problem.tokens()
         self._losses: list[torch.Tensor] = []
@@ -141,7 +141,7 @@ def measure(problem: Problem, turns: int, tick: Callable[[str], None]) -> dict[s
         refuse_not_finite(problem.size, losses)
         operations = problem.settings.build().operations(problem.context)
         del made
-    dtype = torch.bfloat16 if problem.half else torch.float32
+    dtype = torch.bfloat16 if problem.on_gpu else torch.float32
     rate = hardware.matrix_rate(problem.device, dtype)
     rows = []
     for name, make in CANDIDATES.items():
@@ -166,7 +166,7 @@ def peak_of(problem: Problem, make: Callable[[Problem], Ours | Theirs]) -> int |
 
     def run() -> None:
         one = make(problem)
-        for _ in range(WARM):
+        for _ in range(STEPS):
             one.step()
 
     with fresh():
@@ -218,4 +218,4 @@ def show(report: dict[str, Any], screen: Console) -> None:
             )
     screen.print(table)
     if report["device"] != "cuda":
-        screen.print("there is no GPU here: 10M, 85M and 350M are meant for one", highlight=False)
+        screen.print("there is no GPU here: 10M, 85M and 300M are meant for one", highlight=False)

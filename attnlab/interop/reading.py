@@ -1,6 +1,7 @@
 """A model out of a folder of `transformers`: our settings, our weights, its tokenizer."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from attnlab.models.transformer import TransformerSettings
 class Read:
     family: Family
     settings: TransformerSettings
-    weights: dict[str, Tensor]  # in the dtype of the folder
+    weights: dict[str, Tensor]  # in the dtype of the folder, if they are read
     tokenizer: dict[str, Any]  # as checkpoints have it
 
 
@@ -40,32 +41,40 @@ def settings_of(folder: Path) -> tuple[Family, TransformerSettings]:
         raise FolderError(f"{folder}: {error}") from None
 
 
-def read(folder: Path, device: str = "cpu") -> Read:
-    """All of it; a FolderError names what is missing, left over, or cannot be expressed.
+def read(folder: Path) -> Read:
+    """All of it; a FolderError names what is missing, left over, or cannot be expressed."""
+    family, settings = settings_of(folder)
+    found = dict(weights(folder))
+    with _named(folder):
+        return Read(family, settings, found, _tokenizer(folder, settings.vocabulary))
 
-    On "meta" no number of a weight is read: they have their shapes in the model.
+
+def described(folder: Path) -> Read:
+    """What its config and its tokenizer say.
+
+    The weights are those that our model has, on "meta", in float32. Whether they are in the folder
+    is seen when they are read.
     """
     family, settings = settings_of(folder)
-    try:
-        if device == "meta":
-            shapes = expected_shapes(settings)
-            named = [name for rule in family.rules(settings) for name in rule.ours]
-            found = {name: torch.empty(shapes[name], device=device) for name in named}
-        else:
-            found = dict(weights(folder))
-        tokenizer = _tokenizer(folder, settings.vocabulary)
-    except FolderError:
-        raise
-    except ValueError as error:
-        raise FolderError(f"{folder}: {error}") from None
-    return Read(family, settings, found, tokenizer)
+    with _named(folder):
+        shapes = expected_shapes(settings)
+        names = [name for rule in family.rules(settings) for name in rule.ours]
+        empty = {name: torch.empty(shapes[name], device="meta") for name in names}
+        return Read(family, settings, empty, _tokenizer(folder, settings.vocabulary))
 
 
 def weights(folder: Path) -> Iterator[tuple[str, Tensor]]:
     """Its tensors under our names, those of one rule at a time."""
     family, settings = settings_of(folder)
-    try:
+    with _named(folder):
         yield from to_ours(family, settings, Tensors(folder))
+
+
+@contextmanager
+def _named(folder: Path) -> Iterator[None]:
+    """Errors name the folder."""
+    try:
+        yield
     except FolderError:
         raise
     except ValueError as error:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 SCHEMA, SHARDED = 1, 2  # the schema of a checkpoint, and of one in shards
 _NAME = re.compile(r"step_(\d{6,12})")
 _TENSORS = ("model.safetensors", "optimiser.safetensors")
-_PLAIN = ("config.json", "tokenizer.json", "state.json")
+PLAIN = ("config.json", "tokenizer.json", "state.json")
 
 
 @dataclass(frozen=True)
@@ -186,7 +186,7 @@ def load(folder: Path, slot: str | None = None) -> Checkpoint:
     """
     contents = read_verified(folder)
     plain = {}
-    for name in _PLAIN:
+    for name in PLAIN:
         plain[name] = _object(contents[name], folder / name)
     if shard_files.INDEX in contents:
         shards = open_tensors(folder)
@@ -285,7 +285,7 @@ def _listed(folder: Path) -> dict[str, Any]:
     sharded = body["schema"] == SHARDED
     shards = shard_files.names(listed) if sharded and isinstance(listed, dict) else []
     tensors = [*shards, shard_files.INDEX] if sharded else _TENSORS
-    if not isinstance(listed, dict) or set(listed) != {*tensors, *_PLAIN}:
+    if not isinstance(listed, dict) or set(listed) != {*tensors, *PLAIN}:
         raise BrokenCheckpoint(
             f"{folder / 'manifest.json'} does not list the files of a checkpoint"
         )
@@ -332,13 +332,13 @@ def _same_tensors(folder: Path, contents: dict[str, bytes | TensorFile]) -> bool
 
 
 def newest_good(
-    parent: Path, verify: Callable[[Path], object] | None = None
+    parent: Path, verify: Callable[[Path], object] = read_verified
 ) -> tuple[Path | None, list[str]]:
     """The newest valid checkpoint, and what is wrong with those after it."""
     broken = []
     for folder in all_in(parent):
         try:
-            (verify or read_verified)(folder)
+            verify(folder)
         except BrokenCheckpoint as error:
             broken.append(str(error))
         else:

@@ -21,8 +21,6 @@ from attnlab.training.checkpoint import Checkpoint
 from attnlab.training.recipe import Recipe
 from attnlab.training.state import State
 
-PLAIN = ("config.json", "tokenizer.json", "state.json")
-
 
 @dataclass(frozen=True)
 class Opened:
@@ -46,13 +44,20 @@ def find(word: str, root: Path) -> tuple[Path, list[str]]:
 
 def _verify(folder: Path) -> None:
     checkpoint.open_tensors(folder).verify()
-    for name in PLAIN:
+    for name in checkpoint.PLAIN:
         checkpoint.read_plain(folder, name)
 
 
-def imported(place: Path, device: str = "cpu") -> Checkpoint:
-    """With weights on "meta" only their names and shapes are there."""
-    read = reading.read(place, device)
+def imported(place: Path) -> Checkpoint:
+    return _as_checkpoint(reading.read(place))
+
+
+def described(place: Path) -> Checkpoint:
+    """Without the weights: only their names and shapes are there, on "meta"."""
+    return _as_checkpoint(reading.described(place))
+
+
+def _as_checkpoint(read: reading.Read) -> Checkpoint:
     recipe = Recipe(model=read.settings, tokenizer=HuggingFace())
     return Checkpoint(
         model=read.weights,

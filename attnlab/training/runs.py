@@ -266,12 +266,12 @@ def open_checkpoint(
     word: str,
     root: Path,
     best: bool = False,
-    verify: Callable[[Path], object] | None = None,
+    verify: Callable[[Path], object] = checkpoint.read_verified,
 ) -> tuple[Path, list[str]]:
     """The checkpoint a word stands for: itself, or a run's best or newest good one."""
     run, folder = find(word, root)
     if folder is not None:
-        (verify or checkpoint.read_verified)(folder)
+        verify(folder)
         return folder, []
     newest, broken = checkpoint.newest_good(run.checkpoints, verify)
     if newest is None:
@@ -281,7 +281,7 @@ def open_checkpoint(
 
 
 def _best(
-    run: Run, newest: Path, broken: list[str], verify: Callable[[Path], object] | None
+    run: Run, newest: Path, broken: list[str], verify: Callable[[Path], object]
 ) -> tuple[Path, list[str]]:
     """The checkpoint with the lowest loss, as the state of the newest one has it.
 
@@ -295,8 +295,10 @@ def _best(
         if step == 0:
             continue
         folder = run.checkpoints / checkpoint.name_of(step)
+        if folder == newest:  # which was verified
+            break
         try:
-            (verify or checkpoint.read_verified)(folder)
+            verify(folder)
         except checkpoint.BrokenCheckpoint as error:
             if step == best and str(error) not in said:
                 there = str(error) if folder.exists() else f"{run.folder} has no {folder.name}"

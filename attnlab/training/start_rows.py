@@ -1,9 +1,9 @@
 """The weights of `start=RUN` for processes with shards: each reads its rows, and keeps no more.
 
 The first process looks for the checkpoint and holds every byte of it against its hash; then each
-reads the blocks that its rows lie in, and holds these against their hashes. Of a folder of
-transformers a process reads what one rule needs, such as a layer's fused queries, keys and values,
-whole, and keeps its rows.
+reads the blocks that its rows lie in, and holds these against their hashes; a plain checkpoint,
+which has one hash a file, it reads whole, a block at a time. Of a folder of transformers a process
+holds what one rule needs: a matrix, a fused one with its parts, or the table.
 """
 
 import json
@@ -63,11 +63,28 @@ class OpenedRows(Opened):
 
 
 def open_rows(word: str, root: Path, world: "World") -> OpenedRows:
-    """As opened.open_weights, without the weights."""
-    if word and folders.is_one(Path(word)):
-        return OpenedRows(Path(word), opened.imported(Path(word), device="meta"), [], None)
-    said = sharded.of_first(world, lambda: _choose(word, root))
-    folder, skipped = Path(json.loads(said)["folder"]), json.loads(said)["skipped"]
+    """As opened.open_weights, without the weights; what one process cannot read, all refuse."""
+    chosen = json.loads(sharded.of_first(world, lambda: _choose(word, root)))
+    folder, found = Path(chosen["folder"]), list[OpenedRows]()
+
+    def describe() -> str:
+        kept, tensors = (
+            (opened.described(folder), None) if chosen["imported"] else _described(folder)
+        )
+        found.append(OpenedRows(folder, kept, chosen["skipped"], tensors))
+        return ""
+
+    sharded.together(world, describe)
+    return found[0]
+
+
+def _choose(word: str, root: Path) -> str:
+    imported = bool(word) and folders.is_one(Path(word))
+    folder, skipped = (Path(word), []) if imported else opened.find(word, root)
+    return json.dumps({"folder": str(folder), "skipped": skipped, "imported": imported})
+
+
+def _described(folder: Path) -> tuple[Checkpoint, ShardFiles]:
     tensors = checkpoint.open_tensors(folder)
     shaped = {
         kind: {
@@ -76,12 +93,5 @@ def open_rows(word: str, root: Path, world: "World") -> OpenedRows:
         }
         for kind in ("model", "optimiser")
     }
-    plain = [checkpoint.read_plain(folder, name) for name in opened.PLAIN]
-    return OpenedRows(
-        folder, Checkpoint(shaped["model"], shaped["optimiser"], *plain), skipped, tensors
-    )
-
-
-def _choose(word: str, root: Path) -> str:
-    folder, skipped = opened.find(word, root)
-    return json.dumps({"folder": str(folder), "skipped": skipped})
+    plain = [checkpoint.read_plain(folder, name) for name in checkpoint.PLAIN]
+    return Checkpoint(shaped["model"], shaped["optimiser"], *plain), tensors

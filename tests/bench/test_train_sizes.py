@@ -47,7 +47,7 @@ def test_tiny_models_are_timed_beside_the_peer_and_full_sizes_are_said_to_want_a
 
 def test_full_sizes_are_what_their_names_say():
     with torch.device("meta"):
-        for size, millions in (("10M", 10.6), ("85M", 85), ("350M", 302)):
+        for size, millions in (("10M", 10.6), ("85M", 85), ("300M", 302)):
             problem = Problem(
                 size=size, context=1024, batch=16, vocabulary=50_304, device=SMALL.device
             )
@@ -80,5 +80,8 @@ def test_a_loss_that_is_not_finite_is_refused(monkeypatch, name):
 def test_an_unknown_size_is_refused_and_settings_of_no_size():
     with pytest.raises(ValueError, match="batch is 4; it is of the steps that sizes= names"):
         TrainBench(batch=4)
+    for word in ("data=text", "losses=1.5", "full=true", "seed=1"):
+        with pytest.raises(ValueError, match=f"{word.split('=')[0]} is .*; with sizes= "):
+            config.override(TrainBench(), ["sizes=tiny", word])
     with pytest.raises(ValueError, match=r"did you mean .10M"):
         config.override(TrainBench(), ["sizes=11M"])

@@ -70,7 +70,7 @@ def some(value):
 
 def forge(folder, name, wrong):
     """Put a file into a checkpoint whose hashes are right all the same."""
-    contents = {n: (folder / n).read_bytes() for n in (*checkpoint._TENSORS, *checkpoint._PLAIN)}
+    contents = {n: (folder / n).read_bytes() for n in (*checkpoint._TENSORS, *checkpoint.PLAIN)}
     contents[name] = json.dumps(wrong).encode()
     (folder / name).write_bytes(contents[name])
     (folder / "manifest.json").write_bytes(checkpoint._manifest(STEP, contents))

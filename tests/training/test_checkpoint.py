@@ -17,7 +17,7 @@ from attnlab.checks.corruption import CorruptionCheck, damage, example
 from attnlab.training import checkpoint
 from attnlab.training.checkpoint import BrokenCheckpoint
 
-FILES = (*checkpoint._TENSORS, *checkpoint._PLAIN, "manifest.json")
+FILES = (*checkpoint._TENSORS, *checkpoint.PLAIN, "manifest.json")
 
 
 def test_what_was_saved_is_loaded(tmp_path):
@@ -140,7 +140,7 @@ def test_a_pickle_is_refused_and_never_run(tmp_path):
         {
             "schema": 1,
             "step": 1,
-            "files": dict.fromkeys([*checkpoint._TENSORS, *checkpoint._PLAIN]),
+            "files": dict.fromkeys([*checkpoint._TENSORS, *checkpoint.PLAIN]),
         },
     ],
 )

@@ -183,6 +183,16 @@ def evaluated_five_times(root):
     return run
 
 
+def test_the_newest_checkpoint_is_read_once_if_it_is_the_best(tmp_path):
+    run = evaluated_five_times(tmp_path)
+    checkpoint.discard(run.checkpoints / "step_000006")
+    kept = example(12)
+    kept.state.update(step=12, evaluated=12, best_step=12, best_loss=0.5)
+    newest, seen = checkpoint.save(run.checkpoints, 12, kept), []
+    found, said = runs.open_checkpoint(str(run.folder), tmp_path, best=True, verify=seen.append)
+    assert (found, said, seen) == (newest, [], [newest])
+
+
 @pytest.mark.parametrize("harm", ["damaged", "gone", "no log"])
 def test_the_best_checkpoint_is_the_one_of_the_state_whatever_the_log_has_lost(tmp_path, harm):
     run = evaluated_five_times(tmp_path)

@@ -36,7 +36,7 @@ def crafted(tmp_path, kept=None, **contents):
     folder = tmp_path / "runs" / "evil" / "checkpoints" / "step_000004"
     if kept is not None:
         checkpoint.save(folder.parent, 4, kept)
-    files = {n: (folder / n).read_bytes() for n in (*checkpoint._TENSORS, *checkpoint._PLAIN)}
+    files = {n: (folder / n).read_bytes() for n in (*checkpoint._TENSORS, *checkpoint.PLAIN)}
     files.update({name.replace("__", "."): content for name, content in contents.items()})
     for name, content in files.items():
         (folder / name).write_bytes(content)
@@ -105,7 +105,7 @@ def zipped(mark, tmp_path):
     return (tmp_path / "zip").read_bytes()
 
 
-FILES = [*checkpoint._TENSORS, *checkpoint._PLAIN, "manifest.json"]
+FILES = [*checkpoint._TENSORS, *checkpoint.PLAIN, "manifest.json"]
 
 
 @pytest.mark.parametrize("kind", ["pickle", "torch.save"])
@@ -168,7 +168,7 @@ def test_a_hostile_config_is_refused(tmp_path, good, path, value):
 
 
 @pytest.mark.parametrize("content", [b"[]", b"1", b"", b"\xff", b"[" * 99_999, b'{"a":' * 99_999])
-@pytest.mark.parametrize("name", checkpoint._PLAIN)
+@pytest.mark.parametrize("name", checkpoint.PLAIN)
 def test_what_is_no_json_object_is_refused(tmp_path, good, name, content):
     refuses(tmp_path, crafted(tmp_path, good, **{name: content}))
 

@@ -1,6 +1,8 @@
 """`start=RUN` in shards: each process has its rows of the weights, and reads no more."""
 
 import dataclasses
+import json
+import shutil
 
 import pytest
 import torch
@@ -99,6 +101,39 @@ def test_a_damaged_start_is_refused_and_an_older_checkpoint_is_used(places, tmp_
     assert found.folder == older and "is damaged" in found.skipped[0]
     with pytest.raises(ValueError, match="is damaged"):
         open_rows(str(newest), tmp_path, HERE)
+
+
+class Told:
+    """The first of some processes; what it tells the others is kept."""
+
+    first = True
+
+    def __init__(self):
+        self.said = []
+
+    def gather(self, said):
+        self.said.append(json.loads(said))
+        return [said]
+
+
+@pytest.mark.parametrize("kind", ["run", "folder"])
+def test_what_one_process_cannot_read_the_others_are_told(places, tmp_path, monkeypatch, kind):
+    place = shutil.copytree(places[kind], tmp_path / kind)
+    if kind == "folder":
+        (place / "tokenizer.json").unlink()
+    else:
+        whole = opened.find  # when it is looked for it is there; later a file is not
+
+        def find(word, root):
+            found = whole(word, root)
+            (found[0] / "config.json").unlink()
+            return found
+
+        monkeypatch.setattr(opened, "find", find)
+    world = Told()
+    with pytest.raises(ValueError, match="is missing"):
+        open_rows(str(place), tmp_path, world)
+    assert "is missing" in world.said[-1]["error"] and len(world.said) == 2
 
 
 def test_another_model_is_refused_by_name(places):

@@ -5,6 +5,7 @@ import torch
 from training.recipes import HERE, begin, small
 
 from attnlab import config
+from attnlab.models import loss
 from attnlab.training import setup, weights
 from attnlab.training.parallel import World
 from attnlab.training.weights import build_model, bytes_wanted, load_weights, refuse_other_model
@@ -151,6 +152,30 @@ def test_a_step_larger_than_the_machine_is_refused(monkeypatch):
         setup.refuse_large_step(small(), HERE)
     setup.refuse_large_step(small("accumulate=2"), HERE)
     setup.refuse_large_step(small(), World(0, 2, torch.device("cpu")))
+
+
+def test_of_logits_in_chunks_only_a_chunk_is_counted(monkeypatch):
+    """Of 256 tokens, as above; a chunk of 1,000 bytes."""
+    monkeypatch.setitem(loss.LARGE, "cpu", 0)
+    monkeypatch.setitem(loss.CHUNK, "cpu", 1000)
+    wanted = 3 * 1000 + 4 * 256 * 8 * 16 * 2
+    assert setup.step_bytes(small()) == wanted
+    monkeypatch.setattr(setup, "machine_memory", lambda: wanted)
+    setup.refuse_large_step(small(), HERE)
+    monkeypatch.setattr(setup, "machine_memory", lambda: wanted - 1)
+    with pytest.raises(ValueError, match="a step needs"):
+        setup.refuse_large_step(small(), HERE)
+    elman = small("model=elman", "model.width=16")  # which only gives logits
+    assert setup.step_bytes(elman) > 3 * 4 * 256 * 256
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "context", "samples"), [(256, 64, 64), (50_304, 512, 1), (50_304, 64, 10)]
+)
+def test_samples_are_evaluated_together_while_their_logits_are_few(vocabulary, context, samples):
+    recipe = small(f"model.vocabulary={vocabulary}", f"model.context={context}")
+    assert recipe.length == context
+    assert setup.evaluated_together(recipe, HERE.device) == samples
 
 
 def test_what_a_run_starts_from_decides_tokenizer_and_vocabulary(tmp_path):
