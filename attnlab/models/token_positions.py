@@ -52,15 +52,15 @@ class TokenPositions:
     def next(
         self, key_padding: Bool[Tensor, "b t"] | None, before: Int[Tensor, " #b"] | None
     ) -> Int[Tensor, " #b"] | None:
-        """Where text goes on after this; None: at the number of tokens."""
-        if before is None and self.axes is None:
+        """Where text goes on after this; None: at the number of tokens, which all were so far."""
+        if before is None and self.axes is None and self.counted:
             return None
         given = self.positions[:, None] if self.axes is None else self.axes
         if key_padding is not None:
             given = given.masked_fill(key_padding[:, None], -1)
         if given.shape[2]:
             after = given.amax((1, 2)) + 1
-            return after if before is None else torch.maximum(after, before)
+            return after.clamp(min=self.start) if before is None else torch.maximum(after, before)
         return before
 
 

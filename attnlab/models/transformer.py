@@ -254,6 +254,7 @@ class Transformer(Decoder[Cache]):
             None if settings.has_state(layer) else self.positions.number(layer)
             for layer in range(settings.depth)
         ]
+        self.has_axes = any(scheme.axes for scheme in self.positions.of_layers())
         self.drop = nn.Dropout(settings.dropout)
         self.blocks = nn.ModuleList(Block(settings, layer) for layer in range(settings.depth))
         sources = {layer: settings.shares_with(layer) for layer in range(settings.depth)}
@@ -326,7 +327,8 @@ class Transformer(Decoder[Cache]):
             x = block(x, given, None if cache is None else cache.layers[layer])
         if cache is not None:
             cache.length = found.stop
-            cache.next = found.next(key_padding, cache.next)
+            if self.has_axes:
+                cache.next = found.next(key_padding, cache.next)
         x = x[:, -1:] if last else x
         if targets is not None:
             return head_loss(self.norm(x), self.head, targets, self.settings.logit_cap)

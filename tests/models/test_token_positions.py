@@ -118,6 +118,35 @@ def test_a_row_padded_on_the_left_is_read_as_if_alone():
 
 
 @torch.no_grad()
+def test_text_that_was_counted_is_text_whose_positions_were_said():
+    """Before a picture that lies at smaller positions than the text that was read."""
+    model, tokens, found = build(SECTIONS), text(1), []
+    for said in ({}, {"axes": words_at(0, 6)[None]}, {"positions": AT(6)[None]}):
+        cache = model.new_cache()
+        model(tokens[:, :6], cache=cache, **said)
+        model(tokens[:, 6:8], cache=cache, axes=words_at(2, 2)[None])
+        assert cache.next.tolist() == [6]
+        found.append(model(tokens[:, 8:], cache=cache))
+    assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
+
+
+@torch.no_grad()
+def test_a_row_without_a_picture_goes_on_behind_its_text():
+    """Padded where another row has a picture; the rows before were as long, or padded too."""
+    model, tokens = build(SECTIONS), text()
+    for pad in (0, 2):
+        cache, hidden = model.new_cache(), AT(6)[None] < torch.tensor([[0], [pad]])
+        counted = {"positions": AT(6)[None] - torch.tensor([[0], [pad]]), "key_padding": hidden}
+        model(tokens[:, :6], cache=cache, **(counted if pad else {}))
+        padding = torch.tensor([[False] * 3, [True] * 3])
+        model(tokens[:, 6:9], cache=cache, axes=picture(6, 1, 3)[None], key_padding=padding)
+        assert cache.next.tolist() == [9, 6 - pad]
+        got = model(tokens[:, 9:12], cache=cache)[1]
+        alone = model(torch.cat((tokens[1:, pad:6], tokens[1:, 9:12]), 1))[0, -3:]
+        torch.testing.assert_close(got, alone, atol=1e-9, rtol=0)
+
+
+@torch.no_grad()
 def test_each_section_turns_by_its_axis():
     """Against a rotation of each axis alone, of which a section is cut out."""
     model, tokens, given = build(SECTIONS, "positions.sections=1,2,3"), text(), []
