@@ -175,6 +175,8 @@ REASONS: dict[str, tuple[str, ...]] = {
         "our transformer, rotary, rotation_of_span: longest = max(self.context - 1, stop if table is None else 2 * stop)",
     ),
     "the branch of another setting, which this model does not have": (
+        "our transformer, rotary, find_positions: axes = (cache.next[:, None] + positions + start)[:, None]",
+        "our transformer, rotary, find_positions: axes = (cache.next[:, None] - positions - start)[:, None]",
         "our transformer, rotary, _split: compared, v = heads.split([queries - keys, values], dim=2)",
         "our transformer, rotary, rotate: out = torch.stack((new_second, new_first), dim=-1).flatten(-2)",
     ),
@@ -189,8 +191,11 @@ REASONS: dict[str, tuple[str, ...]] = {
         "our transformer, rotary, _write: k, v = (k.masked_fill(hidden, 0), v)",
     ),
     "positions that are added; in this model none are": (
-        "our transformer, rotary, forward: positions = torch.arange(start + -1, stop + -1, device=tokens.device)[None]",
-        "our transformer, rotary, forward: positions = torch.arange(start + 1, stop + 1, device=tokens.device)[None]",
+        "our transformer, rotary, find_positions: positions = torch.arange(start + -1, stop + -1, device=tokens.device)[None]",
+        "our transformer, rotary, find_positions: positions = torch.arange(start + 1, stop + 1, device=tokens.device)[None]",
+    ),
+    "a row whose positions are all moved by its padding: rotations know distances alone": (
+        "our transformer, rotary, find_positions: counted = positions is None or documents is None",
     ),
     "all keys are read, from 0 on": ("our transformer, rotary, _read: count = self._stop + start",),
     "this model has no window to be one off": (

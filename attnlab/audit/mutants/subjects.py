@@ -8,8 +8,8 @@ CAUSAL = {"causal": True}
 SCALE = 8**-0.5  # of heads 8 wide
 OWN = (
     *("attnlab.kernels.rotary", "attnlab.kernels", "attnlab.attention.positions"),
-    *("attnlab.attention.cache", "attnlab.attention.heads", "attnlab.models.transformer"),
-    f"{PLACE}.own",
+    *("attnlab.attention.cache", "attnlab.attention.heads", "attnlab.models.token_positions"),
+    *("attnlab.models.transformer", f"{PLACE}.own"),
 )
 
 
@@ -154,7 +154,7 @@ OURS = (
         *("Transformer.forward", "HeadedAttention._read", "HeadedAttention._request_of"),
         *("HeadedAttention._split", "HeadedAttention.join", "frequencies", "rotation_at"),
         *("rotate", "FullCache", "LayerCache._write", "LayerCache._read"),
-        *("RotaryPositions.rotation_of_span",),
+        *("RotaryPositions.rotation_of_span", "TokenPositions.rotation", "find_positions"),
         positions="rotary",
         rope_base=10000.0,
         rope_layout="half-split",
