@@ -13,9 +13,8 @@ Axes: b batch, t time, c model width, h heads, d head width, m coordinates of al
 Cost: O(t) time. The cache holds h · d² numbers for the state, and a few projected tokens.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -46,7 +45,6 @@ LOST = (
     *("window", "chunk", "soft_cap", "sink", "gate", "value_residual", "value_embedding"),
     *("shared_kv", "norm_heads", "qkv_bias", "dropout"),
 )
-BY_LAYER = ("window", "chunk", "value_embedding", "shared_kv")  # settings that may be lists
 Given = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]  # q, k, v, log decays and strengths
 
 
@@ -102,62 +100,6 @@ class GatedDelta:
         if isinstance(layer.positions, Rotary | Alibi | T5 | Kerple | Fire):
             raise refuse_positions(registry.name_of("positions", layer.positions))
         return DeltaAttention(self, layer)
-
-
-@runtime_checkable
-class Hybrid(Protocol):
-    """What a model says of layers that keep a state, and others that have keys."""
-
-    @property
-    def depth(self) -> int: ...
-    @property
-    def value_residual(self) -> object: ...
-    @property
-    def positions(self) -> object: ...
-    def has_state(self, layer: int) -> bool: ...
-
-
-def check_hybrid(model: Hybrid) -> None:
-    """Refuse what would reach no layer with keys.
-
-    A single value is for the layers with keys alone; a list counts all layers.
-    """
-    states = [layer for layer in range(model.depth) if model.has_state(layer)]
-    keyed = sorted({*range(model.depth)} - {*states})
-    if len(states) == model.depth:
-        fewer = f"use attention.full_every={model.depth} or fewer"
-        advice = fewer if model.depth > 1 else "a hybrid has 2 layers or more"
-        raise refusal(model, "depth", f"no layer has keys; {advice}")
-    if model.value_residual is not None:
-        raise refusal(model, "value_residual", "the first layer keeps a state; write none")
-    for name in BY_LAYER:
-        if lost := _lost(getattr(model, name), states):
-            raise refusal(model, name, lost)
-    positions = model.positions
-    if not isinstance(positions, Rotary):
-        return
-    for name, values in (("base", positions.bases), ("scaled", positions.scaled)):
-        if lost := _lost(values, states):
-            raise refusal(positions, name, lost).at("positions.")
-    bases = {positions.bases[layer % len(positions.bases)] for layer in keyed}
-    if positions.temperature is not None and None not in bases:
-        advice = "it is for layers without rotation, and each with keys has one; leave it out"
-        raise refusal(positions, "temperature", advice).at("positions.")
-
-
-def _lost(values: Sequence[object], states: Sequence[int]) -> str | None:
-    """Why a list is refused that has something for a layer with a state."""
-    if len(values) == 1:
-        return None
-    return next(
-        (
-            f"layer {layer} keeps a state and has no keys; a list counts all layers, and a single "
-            "value is for those with keys"
-            for layer in states
-            if values[layer % len(values)]
-        ),
-        None,
-    )
 
 
 def refuse_positions(name: str) -> ValueError:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from attnlab import registry
 from attnlab.attention.cache import Cache, Cached, CacheSettings, LayerCache
-from attnlab.attention.delta import GatedDelta, check_hybrid
+from attnlab.attention.delta import GatedDelta
 from attnlab.attention.heads import (
     AttentionOptions,
     Gating,
@@ -37,6 +37,7 @@ from attnlab.attention.scores import ScaledDot, ScoreSettings
 from attnlab.config import choice, refusal, setting, settings
 from attnlab.kernels import hardware
 from attnlab.models.feedforward import FeedForwardKind, make_feedforward
+from attnlab.models.hybrid import check_hybrid
 from attnlab.models.initial import initialise
 from attnlab.models.loss import head_loss
 from attnlab.models.model import Decoder

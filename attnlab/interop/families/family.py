@@ -16,6 +16,7 @@ from attnlab.attention.positions import Rotary
 from attnlab.attention.scores import ScaledDot
 from attnlab.interop.fields import Fields, Unsupported, short
 from attnlab.interop.rules import Heads, Rule
+from attnlab.models.hybrid import BY_LAYER
 from attnlab.models.transformer import TransformerSettings
 
 T = TypeVar("T")
@@ -85,7 +86,7 @@ def meaning(settings: TransformerSettings) -> dict[str, Any]:
     if settings.score == ScaledDot(scale=getattr(settings.score, "scale", None)):
         scale = getattr(settings.score, "scale", None)
         made["score"] = {"scale": round(width**-0.5 if scale is None else scale, 12)}
-    for name in ("window", "chunk", "value_embedding", "shared_kv"):
+    for name in BY_LAYER:
         pattern = made[name]
         made[name] = [pattern[layer % len(pattern)] for layer in layers]
     positions = settings.positions
