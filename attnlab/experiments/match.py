@@ -8,6 +8,7 @@ that is not enough, the width of the model is changed first.
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
@@ -106,8 +107,9 @@ def _near(model: M, wanted: int) -> M:
     """The nearest model: by its feed-forward parts, by its width, or by both."""
     found = [model, *_by_feedforward(model, wanted)]
     if min(_distance(one, wanted) for one in found) > TOLERANCE:
-        wide = with_nearest_width(model, wanted)
-        found += [wide, *_by_feedforward(wide, wanted)]
+        with suppress(ValueError):  # of a width that does not go with sections of rotations
+            wide = with_nearest_width(model, wanted)
+            found += [wide, *_by_feedforward(wide, wanted)]
     return min(found, key=lambda one: _distance(one, wanted))
 
 

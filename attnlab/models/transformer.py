@@ -294,24 +294,22 @@ class Transformer(Decoder[Cache]):
         hardware.require(self.embed.weight.dtype, tokens.device)
         if axes is not None:
             check_axes(axes, tokens, self.positions.of_layers())
-        found = find_positions(
-            tokens, positions=positions, axes=axes, segments=segments, cache=cache
-        )
+        at = find_positions(tokens, positions=positions, axes=axes, segments=segments, cache=cache)
         if positions is None:
-            found.refuse_past(self.longest)
+            at.refuse_past(self.longest)
         if isinstance(prefix, int):
             prefix = torch.full((tokens.shape[0],), prefix, device=tokens.device)
-        x = self.drop(self.embedded(tokens, found.positions))
+        x = self.drop(self.embedded(tokens, at.positions))
         first = list[Tensor]()
         shared: dict[int, Cached | None] = dict.fromkeys(self.shared)
         options = [
             AttentionOptions(
-                rotary=found.rotation(scheme, x.dtype),
-                bias=scheme.bias(found.positions, found.stop),
-                temperature=scheme.temperature(found.positions, x.dtype),
+                rotary=at.rotation(scheme, x.dtype),
+                bias=scheme.bias(at.positions, at.stop),
+                temperature=scheme.temperature(at.positions, x.dtype),
                 key_padding=key_padding,
                 prefix=prefix,
-                segments=found.documents,
+                segments=at.documents,
                 tokens=tokens,
                 first_values=first,
                 shared=shared,
@@ -327,9 +325,9 @@ class Transformer(Decoder[Cache]):
             given = of_state if number is None else options[number]
             x = block(x, given, None if cache is None else cache.layers[layer])
         if cache is not None:
-            cache.length = found.stop
+            cache.length = at.stop
             if self.has_axes:
-                cache.next = found.next(key_padding, cache.next)
+                cache.next = at.next(key_padding, cache.next)
         x = x[:, -1:] if last else x
         if targets is not None:
             return head_loss(self.norm(x), self.head, targets, self.settings.logit_cap)

@@ -60,6 +60,17 @@ def test_what_cannot_be_matched_is_refused_with_by_how_much():
         match("parameters", both)
 
 
+def test_a_width_that_sections_of_rotations_do_not_go_with_is_no_candidate():
+    sections = "model.positions=rotary,model.positions.sections=4,6,6"
+    near, far = (
+        recipes("tiny", f"m=tiny:{sections}"),
+        recipes("a=tiny:model.width=256", f"m=tiny:{sections}"),
+    )
+    assert match("parameters", near)["m"].recipe == near["m"]
+    with pytest.raises(ValueError, match=r"m cannot be matched: the nearest .*% fewer than"):
+        match("parameters", far)
+
+
 def test_equal_operations_scale_the_steps_and_the_schedule():
     found = match("flops", LAB)
     budget = LAB["learned"].steps * operations(LAB["learned"])

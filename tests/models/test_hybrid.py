@@ -297,3 +297,16 @@ def test_it_is_qwen3_next_without_experts():
     state, wanted = ours.blocks[0].attention, theirs.model.layers[0].linear_attn(x)
     torch.testing.assert_close(state(x), wanted, atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(ours(text), theirs(text).logits, atol=1e-4, rtol=1e-4)
+
+
+@torch.no_grad()
+def test_a_temperature_is_not_for_states():
+    """It is of layers with keys and without rotations: here of the last."""
+    words = ["positions=rotary", "positions.base=none,9,none,none", "positions.temperature=0.5"]
+    model, given = build(*words, "positions.temperature_step=2"), []
+    for block in model.blocks:
+        block.attention.register_forward_pre_hook(
+            lambda module, _, named: given.append(named["options"]), with_kwargs=True
+        )
+    model(TOKENS)
+    assert [one.temperature is None for one in given] == [True, True, True, False]

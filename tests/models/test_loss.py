@@ -1,7 +1,10 @@
 """The loss in chunks is the plain one, with its gradients, whatever the sizes."""
 
+import json
+import runpy
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -224,3 +227,23 @@ def test_the_loss_of_the_last_token_alone_is_of_its_logits():
 
 def plain_of(logits, targets):
     return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
+
+
+@pytest.mark.parametrize("words", [[], ["loss"]])
+def test_the_script_of_the_published_figures_runs(words, monkeypatch, capsys):
+    monkeypatch.setitem(loss.LARGE, "cpu", loss.LARGE["cpu"])  # put back afterwards
+    script = runpy.run_path(str(Path(__file__).parents[2] / "docs" / "vocabulary.py"))
+    with torch.random.fork_rng():
+        script["main"]([*words, "width=16", "depth=1", "vocabulary=50", "turns=1"])
+    found = json.loads(capsys.readouterr().out)
+    assert found["ratio"]["at once"] == 1 and {"in chunks", "at once"} <= found["peak"].keys()
+    median, least, most = found["seconds"]["in chunks"]
+    assert 0 < least <= median <= most
+
+
+def test_the_losses_that_the_script_compares_are_the_same():
+    script = runpy.run_path(str(Path(__file__).parents[2] / "docs" / "vocabulary.py"))
+    sizes = {"width": 7, "vocabulary": 13, "context": 5, "batch": 3}
+    first, *others = (run() for run in script["losses"](sizes).values())
+    for other in others:
+        torch.testing.assert_close(other, first)
