@@ -4,6 +4,7 @@ Most libraries have no type for such an error, only words.
 """
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from attnlab.printable import raised
@@ -29,14 +30,16 @@ def machine_memory() -> int:
 
 def free_memory() -> int:
     """Bytes that a process here can still have; where nobody says, half of the machine's."""
-    there = Path("/proc/meminfo")
-    named = _numbers(there, ":") if there.is_file() else {}
+    named = dict[str, int]()
+    with suppress(OSError):  # not every machine tells, nor everybody
+        named = _numbers(Path("/proc/meminfo"), ":")
     free = named.get("MemAvailable", machine_memory() // 2048) * 1024
     group = Path("/sys/fs/cgroup")
     limit, used = group / "memory.max", group / "memory.current"
-    if limit.is_file() and used.is_file() and limit.read_text().strip().isdigit():
-        cached = _numbers(group / "memory.stat").get("inactive_file", 0)  # files, to be dropped
-        free = min(free, int(limit.read_text()) - int(used.read_text()) + cached)
+    with suppress(OSError):
+        if limit.read_text().strip().isdigit():
+            cached = _numbers(group / "memory.stat").get("inactive_file", 0)  # files, to be dropped
+            free = min(free, int(limit.read_text()) - int(used.read_text()) + cached)
     return max(free, 0)
 
 

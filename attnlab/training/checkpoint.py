@@ -15,6 +15,7 @@ at what is there, as `attnlab runs`, need not wait for it.
 import ctypes
 import hashlib
 import itertools
+import json
 import os
 import re
 from collections.abc import Callable
@@ -71,7 +72,8 @@ def save(
 ) -> Path:
     """Write checkpoints/step_…; afterwards it is there whole, or nothing has changed.
 
-    One that is there already with the same tensors is left: going on from it leads to the same run.
+    One that is there already with the same tensors and state is left: going on from it leads to the
+    same run.
     `heed` is called now and then, and may raise an OSError to end it.
     """
     folder = parent / name_of(step)
@@ -82,7 +84,7 @@ def save(
         "optimiser.safetensors": TensorFile(checkpoint.optimiser, heed),
         **plain_files(checkpoint),
     }
-    if folder.exists() and _same_tensors(folder, contents):
+    if folder.exists() and _is_same(folder, contents):
         return folder
     contents["manifest.json"] = _manifest(step, contents)
     try:
@@ -321,14 +323,22 @@ def is_good(folder: Path) -> bool:
     return True
 
 
-def _same_tensors(folder: Path, contents: dict[str, bytes | TensorFile]) -> bool:
+def _is_same(folder: Path, contents: dict[str, bytes | TensorFile]) -> bool:
+    """But for how long it took. The state names the best step, which another evaluation changes."""
     try:
         there = read_verified(folder)
     except BrokenCheckpoint:
         return False
-    return all(
+    state = contents["state.json"]
+    assert isinstance(state, bytes)
+    return _untimed(there["state.json"]) == _untimed(state) and all(
         name in there and _sha256(there[name]) == _sha256(contents[name]) for name in _TENSORS
     )
+
+
+def _untimed(state: bytes) -> dict[str, Any]:
+    kept = json.loads(state)
+    return {name: kept[name] for name in kept if name not in ("seconds", "step_seconds")}
 
 
 def newest_good(
@@ -367,7 +377,8 @@ def discard(folder: Path) -> None:
     """Take a checkpoint away in one step, then delete what is left of it."""
     doomed = folder.with_name(f".{folder.name}.{os.getpid()}.old")
     files.remove_folder(doomed)
-    folder.rename(doomed)
+    with suppress(FileNotFoundError):  # a person was faster
+        folder.rename(doomed)
     files.remove_folder(doomed)
 
 

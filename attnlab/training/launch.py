@@ -181,18 +181,27 @@ def _undo_if_refused(run: runs.Run, new: bool, world: World) -> Iterator[None]:
     if world.first and not new and run.busy:
         raise ValueError(runs.busy_message(run.folder))
     kept, manifest = run.folder / "config.json", run.folder / "manifest.json"
-    settings, begun = _bytes(kept), _bytes(manifest)
+    settings, begun, place = _bytes(kept), _bytes(manifest), _identity(run.folder)
     try:
         yield
     except FolderGone:
         raise  # a person's doing
     except Exception:
-        if world.first and _bytes(manifest) == begun:
+        same = _identity(run.folder) == place  # else it is another folder, of a person's own
+        if world.first and same and _bytes(manifest) == begun:
             if new:
                 files.remove_folder(run.folder)
             elif settings is not None:
                 files.write_whole(kept, settings)
         raise
+
+
+def _identity(folder: Path) -> tuple[int, int] | None:
+    try:
+        found = folder.lstat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _bytes(path: Path) -> bytes | None:

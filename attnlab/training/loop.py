@@ -104,7 +104,8 @@ class Training:
         self.average: Average | None = None
         self._ahead: Ahead | None = None
         self.together = parallel.cut_for(self.recipe, world) is not None  # each saves its shard
-        self.writer = ShardWriter(world) if self.together else Writer()
+        background = world.size == 1  # else others wait for the first one, which alone writes
+        self.writer = ShardWriter(world) if self.together else Writer(background=background)
 
     def go(self, resume: Path | None) -> Result:
         recipe, world = self.recipe, self.world
@@ -167,7 +168,7 @@ class Training:
         if received:
             self._log()
             if state.step > 0:
-                self._save()
+                self._save(stops=True)
             return signal.Signals(received).name
         if last:
             return "finished"
@@ -284,17 +285,22 @@ class Training:
         for step, outcome in enumerate(outcomes, start=first + 1):
             if not outcome.finite:
                 self._append("metrics", rows)
-                self._saves(self.writer.wait)
-                newest = next(iter(checkpoint.all_in(self.run.checkpoints)), None)
-                raise NotFinite(
-                    what_broke(self.source, self.recipe, step, outcome)
-                    + (f"; {newest.name} is kept" if newest else "")
-                )
+                raise self._not_finite(what_broke(self.source, self.recipe, step, outcome))
             rows.append({"step": step, "loss": outcome.loss, "norm": outcome.norm})
         self._append("metrics", rows)
         if outcomes:
             factor = self.recipe.schedule.factor(self.state.step, self.recipe.steps)
             self.report.stepped(self.state.step, outcomes[-1].loss, factor)
+
+    def _not_finite(self, what: str) -> NotFinite:
+        """The error to raise, once what was saved before is on the disk."""
+        failed = ""
+        try:
+            self._saves(self.writer.wait)
+        except OSError as error:
+            failed = f"; {error}"
+        newest = next(iter(checkpoint.all_in(self.run.checkpoints)), None)
+        return NotFinite(what + (f"; {newest.name} is kept" if newest else "") + failed)
 
     def _evaluate(self) -> None:
         state, recipe = self.state, self.recipe
@@ -304,8 +310,7 @@ class Training:
         in_steps = self.clock.step_seconds  # before the evaluation, whose seconds are no step's
         found = self._validation_loss(recipe.evaluated_rows)
         if not np.isfinite(found.loss):
-            self._saves(self.writer.wait)
-            raise NotFinite(f"step {state.step}: the validation loss is {found.loss}")
+            raise self._not_finite(f"step {state.step}: the validation loss is {found.loss}")
         state.evaluated = state.step
         better = state.best_loss is None or found.loss < state.best_loss
         if better:
@@ -376,23 +381,25 @@ class Training:
         self._append("samples", [{"step": self.state.step, "prompt": before, "text": text}])
         self.report.sampled(self.state.step, before, text)
 
-    def _save(self, *, due: bool = True) -> None:
+    def _save(self, *, due: bool = True, stops: bool = False) -> None:
         with self.clock.aside():
-            self._write(due)
+            self._write(due, stops)
 
     def _saves(self, ask: Callable[[], None]) -> None:
         """Ask the writer; what it could not write where the folder was, it writes where it is."""
+        before = self.run
         try:
             ask()
         except OSError:
-            if not self.writer.again(self._folder_now()):
+            now = self._folder_now()
+            if not self.writer.again(now) and (self.together or now == before):
                 raise
             ask()
 
     def _weights_to_use(self) -> AbstractContextManager[None]:
         return nullcontext() if self.average is None else self.average.in_place()
 
-    def _write(self, due: bool) -> None:
+    def _write(self, due: bool, stops: bool) -> None:
         """Every process writes its shards; where all have the same weights, the first does."""
         state, world = self.state, self.world
         state.seconds, state.step_seconds = self.clock.seconds, self.clock.step_seconds
@@ -406,14 +413,15 @@ class Training:
             state=dataclasses.asdict(state),
         )
         if world.first or self.together:
-            self._saves(lambda: self.writer.put(self._save_of(kept, due)))
+            self._saves(lambda: self.writer.put(self._save_of(kept, due, stops)))
 
-    def _save_of(self, kept: Checkpoint, due: bool) -> Save:
+    def _save_of(self, kept: Checkpoint, due: bool, stops: bool) -> Save:
         return Save(
             run=self._folder_now(),
             kept=kept,
             keep=self.recipe.keep,
             due=due,
+            stops=stops,
             later=self.state.step > self.began,
             lock=None if self.gone else self.lock,
         )

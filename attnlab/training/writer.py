@@ -5,14 +5,16 @@ the other. One is being written and at most one waits, so there are two copies a
 another save, while one waits:
 
 - the one that waits was saved only as the best so far, and the other is better: it is skipped;
-- else training waits until there is room. What is due by `save_every`, a stop or the end is never
-  skipped, nor is the best that a later checkpoint names: what was skipped was never named by one.
+- the other is that of a stop, which goes on from there: the one that waits is skipped;
+- else training waits until there is room. What is due by `save_every` or the end is never skipped,
+  nor is the best that a later checkpoint names: what was skipped was never named by one.
 
 Lines of the logs are appended before a save is put here, and forced to the disk before it is
 written. An error is raised in the training, at its next step or save; what waits is then not
 written. The end of a training waits for all. After a second signal what is being written is given
-up, as a kill would. A copy that would take more than half of the free memory is not made: training
-waits, and writes from its own weights.
+up, as a kill would. A copy that would take more than a third of the free memory is not made, since
+to read a checkpoint back takes twice its size: training waits, and writes from its own weights. So
+it does where other processes would wait for the first one, which alone writes.
 """
 
 import dataclasses
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 LOGS = ("metrics", "eval", "samples")  # a resume expects every line up to its step
-PART = 0.5  # of the free memory that a copy may take
+PART = 1 / 3  # of the free memory that a copy may take
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +48,7 @@ class Save:
     kept: Checkpoint
     keep: int
     due: bool = True  # else it is saved only as the best so far
+    stops: bool = False  # the training ends here, before its last step
     later: bool = True  # than the result of the run, if it has one
     lock: Lock | None = None  # None: whatever became of the folder is known
 
@@ -65,6 +68,8 @@ class Save:
         return sum(one.numel() * one.element_size() for one in every)
 
     def outdates(self, other: "Save") -> bool:
+        if self.stops:
+            return self.best != other.step
         return not other.due and self.best == self.step
 
     def copied(self) -> "Save":
@@ -81,14 +86,15 @@ class Save:
         checkpoint.save(self.run.checkpoints, self.step, self.kept, heed)
         if self.later:  # now, and not before: the run goes on from where it had ended
             self.run.forget_result()
+        heed()
         checkpoint.retain(self.run.checkpoints, self.keep, self._protected())
 
     def ready(self) -> None:
-        """The folder is where it was, and every line of the logs is on the disk."""
-        if self.lock is not None and not self.lock.in_place():
-            raise FileNotFoundError(errno.ENOENT, f"{self.run.folder} is not where it was")
+        """Every line of the logs is on the disk, and the folder is where it was."""
         for name in LOGS:
             files.sync(self.run.log(name))
+        if self.lock is not None and not self.lock.in_place():
+            raise FileNotFoundError(errno.ENOENT, f"{self.run.folder} is not where it was")
 
     def outdated(self) -> list[Path]:
         """Checkpoints that may go once this one is there."""
@@ -117,7 +123,9 @@ def _copied(tensors: "dict[str, Tensor]") -> "dict[str, Tensor]":
 class Writer:
     """The thread that writes, and what it has to write. Use it with `with`."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, background: bool = True) -> None:
+        self._background = background
+        self._ended = threading.Event()  # of the thread: a `join` that is interrupted forgets it
         self._changed = threading.Condition()
         self._saves: list[Save] = []  # the first is being written, the second waits
         self._error: BaseException | None = None
@@ -126,6 +134,9 @@ class Writer:
 
     def put(self, save: Save) -> None:
         """Its tensors may change once this returns."""
+        if not self._background:
+            save.write(self._heed)
+            return
         self._make_room(save)
         copy = copy_of(save)
         if copy is None:
@@ -134,12 +145,17 @@ class Writer:
         if copy is None:
             save.write(self._heed)
             return
+        if self._thread is None:
+            thread = threading.Thread(target=self._run, name="checkpoints", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # of Python's own, where there are too many
+                copy.write(self._heed)
+                return
+            self._thread = thread
         with self._changed:
             self._saves.append(copy)
             self._changed.notify_all()
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="checkpoints", daemon=True)
-            self._thread.start()
 
     def check(self) -> None:
         """Raise the error of a save that could not be written."""
@@ -182,7 +198,7 @@ class Writer:
         if self._error is not None and not self._given_up:
             if error is None:
                 raise self._error
-            if error is not self._error:
+            if error is not self._error and str(self._error) not in str(error):
                 error.add_note(str(self._error))
 
     def _end(self) -> None:
@@ -190,6 +206,7 @@ class Writer:
             self._closed = True
             self._changed.notify_all()
         if self._thread is not None:
+            self._ended.wait()
             self._thread.join()
 
     def _make_room(self, save: Save) -> None:
@@ -204,6 +221,12 @@ class Writer:
         self.check()
 
     def _run(self) -> None:
+        try:
+            self._write_all()
+        finally:
+            self._ended.set()
+
+    def _write_all(self) -> None:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._closed or (self._saves and not self._error))

@@ -1,5 +1,6 @@
 """Checkpoints: whole or not there, every bit checked, the last good one never deleted."""
 
+import dataclasses
 import errno
 import json
 import os
@@ -204,6 +205,25 @@ def test_saving_again_leaves_an_equal_one_and_replaces_a_broken_one(tmp_path):
     assert torch.equal(
         checkpoint.load(folder).model["norm.weight"], example(1).model["norm.weight"]
     )
+
+
+def test_saving_again_with_another_state_replaces_the_old_one(tmp_path):
+    """It names the best step; only how long it took makes no difference."""
+    first = example(4)
+    folder = checkpoint.save(tmp_path, 4, first)
+    before = (folder / "manifest.json").stat().st_ino
+    slower = dataclasses.replace(first, state={**first.state, "seconds": 1e6, "step_seconds": 1e6})
+    checkpoint.save(tmp_path, 4, slower)
+    assert (folder / "manifest.json").stat().st_ino == before
+    checkpoint.save(tmp_path, 4, dataclasses.replace(first, state={**first.state, "best_step": 4}))
+    assert checkpoint.load(folder).state["best_step"] == 4
+
+
+def test_an_old_one_that_a_person_has_removed_meanwhile_is_gone_too(tmp_path):
+    folder = checkpoint.save(tmp_path, 4, example(4))
+    shutil.rmtree(folder)
+    checkpoint.discard(folder)
+    assert not list(tmp_path.iterdir())
 
 
 def test_leftovers_of_killed_processes_are_swept_and_nothing_else(tmp_path):

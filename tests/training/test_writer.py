@@ -29,6 +29,8 @@ RULES = [
     ((2, 2, False), (3, 2, True), [1, 2, 3]),  # it names the best that waits
     ((2, 2, True), (3, 3, False), [1, 2, 3]),  # what is due is never skipped
     ((2, 1, True), (3, 1, True), [1, 2, 3]),
+    ((2, 1, True), (3, 1, "stop"), [1, 3]),  # which goes on from 3
+    ((2, 2, True), (3, 2, "stop"), [1, 2, 3]),  # but it names the best that waits
 ]
 
 
@@ -111,7 +113,8 @@ def test_lines_up_to_its_step_are_on_the_disk_before_a_checkpoint_and_the_result
 def a_save(step, best, *, due, run=None):
     ones = {"weight": torch.full((3,), float(step))}
     kept = Checkpoint(ones, ones, {}, {}, {"step": step, "best_step": best})
-    return Save(run=run or runs.Run(Path("nowhere")), kept=kept, keep=2, due=due)
+    place = run or runs.Run(Path("nowhere"))
+    return Save(run=place, kept=kept, keep=2, due=bool(due), stops=due == "stop")
 
 
 @pytest.mark.parametrize(("waiting", "newer", "written"), RULES)
@@ -289,9 +292,14 @@ def test_a_second_signal_gives_up_what_is_being_written(tmp_path, monkeypatch):
     assert not threads()
 
 
+@pytest.mark.parametrize("memory", ["for a copy", "for none"])
 @pytest.mark.parametrize("how", ["moved", "removed"])
-def test_a_folder_that_goes_while_a_checkpoint_is_written_costs_nothing(tmp_path, monkeypatch, how):
+def test_a_folder_that_goes_while_a_checkpoint_is_written_costs_nothing(
+    tmp_path, monkeypatch, how, memory
+):
     """Of the last save too, after which no step comes that could notice."""
+    if memory == "for none":
+        monkeypatch.setattr(writer, "free_memory", lambda: 1000)
     run, there = runs.create(tmp_path, "tiny"), tmp_path / "elsewhere"
     plain, gone = files.write_new, []
 
@@ -333,6 +341,28 @@ def test_without_memory_for_a_copy_it_is_written_from_the_weights(tmp_path, monk
     run, _ = begin(tmp_path, small(*DUE))
     assert set(here) == {"MainThread"} and steps_in(run) == [4, 8, 12]
     assert final_bits(run) == whole
+
+
+def test_where_other_processes_wait_for_the_first_one_it_writes_at_once(monkeypatch):
+    """A barrier has a timeout, and nobody waits there for a save that was put long ago."""
+    here = []
+    write = lambda self, heed: here.append(threading.current_thread().name)  # noqa: E731
+    monkeypatch.setattr(Save, "write", write)
+    with Writer(background=False) as one:
+        one.put(a_save(1, 1, due=True))
+        assert here == ["MainThread"] and not threads()
+
+
+def test_without_a_thread_it_is_written_at_once(monkeypatch):
+    def refuse(self):
+        raise RuntimeError("can't start new thread")
+
+    done = []
+    monkeypatch.setattr(Save, "write", lambda self, heed: done.append(self.step))
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with Writer() as one:
+        one.put(a_save(1, 1, due=True))
+    assert done == [1]
 
 
 def test_an_error_of_copying_that_is_not_about_memory_is_raised(tmp_path, monkeypatch):
