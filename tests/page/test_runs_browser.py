@@ -151,9 +151,12 @@ def test_a_training_is_started_watched_and_stopped(tmp_path, visit):
         assert start.is_disabled() and field.get_attribute("aria-invalid") == "true"
 
         what = page.get_by_label("What", exact=True)
+        old = field.element_handle()
         what.focus()
         what.select_option("compare")
         assert what.evaluate("one => one === document.activeElement")
+        page.wait_for_function("old => !old.isConnected", arg=old)  # drawn anew for a comparison
+        assert field.input_value() == "0"
         field.fill("30")
         tab.wait("document.querySelector('.outcome code').textContent.includes('compare')")
         said = "attnlab compare tiny tiny:model.positions=learned steps=30"

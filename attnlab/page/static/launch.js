@@ -315,12 +315,13 @@ function fieldset(rest, changed) {
 
   function show(fields, set) {
     const now = JSON.stringify(fields.map((field) => [field.key, field.choices]));
-    if (now !== shape) build(fields);
+    const anew = now !== shape; // and then also the one that somebody is typing in
+    if (anew) build(fields);
     shape = now;
     for (const field of fields) {
       const {input: one, box} = inputs.get(field.key);
       const value = set[field.key] ?? field.value;
-      if (document.activeElement !== one && one.value !== value) one.value = value;
+      if ((anew || document.activeElement !== one) && one.value !== value) one.value = value;
       box.classList.toggle("changed", field.key in set);
       one.dataset.usual = field.usual ?? "";
     }
