@@ -95,7 +95,7 @@ def test_slurm_starts_ray_here_and_elsewhere_and_compares(run):
     with socket.create_server(("127.0.0.1", 0)) as head:
         port = head.getsockname()[1]
         assert run("slurm-ray.sh", PORT=str(port), RUNS="/shared/runs").wait() == 0
-    while len([call for call in run.calls() if call[0] == "ray"]) < 2:  # in the background
+    while len([call for call in run.calls() if call[:1] == ["ray"]]) < 2:  # in the background
         time.sleep(0.02)
     calls = [call for call in run.calls() if call[0] in ("ray", "attnlab")]
     [first] = [call for call in calls if "--head" in call]

@@ -253,24 +253,6 @@ def test_a_training_that_is_stopped_before_its_first_step_leaves_nothing(place, 
     assert go(place, resume="newest", file=None)[0].folder == run.folder
 
 
-def test_a_folder_of_a_persons_own_in_the_place_of_a_run_is_left_alone(place):
-    """The run was moved away, so nothing of it is there to be undone."""
-    letter = []
-
-    class Replaced(Report):
-        def stepped(self, step, loss, rate):
-            (folder,) = (place / "runs").iterdir()
-            folder.rename(place / "elsewhere")
-            folder.mkdir()
-            letter.append(folder / "letter.txt")
-            letter[0].write_text("mine")
-            raise ValueError("no more")
-
-    with pytest.raises(ValueError, match="no more"):
-        go(place, report=Replaced())
-    assert letter[0].read_text() == "mine"
-
-
 def test_changed_settings_are_named(place):
     run, _ = go(place)
     notes = Notes()

@@ -11,6 +11,7 @@ import pytest
 from training.recipes import HERE, go_on, small
 
 from attnlab.training import checkpoint, runs
+from attnlab.training.launch import launch
 from attnlab.training.lock import FolderGone
 from attnlab.training.report import Report
 
@@ -118,3 +119,22 @@ def test_where_the_system_has_a_call_for_the_path_of_a_file_it_is_asked(tmp_path
         assert lock.moved_to() == there
         now = os.fsencode(tmp_path / "no lock of ours")
         assert lock.moved_to() is None
+
+
+def test_a_folder_of_a_persons_own_in_the_place_of_a_run_is_left_alone(tmp_path):
+    """The run was moved away, so nothing of it is there to be undone."""
+    letter = []
+
+    class Replaced(Report):
+        def stepped(self, step, loss, rate):
+            (folder,) = (tmp_path / "runs").iterdir()
+            folder.rename(tmp_path / "elsewhere")
+            folder.mkdir()
+            letter.append(folder / "letter.txt")
+            letter[0].write_text("mine")
+            raise ValueError("no more")
+
+    with pytest.raises(ValueError, match="no more"):
+        words = ["corpus=biographies", "corpus.people=12", "steps=3"]
+        launch("tiny", words, root=tmp_path / "runs", make_report=lambda world: Replaced())
+    assert letter[0].read_text() == "mine"
